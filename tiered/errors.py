@@ -1,0 +1,235 @@
+"""Everything that tieredlog raises, grouped by what a handler does about it.
+
+::
+
+    TieredError                         .code  .exit_code  .retriable  .hint
+    ├── ConfigError                     2   fix the call, the option or the file
+    │   ├── InvalidRecordError          2   a record that the log refuses
+    │   │   ├── InvalidTimestampError   2
+    │   │   └── RecordTooLargeError     2
+    ├── NotFoundError                   10  create it, or correct the name
+    │   └── UnknownTopicError           10
+    ├── LockedError                     11  another process has it
+    ├── FencedError                     11  a newer claim owns the partition
+    ├── RemotePermissionError           12  credentials or policy
+    ├── CorruptionError                 13  bytes are not what was written
+    │   └── CodecUnavailableError       13
+    ├── OffsetOutOfRangeError           14  outside earliest..latest
+    ├── OffsetGapError                  14  in no tier; never skipped silently
+    ├── RemoteUnavailableError          75  try again
+    ├── CommitUnknown                   75  outcome not known; the next claim settles it
+    ├── DiskFullError                   75
+    ├── DataLocalError                  75  stopped with data that is only on this disk
+    ├── ConditionalWritesUnsupportedError 1
+    ├── LocalIOError                    1   the disk refused a read, a write or an fsync
+    ├── ForkedLogError                  1
+    └── ClosedError                     1
+
+``code`` is a stable word for machines, ``exit_code`` the process status of the command line (the
+table in the README), ``hint`` the next thing to do. Codes are only ever added.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TieredError(Exception):
+    """Root of the tree. ``message`` says what happened and to what, ``hint`` what to do next."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+    def as_json(self) -> dict[str, Any]:
+        """The error as the CLI's ``--json`` prints it."""
+        return {
+            "message_type": "error",
+            "code": self.code,
+            "message": self.message,
+            "hint": self.hint,
+            "retriable": self.retriable,
+            "exit_code": self.exit_code,
+        }
+
+
+class ConfigError(TieredError):
+    """An option, a name, a URL or a call is wrong; nothing was done."""
+
+    code = "config"
+    exit_code = 2
+
+
+class InvalidRecordError(ConfigError):
+    """A record that the log refuses; ``index`` is its place in the call (0 for a single append)."""
+
+    code = "invalid_record"
+
+    def __init__(self, message: str, *, index: int = 0, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.index = index
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A timestamp outside ``message.timestamp.before/after.max.ms``, naive, or unreadable."""
+
+    code = "invalid_timestamp"
+
+
+class RecordTooLargeError(InvalidRecordError):
+    """An encoded batch larger than ``max.message.bytes`` or ``segment.bytes``."""
+
+    code = "record_too_large"
+
+
+class NotFoundError(TieredError):
+    """The log directory, the bucket or the object that the call names does not exist."""
+
+    code = "not_found"
+    exit_code = 10
+
+
+class UnknownTopicError(NotFoundError):
+    """No such topic or partition in the tiers that were opened."""
+
+    code = "unknown_topic"
+
+
+class LockedError(TieredError):
+    """Another process holds the lock of the log directory; the message names it."""
+
+    code = "locked"
+    exit_code = 11
+    retriable = True
+
+
+class FencedError(TieredError):
+    """A newer claim owns the partition. Nothing on this disk is deleted; appends are refused."""
+
+    code = "fenced"
+    exit_code = 11
+
+
+class RemotePermissionError(TieredError):
+    """The store refused ``operation`` on ``resource``: credentials, policy or bucket owner."""
+
+    code = "permission"
+    exit_code = 12
+
+    def __init__(self, message: str, *, operation: str = "", resource: str = "", hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.operation = operation
+        self.resource = resource
+
+
+class CorruptionError(TieredError):
+    """Bytes are not what was written: ``path_or_key``, ``position`` (bytes) and ``offset`` say where.
+
+    ``position`` and ``offset`` are -1 where they are not known.
+    """
+
+    code = "corruption"
+    exit_code = 13
+
+    def __init__(
+        self, message: str, *, path_or_key: str = "", position: int = -1, offset: int = -1, hint: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.path_or_key = path_or_key
+        self.position = position
+        self.offset = offset
+
+
+class CodecUnavailableError(CorruptionError):
+    """A batch names a compression codec that is unknown (5 to 7) or not installed."""
+
+    code = "codec_unavailable"
+
+
+class OffsetOutOfRangeError(TieredError):
+    """``requested`` lies outside ``earliest`` to ``latest`` (exclusive end) over both tiers."""
+
+    code = "offset_out_of_range"
+    exit_code = 14
+
+    def __init__(self, message: str, *, requested: int, earliest: int, latest: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.requested = requested
+        self.earliest = earliest
+        self.latest = latest
+
+
+class OffsetGapError(TieredError):
+    """Offsets ``start`` to ``end`` (exclusive) are in neither tier; a reader never skips them by itself."""
+
+    code = "offset_gap"
+    exit_code = 14
+
+    def __init__(self, message: str, *, start: int, end: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.start = start
+        self.end = end
+
+
+class RemoteUnavailableError(TieredError):
+    """The store cannot be reached or answers 5xx; the data that was to be sent is still local."""
+
+    code = "remote_unavailable"
+    exit_code = 75
+    retriable = True
+
+
+class CommitUnknown(TieredError):
+    """A root PUT was sent and its outcome is not known. Nothing was deleted; the next claim settles it."""
+
+    code = "commit_unknown"
+    exit_code = 75
+    retriable = True
+
+
+class DiskFullError(TieredError):
+    """No space left, or less than the reserve; the append did not happen."""
+
+    code = "disk_full"
+    exit_code = 75
+    retriable = True
+
+
+class DataLocalError(TieredError):
+    """Stopped, or timed out, with data that only this disk holds."""
+
+    code = "data_local"
+    exit_code = 75
+    retriable = True
+
+
+class ConditionalWritesUnsupportedError(TieredError):
+    """The store ignores ``If-Match`` or ``If-None-Match``: two writers could both win."""
+
+    code = "conditional_writes_unsupported"
+
+
+class LocalIOError(TieredError):
+    """The operating system refused to read, write, rename or fsync a file of the log."""
+
+    code = "local_io"
+
+
+class ForkedLogError(TieredError):
+    """A forked child used its parent's log: open the log after the fork instead."""
+
+    code = "forked"
+
+
+class ClosedError(TieredError):
+    """The log, the reader or the store was closed before."""
+
+    code = "closed"

@@ -1,0 +1,241 @@
+"""Frozen values that one stage hands to the next. They only grow: a sealed segment becomes a row, never back.
+
+Offsets are 64-bit, ranges are half-open (``start`` inclusive, ``end`` exclusive), times are milliseconds
+since 1970 UTC, sizes are bytes. ``-1`` stands for "none" wherever Kafka uses it.
+"""
+
+from __future__ import annotations
+
+import datetime as _dt
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+from uuid import UUID
+
+Headers = list[tuple[str, bytes | None]]
+
+NO_TIMESTAMP = -1
+NO_OFFSET = -1
+
+
+class TimestampType(enum.IntEnum):
+    """Bit 3 of the batch attributes (Kafka's numbers)."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+    @property
+    def label(self) -> str:
+        """Kafka's word: ``CreateTime`` or ``LogAppendTime``."""
+        return "LogAppendTime" if self else "CreateTime"
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; prints as Kafka names its directory: ``topic-partition``."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(NamedTuple):
+    """One decoded record, before it is known which topic it came from (format level)."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """One record as a reader sees it; field names are those of Kafka's Python clients.
+
+    ``value is None`` is a tombstone. ``tier`` is ``"local"`` or ``"remote"``.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    leader_epoch: int = -1
+    tier: str = "local"
+
+    @property
+    def datetime(self) -> _dt.datetime:
+        """The timestamp as an aware UTC datetime."""
+        return _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC) + _dt.timedelta(milliseconds=self.timestamp)
+
+
+class RecordMetadata(NamedTuple):
+    """Where an append landed (Kafka's name). ``end_offset - offset`` records were written by the call."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    end_offset: int
+
+
+class NewRecord(NamedTuple):
+    """A record to be appended. ``timestamp`` -1 means the log's clock at append."""
+
+    value: bytes | None
+    key: bytes | None = None
+    timestamp: int = NO_TIMESTAMP
+    headers: Headers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The three positions of a partition, all exclusive ends, and where it starts.
+
+    ``end_offset >= flushed_offset >= uploaded_offset`` on a healthy log: appended, fsynced, committed in
+    the bucket. ``start_offset`` is the earliest over both tiers, ``local_start_offset`` that of this disk.
+    """
+
+    start_offset: int
+    local_start_offset: int
+    uploaded_offset: int
+    flushed_offset: int
+    end_offset: int
+
+
+class AbortedTxn(NamedTuple):
+    """One aborted transaction of a ``.txnindex``; offsets inclusive as in Kafka's file."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class EpochEntry(NamedTuple):
+    """Leader epoch and the first offset written under it."""
+
+    epoch: int
+    start_offset: int
+
+
+@runtime_checkable
+class ByteSource(Protocol):
+    """Bytes of a known length that can be read more than once: a file, or memory. Thread-safe.
+
+    ``local`` implements it on files, so that ``store`` and ``remote`` never open a log file.
+    """
+
+    @property
+    def size(self) -> int:
+        """Length in bytes, fixed for the life of the source."""
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Exactly ``length`` bytes from ``position``; raises ``CorruptionError`` if there are fewer."""
+
+    def close(self) -> None:
+        """Releases what the source holds; reading afterwards raises ``ClosedError``."""
+
+
+@runtime_checkable
+class ByteSink(Protocol):
+    """Where downloaded bytes go; nothing is visible under the final name before ``commit``."""
+
+    def write(self, data: bytes) -> None:
+        """Appends ``data``."""
+
+    def commit(self) -> None:
+        """Makes the bytes durable and visible."""
+
+    def abort(self) -> None:
+        """Throws the bytes away; safe after ``commit``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BytesSource:
+    """A :class:`ByteSource` over memory."""
+
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read_at(self, position: int, length: int) -> bytes:
+        return self.data[position : position + length]
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDescriptor:
+    """What is known of a sealed segment, read once at the seal; it begins the index bundle.
+
+    ``size_bytes`` and ``crc32c`` are those of the whole ``.log``: bytes sent, bytes hashed and the size in
+    the catalog are the same number. ``leader_epoch`` is that of the last batch.
+    """
+
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    end_offset: int
+    min_timestamp: int
+    max_timestamp: int
+    records: int
+    size_bytes: int
+    crc32c: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedIndexes:
+    """Trimmed index files of one sealed segment, as bytes, exactly as on disk."""
+
+    offset_index: bytes
+    time_index: bytes
+    txn_index: bytes = b""
+    producer_snapshot: bytes = b""
+    leader_epochs: tuple[EpochEntry, ...] = ()
+
+
+class SealedSegment(Protocol):
+    """A sealed segment offered for upload; ``local`` implements it, ``remote.upload`` consumes it."""
+
+    @property
+    def descriptor(self) -> SegmentDescriptor:
+        """Sizes, ranges and checksum, read at the seal."""
+
+    def open_log(self) -> ByteSource:
+        """The ``.log`` bytes."""
+
+    def indexes(self) -> SealedIndexes:
+        """The trimmed index files."""
+
+
+class Row(NamedTuple):
+    """One remote segment in the catalog (88 bytes in the root; see ``format.root``)."""
+
+    base: int
+    next: int
+    min_ts: int
+    max_ts: int
+    size: int
+    crc: int
+    id_hi: int
+    id_lo: int
+    idx_len: int
+    claim_epoch: int
+    records: int
+    flags: int
+    leader_epoch: int
+    reserved: int = 0
+
+
+BatchStream = Iterator[memoryview]

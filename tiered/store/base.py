@@ -1,0 +1,317 @@
+"""The store contract: requests, outcomes, and who may retry what.
+
+Everything that talks to a store in more than one step is written as *steps*: a generator that yields frozen
+requests and receives their outcomes (``yield Get(key)`` gives an :class:`Object` or :class:`Missing`). A driver
+(``store.driver``) carries the requests out on a :class:`Store` or an :class:`AioStore`. Keys are relative to
+the URL that the store was opened with; they never begin with ``/`` and hold no empty, ``.`` or ``..`` part.
+
+Hard rules, checked for each backend by ``tiered.testing.store_contract``:
+
+* ``execute`` makes one attempt. It never retries; ``store.retry`` wraps it and retries what is safe.
+* A conditional PUT has three results: landed, lost, unknown; ``CONFLICT`` (409) is "did not land, send the same
+  again". It is never retried below the steps that sent it. An unconditional PUT does not exist.
+* An absent key is an outcome (:class:`Missing`), never an exception. A refusal is ``RemotePermissionError``, an
+  absent bucket ``NotFoundError``, all that may pass by itself ``RemoteUnavailableError``; a PUT whose outcome is
+  not known is never raised but returned as ``UNKNOWN``.
+* GET after a landed PUT sees it (strong consistency). LIST is in UTF-8 order where the store does so; callers sort.
+* DELETE of an absent key succeeds.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from tiered.model import ByteSource
+
+MAX_DELETE_KEYS = 1000
+"""Keys of one :class:`Delete`, S3's limit."""
+
+MIN_PART_BYTES = 5 * 1024 * 1024
+"""Smallest part of a multipart upload but the last, S3's limit."""
+
+Body = bytes | ByteSource
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """``If-Match``: the PUT lands only on the version with this ETag (opaque, quotes included)."""
+
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """``If-None-Match: *``: the PUT lands only where the key does not exist."""
+
+
+ABSENT = Absent()
+Condition = Match | Absent
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Bytes ``start`` to ``end`` (exclusive, None: to the end) of an object; both None-able ends default to all.
+
+    A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an
+    ETag; gives :class:`NotModified` while it is current.
+    """
+
+    key: str
+    start: int = 0
+    end: int | None = None
+    if_none_match: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Size, ETag and checksum of an object, without its data."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """One object, whole, under a condition. ``crc32c`` is sent and, where the store can, verified by it.
+
+    ``tags`` are object tags (``kind=segment``); a store without tags ignores them.
+    """
+
+    key: str
+    body: Body = field(repr=False)
+    condition: Condition
+    crc32c: int | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """At most ``MAX_DELETE_KEYS`` keys, at once."""
+
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Keys that begin with ``prefix``, after ``start_after``; one page of at most ``limit``."""
+
+    prefix: str
+    start_after: str = ""
+    limit: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class StartUpload:
+    """Begins a multipart upload; gives :class:`UploadStarted`."""
+
+    key: str
+    tags: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UploadPart:
+    """Part ``number`` (from 1): ``body[start:end]``; gives :class:`PartStored`. Safe to retry."""
+
+    key: str
+    upload_id: str
+    number: int
+    body: ByteSource = field(repr=False)
+    start: int
+    end: int
+    crc32c: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteUpload:
+    """Makes the object visible, create-only (``If-None-Match: *``); gives a :class:`PutResult`.
+
+    ``UNKNOWN`` includes ``NoSuchUpload`` after an attempt whose answer was lost: HEAD the key to settle it
+    (legal here because the key is unique and never reused).
+    """
+
+    key: str
+    upload_id: str
+    parts: tuple[PartStored, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AbortUpload:
+    """Throws a multipart upload away; an unknown upload is a success."""
+
+    key: str
+    upload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Wait before attempt ``attempt`` (from 1): full jitter, bounded; no store is touched. Gives None."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """Gives a :class:`Time`: the driver's clocks, so that steps read none."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewId:
+    """Gives a fresh 32-hex-digit id, so that steps need no randomness."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Requests that may run at the same time; gives a tuple of outcomes in the same order.
+
+    If one raises, the others finish first, then the first exception is raised.
+    """
+
+    requests: tuple[StoreRequest, ...]
+
+
+StoreRequest = Get | Head | Put | Delete | List | StartUpload | UploadPart | CompleteUpload | AbortUpload
+Request = StoreRequest | Backoff | Now | NewId | Together
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object or a range of it. ``size`` is that of the whole object.
+
+    ``crc32c`` is the stored full-object checksum, None if the store returns none. ``date_ms`` is the store's clock.
+    """
+
+    data: bytes = field(repr=False)
+    etag: str
+    size: int
+    last_modified_ms: int = 0
+    date_ms: int = 0
+    crc32c: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """No such key."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotModified:
+    """The ETag given is still current."""
+
+
+class PutStatus(enum.Enum):
+    """What became of a conditional PUT."""
+
+    LANDED = "landed"
+    LOST = "lost"  # 412: this attempt did not land
+    CONFLICT = "conflict"  # 409: did not land, send the same again
+    ABSENT = "absent"  # 404 to If-Match: the key is gone
+    UNKNOWN = "unknown"  # 5xx, timeout, reset: landed, lost or still under way
+
+
+@dataclass(frozen=True, slots=True)
+class PutResult:
+    """``etag`` and ``crc32c`` (as stored, None if not told) only if landed; ``cause`` says why if unknown."""
+
+    status: PutStatus
+    etag: str = ""
+    crc32c: int | None = None
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """Keys that the store refused to delete, each with its reason; all others are gone."""
+
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """One key of a listing."""
+
+    key: str
+    size: int
+    etag: str
+    last_modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a listing; ``more`` tells whether to ask again with ``start_after`` the last key."""
+
+    entries: tuple[ListEntry, ...]
+    more: bool
+    date_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UploadStarted:
+    """The id of a multipart upload; journal it before the first part."""
+
+    upload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartStored:
+    """An acknowledged part."""
+
+    number: int
+    etag: str
+    crc32c: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """``now_ms`` is the wall clock, ``monotonic`` seconds that never go back."""
+
+    now_ms: int
+    monotonic: float
+
+
+Outcome = (
+    Object | Missing | NotModified | PutResult | Deleted | Page | UploadStarted | PartStored | Time | str | None
+)
+
+T = TypeVar("T")
+Steps = Generator[Request, Any, T]
+"""A protocol without I/O: yields requests, receives their outcomes, returns ``T``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the probe saw. ``conditional_writes`` False means two writers could both win."""
+
+    conditional_writes: bool
+    ranges: bool
+    returns_crc32c: bool
+    verifies_crc32c: bool
+
+
+class Store(Protocol):
+    """A place for objects, sync, thread-safe. ``url`` is safe to print: it holds no credentials."""
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``."""
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One attempt. Raises RemoteUnavailableError, RemotePermissionError, NotFoundError (no bucket)."""
+
+    def close(self) -> None:
+        """Releases connections. Objects stay."""
+
+
+class AioStore(Protocol):
+    """The same for asyncio. Cancelling ``execute`` leaves no task behind."""
+
+    @property
+    def url(self) -> str:
+        """As :attr:`Store.url`."""
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        """One attempt."""
+
+    async def close(self) -> None:
+        """Releases connections."""
