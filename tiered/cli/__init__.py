@@ -1,0 +1,1 @@
+"""The command line ``tiered``: one command per file, text and JSON from the same data."""

@@ -1,0 +1,8 @@
+"""``python -m tiered`` is the command ``tiered``."""
+
+from __future__ import annotations
+
+from tiered.cli.main import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What every command shares: global options before or after the command's name, settings, output, clocks, doors."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tiered.cli.output import Output
+from tiered.cli.settings import PROGRESS_MODES, SETTINGS, Value, resolve, suggestion
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.errors import ConfigError
+
+MAX_PARTITION_DIGITS = 9
+"""Longest partition number that is read."""
+
+_ABOUT = {setting.name: setting.about for setting in SETTINGS}
+
+
+class Application:
+    """The run of one command: its settings and the two streams. Made by :func:`pass_application`."""
+
+    def __init__(self, flags: dict[str, Any]) -> None:
+        config = flags.get("config") or os.environ.get("TIERED_CONFIG")
+        self.config: Path | None = Path(str(config)) if config else None
+        self.values: dict[str, Value] = resolve(flags, os.environ, self.config)
+        # The failure path must print as the file or the environment asked for.
+        flags.setdefault("json", self.flag("json"))
+        flags.setdefault("debug", self.flag("debug"))
+        output = flags.get("output")
+        self.out = output if isinstance(output, Output) else Output()
+        self.out.json_mode = self.flag("json")
+        self.out.quiet = bool(flags.get("quiet", False))
+        self.out.verbosity = int(flags.get("verbose", 0))
+        self.clock: Clock = SystemClock()
+        self.ids: IdSource = SystemIds()
+
+    def text(self, name: str) -> str | None:
+        """A setting that is a text, None if nobody gave it."""
+        value = self.values[name].value
+        return str(value) if value is not None else None
+
+    def flag(self, name: str) -> bool:
+        """A setting that is yes or no."""
+        return bool(self.values[name].value)
+
+    @property
+    def log_dir(self) -> Path | None:
+        """The local tier, if one was named."""
+        text = self.text("log_dir")
+        return Path(text) if text is not None else None
+
+    @property
+    def remote(self) -> str | None:
+        """The URL of the remote tier, if one was named."""
+        return self.text("remote")
+
+    def need_log_dir(self) -> Path:
+        """The log directory, or one sentence that asks for it."""
+        if self.log_dir is None:
+            raise ConfigError("no log directory was named", hint="pass --log-dir DIR or set TIERED_LOG_DIR")
+        return self.log_dir
+
+    def need_remote(self) -> str:
+        """The remote URL, or one sentence that asks for it."""
+        if self.remote is None:
+            raise ConfigError("no remote tier was named", hint="pass --remote URL or set TIERED_REMOTE")
+        return self.remote
+
+    def need_a_tier(self) -> None:
+        """At least one of both tiers."""
+        if self.log_dir is None and self.remote is None:
+            raise ConfigError(
+                "no log was named",
+                hint="pass --log-dir DIR, --remote URL or both, or set TIERED_LOG_DIR or TIERED_REMOTE",
+            )
+
+
+def pass_application(function: Callable[..., int]) -> Callable[..., int]:
+    """Gives a command its :class:`Application` as first argument; the command gives its exit code back."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> int:
+        flags = click.get_current_context().find_root().obj
+        return function(Application(flags), *args, **kwargs)
+
+    return call
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    """Keeps what stood on the command line; the option nearest to the command's end wins."""
+    name = parameter.name or ""
+    source = context.get_parameter_source(name)
+    if source is click.core.ParameterSource.COMMANDLINE:
+        context.find_root().obj[name] = value
+
+
+def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        # Heavy for a start that does not ask for it.
+        from tiered.cli.versions import version_lines  # noqa: PLC0415
+
+        for line in version_lines():
+            click.echo(line)
+        context.exit()
+
+
+def global_options() -> list[click.Option]:
+    """Fresh option objects; every command takes them, so that they may stand anywhere on the line."""
+    kwargs: dict[str, Any] = {"expose_value": False, "callback": _remember}
+    return [
+        click.Option(["--log-dir"], metavar="DIR", help=_ABOUT["log_dir"], **kwargs),
+        click.Option(["--remote"], metavar="URL", help=_ABOUT["remote"], **kwargs),
+        click.Option(["--endpoint-url"], metavar="URL", help=_ABOUT["endpoint_url"], **kwargs),
+        click.Option(["--region"], metavar="NAME", help=_ABOUT["region"], **kwargs),
+        click.Option(["--config"], metavar="FILE", help="settings in TOML (or TIERED_CONFIG)", **kwargs),
+        click.Option(["--json"], is_flag=True, help=_ABOUT["json"], **kwargs),
+        click.Option(["--progress"], type=click.Choice(PROGRESS_MODES), help=_ABOUT["progress"], **kwargs),
+        click.Option(["-q", "--quiet"], is_flag=True, help="no talk on stderr but warnings and errors", **kwargs),
+        click.Option(["-v", "--verbose"], count=True, help="more talk on stderr", **kwargs),
+        click.Option(["--debug"], is_flag=True, help=_ABOUT["debug"], **kwargs),
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="versions"
+        ),
+    ]
+
+
+class Command(click.Command):
+    """A command that takes the global options too, in a section of their own."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        taken = {name for parameter in self.params for name in parameter.opts}
+        self.global_params = [option for option in global_options() if not taken.intersection(option.opts)]
+        self.params = [*self.params, *self.global_params]
+        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Own options first, the global ones after them."""
+        _format_sections(self, self.global_params, ctx, formatter)
+
+
+class Group(click.Group):
+    """A group of commands; a misspelt one gets a suggestion."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.global_params = global_options()
+        self.params = [*self.params, *self.global_params]
+        self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with a hint."""
+        name = args[0]
+        if not name.startswith("-") and self.get_command(ctx, name) is None:
+            names = self.list_commands(ctx)
+            raise ConfigError(
+                f"there is no command {ctx.command_path} {name}",
+                hint=suggestion(name, names) or "commands: " + ", ".join(names),
+            )
+        return super().resolve_command(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Commands first, the global options after them."""
+        self.format_commands(ctx, formatter)
+        _format_sections(self, self.global_params, ctx, formatter)
+
+
+def _format_sections(
+    command: click.Command, shared: list[click.Option], context: click.Context, formatter: click.HelpFormatter
+) -> None:
+    own: list[tuple[str, str]] = []
+    general: list[tuple[str, str]] = []
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None:
+            (general if parameter in shared else own).append(record)
+    for title, records in (("Options", own), ("Global options", general)):
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def split_topic(text: str) -> tuple[str, int | None]:
+    """``TOPIC`` or ``TOPIC:PARTITION`` as a pair; no topic name can hold a colon."""
+    topic, colon, partition = text.partition(":")
+    if not colon:
+        return topic, None
+    if not (partition.isascii() and partition.isdigit()) or len(partition) > MAX_PARTITION_DIGITS:
+        raise ConfigError(
+            f"{text!r} names no partition: a number from 0 has to follow the colon", hint="write TOPIC or TOPIC:0"
+        )
+    return topic, int(partition)

@@ -1,0 +1,191 @@
+"""What a command prints: stdout is data, stderr is talk, and JSON comes from the same values as the text.
+
+In JSON mode every line is one object with a ``message_type``: ``record``, ``status``, ``warning``, ``error``,
+``finding`` or ``summary``. A command that prints many begins with :meth:`Output.begin`; then a summary ends its run,
+also when it fails. Fields are only ever added.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tiered.errors import TieredError
+
+MAX_WARNINGS = 1000
+"""Warnings that the summary repeats; more are counted only."""
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+class StdoutClosed(Exception):
+    """The reader of our standard output went away (``tiered cat t | head``): the end of the work, not an error."""
+
+
+class Output:
+    """The two streams of one run. Not thread-safe."""
+
+    def __init__(self, *, json_mode: bool = False, quiet: bool = False, verbosity: int = 0) -> None:
+        self.json_mode = json_mode
+        self.quiet = quiet
+        self.verbosity = verbosity
+        self.command = ""
+        self.warnings: list[str] = []
+        self.summary_fields: dict[str, Any] = {}
+        self._summarised = False
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether standard output is a terminal, where raw bytes would do harm."""
+        return sys.stdout.isatty()
+
+    def begin(self, command: str, **fields: Any) -> None:
+        """Starts a run of many JSON lines; ``fields`` are those of its summary, updated as the run goes on."""
+        self.command = command
+        self.summary_fields = fields
+
+    def line(self, text: str) -> None:
+        """One line of data, in text mode."""
+        self.data(text.encode("utf-8", "backslashreplace") + b"\n")
+
+    def data(self, data: bytes) -> None:
+        """Raw bytes of data."""
+        try:
+            stream = getattr(sys.stdout, "buffer", None)
+            if stream is None:
+                sys.stdout.write(data.decode("utf-8", "backslashreplace"))
+            else:
+                sys.stdout.flush()
+                stream.write(data)
+        except BrokenPipeError as cause:
+            raise StdoutClosed from cause
+
+    def flush(self) -> None:
+        """Pushes data out now: at the end of a run, and whenever a follower would wait for it."""
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError as cause:
+            raise StdoutClosed from cause
+
+    def message(self, message_type: str, **fields: Any) -> None:
+        """One JSON line."""
+        self.line(json.dumps({"message_type": message_type, **fields}, ensure_ascii=False, default=str))
+
+    def summary(self, exit_code: int = 0, **fields: Any) -> None:
+        """The last JSON line of a run; nothing in text mode. Later calls do nothing."""
+        if self._summarised or not self.json_mode:
+            return
+        self._summarised = True
+        merged = {**self.summary_fields, **fields}
+        if self.warnings:
+            merged["warnings"] = self.warnings
+        self.message("summary", command=self.command, exit_code=exit_code, **merged)
+
+    def result(self, command: str, fields: dict[str, Any], text: Iterable[str], exit_code: int = 0) -> int:
+        """The whole answer of a command that prints one object, or ``text`` lines; gives ``exit_code`` back."""
+        if self.json_mode:
+            self.command = command
+            self.summary(exit_code, **fields)
+        else:
+            for line in text:
+                self.line(line)
+        return exit_code
+
+    def say(self, text: str) -> None:
+        """Talk, on stderr; nothing with ``-q``."""
+        if not self.quiet:
+            self._stderr(text)
+
+    def detail(self, text: str) -> None:
+        """Talk that only ``-v`` asks for."""
+        if self.verbosity > 0:
+            self._stderr(text)
+
+    def warn(self, text: str) -> None:
+        """A warning: on stderr, as a JSON line, and again in the summary."""
+        if len(self.warnings) < MAX_WARNINGS:
+            self.warnings.append(text)
+        self._stderr(f"warning: {text}")
+        if self.json_mode and self.command:
+            self.message("warning", message=text)
+
+    def failure(self, error: TieredError) -> None:
+        """One sentence on stderr, what to do next, and the error as JSON where JSON was asked for."""
+        self._stderr(f"error: {error.message}")
+        if error.hint:
+            self._stderr(f"  next: {error.hint}")
+        if self.json_mode:
+            self.line(json.dumps(error.as_json(), ensure_ascii=False, default=str))
+            if self.command:
+                self.summary(error.exit_code)
+
+    @staticmethod
+    def _stderr(text: str) -> None:
+        try:
+            sys.stderr.write(printable(text) + "\n")
+            sys.stderr.flush()
+        except (BrokenPipeError, ValueError):
+            # Nobody listens to the talk any more; the data matters.
+            return
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters and lone surrogates escaped: a key in an error must not drive a terminal."""
+    return "".join(
+        char
+        if char.isprintable() or char in "\n\t"
+        else char.encode("unicode_escape", "backslashreplace").decode("ascii")
+        for char in text
+    )
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Aligned lines, numbers to the right, two spaces between; nothing is cut, so that scripts can use them too."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    numeric = [
+        all(row[i].replace(",", "").lstrip("-").isdigit() or row[i] == "-" for row in cells) for i in range(len(header))
+    ]
+    table = [list(header), *cells]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    return [
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        ).rstrip()
+        for row in table
+    ]
+
+
+def human_bytes(count: int) -> str:
+    """``11.2 MiB``; exact below one KiB, ``-`` for "not known"."""
+    if count < 0:
+        return "-"
+    size = float(count)
+    for unit in _UNITS:
+        if size < 1024 or unit == _UNITS[-1]:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def human_duration(duration_ms: int) -> str:
+    """``3m08s``, ``2d04h``: the two largest units."""
+    if duration_ms < 0:
+        return "-"
+    seconds = duration_ms // 1000
+    days, hours, minutes = seconds // 86400, seconds // 3600 % 24, seconds // 60 % 60
+    if days:
+        return f"{days}d{hours:02d}h"
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{seconds % 60:02d}s" if minutes else f"{seconds}s"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if value >= 0 else "-"
+    return printable("-" if value is None else str(value))

@@ -1,0 +1,200 @@
+"""Where each global setting comes from: flag, then ``TIERED_*``, then the TOML file, then the default.
+
+::
+
+    # tiered.toml, named by --config or TIERED_CONFIG; never picked up by itself
+    log_dir = "/var/lib/tiered"
+    remote = "s3://acme-logs/${STAGE}"     # ${NAME} is taken from the environment
+    region = "eu-central-1"
+
+    [uploader]                             # belongs to tiered-uploader, which checks it
+
+Unknown keys are refused with a suggestion: a setting that is silently ignored is worse than none. Credentials are
+no settings; they come from the SDK's own chain (environment, profile, role).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered.errors import ConfigError, NotFoundError
+
+MAX_CONFIG_BYTES = 1024 * 1024
+"""Longest configuration file that is read."""
+
+MAX_SETTING_CHARS = 4096
+"""Longest value of one setting."""
+
+PROGRESS_MODES = ("auto", "plain", "none", "json")
+FOREIGN_TABLES = ("uploader",)
+FOREIGN_VARIABLES = ("TIERED_UPLOADER_", "TIERED_SPARK_", "TIERED_TEST_", "TIERED_CONFIG", "TIERED_COMPLETE")
+
+Scalar = str | bool | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its key in the file, what it may be and what it means."""
+
+    name: str
+    kind: type[str] | type[bool]
+    default: Scalar
+    about: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        """Its environment variable."""
+        return f"TIERED_{self.name.upper()}"
+
+    @property
+    def flag(self) -> str:
+        """Its option on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+
+SETTINGS = (
+    Setting("log_dir", str, None, "log directory: one of ours or any Kafka log directory"),
+    Setting("remote", str, None, "where the remote tier is: s3://bucket/prefix, file:///dir, memory://name"),
+    Setting("endpoint_url", str, None, "endpoint of an S3-compatible store"),
+    Setting("region", str, None, "region of the bucket"),
+    Setting("json", bool, False, "print JSON instead of text"),
+    Setting("progress", str, "auto", "how a long run shows that it lives", PROGRESS_MODES),
+    Setting("debug", bool, False, "show tracebacks"),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A setting's value and where it came from, as ``config show --origin`` prints it."""
+
+    value: Scalar
+    origin: str
+
+
+def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Path | None) -> dict[str, Value]:
+    """Every setting with its value and origin. Raises ``ConfigError`` for unknown keys and wrong values."""
+    refuse_unknown_variables(environ)
+    layers: list[dict[str, Value]] = [
+        {name: Value(value, f"flag {_BY_NAME[name].flag}") for name, value in flags.items() if name in _BY_NAME},
+        _from_environment(environ),
+        {} if config is None else _from_file(config, environ),
+    ]
+    resolved: dict[str, Value] = {}
+    for setting in SETTINGS:
+        found = next((layer[setting.name] for layer in layers if setting.name in layer), None)
+        resolved[setting.name] = Value(setting.default, "default") if found is None else found
+    return resolved
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    """``did you mean x?`` or an empty text; the one place that words it."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
+    """A misspelt ``TIERED_*`` variable is an error; one that resembles nothing belongs to somebody else."""
+    known = [setting.variable for setting in SETTINGS]
+    for variable in sorted(environ):
+        if not variable.startswith("TIERED_") or variable in known or variable.startswith(FOREIGN_VARIABLES):
+            continue
+        close = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
+        if close:
+            raise ConfigError(f"the environment variable {variable} is not known", hint=f"did you mean {close[0]}?")
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
+    layer = {}
+    for setting in SETTINGS:
+        text = environ.get(setting.variable)
+        if text is None or text == "":
+            continue
+        origin = f"environment {setting.variable}"
+        value = _boolean(text, origin) if setting.kind is bool else text
+        layer[setting.name] = Value(_checked(setting, value, origin), origin)
+    return layer
+
+
+def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Value]:
+    document = _read_toml(path)
+    layer = {}
+    for key, raw in document.items():
+        if key in FOREIGN_TABLES and isinstance(raw, dict):
+            continue
+        name = key.replace("-", "_")
+        setting = _BY_NAME.get(name)
+        if setting is None:
+            raise _unknown_key(path, key)
+        if name in layer:
+            raise ConfigError(f"{path}: the key {key} is given twice, with - and with _", hint="keep one of them")
+        origin = f"file {path}"
+        value = _expand(raw, environ, f"{path}: {key}") if isinstance(raw, str) else raw
+        if not isinstance(value, setting.kind):
+            wanted = "a text" if setting.kind is str else "true or false"
+            raise ConfigError(f"{path}: {key} is {value!r}, not {wanted}", hint=setting.about)
+        layer[name] = Value(_checked(setting, value, f"{path}: {key}"), origin)
+    return layer
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFoundError(f"the configuration file {path} does not exist", hint="correct --config") from None
+    except OSError as cause:
+        raise ConfigError(f"the configuration file {path} cannot be read: {cause.strerror}") from cause
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"the configuration file {path} is longer than {MAX_CONFIG_BYTES} bytes")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as cause:
+        raise ConfigError(f"the configuration file {path} is not UTF-8 at byte {cause.start}") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as cause:
+        raise ConfigError(f"the configuration file {path} is not TOML: {cause}") from None
+
+
+def _unknown_key(path: Path, key: str) -> ConfigError:
+    lowered = key.lower()
+    if any(word in lowered for word in ("secret", "password", "access_key", "token", "credential")):
+        hint = "credentials come from the AWS environment, profile or role, never from this file"
+    else:
+        names = [setting.name for setting in SETTINGS]
+        hint = suggestion(key.replace("-", "_"), names) or "known keys: " + ", ".join(names)
+    return ConfigError(f"{path}: the key {key} is not known", hint=hint)
+
+
+def _expand(text: str, environ: Mapping[str, str], where: str) -> str:
+    def value_of(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in environ:
+            raise ConfigError(f"{where} needs the environment variable {name}, which is not set", hint=f"set {name}")
+        return environ[name]
+
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value_of, text)
+
+
+def _boolean(text: str, where: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in ("1", "true", "yes", "on"):
+        return True
+    if lowered in ("0", "false", "no", "off"):
+        return False
+    raise ConfigError(f"{where} is {text!r}, neither true nor false", hint="write 1 or 0")
+
+
+def _checked(setting: Setting, value: Scalar, where: str) -> Scalar:
+    if isinstance(value, str):
+        if len(value) > MAX_SETTING_CHARS or "\0" in value:
+            raise ConfigError(f"{where} is too long or holds a NUL character")
+        if setting.choices and value not in setting.choices:
+            hint = suggestion(value, list(setting.choices)) or "one of " + ", ".join(setting.choices)
+            raise ConfigError(f"{where} is {value!r}, which is no {setting.name} mode", hint=hint)
+    return value
