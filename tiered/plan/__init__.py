@@ -1,1 +1,1 @@
-"""plan"""
+"""Decisions: state, policy and time in, a frozen plan out. No I/O, no clock."""

@@ -1,0 +1,316 @@
+"""Settings of topics and of a log directory: frozen, validated, under Kafka's names.
+
+A topic's settings are spelled as Kafka spells them (``segment.bytes``) or as Python keywords (``segment_bytes``).
+Defaults are Kafka's (4.1) but for ``segment.bytes`` (64 MiB), ``seal.ms`` (ours: 10 minutes), and ``retention.ms``,
+``local.retention.ms`` and ``local.retention.bytes``, which are -1: nothing is deleted unless somebody says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tiered.errors import ConfigError
+from tiered.model import TimestampType
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+DAY_MS = 86_400_000
+MAX_LONG = 2**63 - 1
+MAX_INT = 2**31 - 1
+
+UNLIMITED = -1
+SAME_AS_TOPIC = -2
+"""``local.retention.*``: the value of ``retention.*`` (Kafka's -2)."""
+
+MAX_RESERVE_BYTES = 256 * MIB
+"""The disk reserve is one hundredth of the disk, but never more than this."""
+
+_BYTE_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _BYTE_UNITS[f"{_letter}ib"] = _BYTE_UNITS[_letter] = 1024**_power
+    _BYTE_UNITS[f"{_letter}b"] = 1000**_power
+_TIME_UNITS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS}
+_QUANTITY = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: int | str) -> int:
+    """A size in bytes: ``67108864``, ``"64MiB"``, ``"64m"`` (binary), ``"64MB"`` (decimal). Raises ConfigError."""
+    return _quantity(text, _BYTE_UNITS, "a size", "64MiB")
+
+
+def parse_duration_ms(text: int | str) -> int:
+    """A duration in milliseconds: ``604800000``, ``"7d"``, ``"90s"``, ``"1.5h"``, ``"-1"``. Raises ConfigError."""
+    return _quantity(text, _TIME_UNITS, "a duration", "7d")
+
+
+def _quantity(text: int | str, units: Mapping[str, int], what: str, example: str) -> int:
+    if isinstance(text, bool):
+        raise ConfigError(f"{text!r} is not {what}", hint=f"for example {example}")
+    if isinstance(text, int):
+        return text
+    match = _QUANTITY.fullmatch(text) if len(text) <= 64 else None
+    unit = match.group(2).lower() if match else ""
+    if match is None or unit not in units:
+        raise ConfigError(
+            f"{text!r} is not {what}", hint=f"a number and one of {', '.join(u for u in units if u)}; {example}"
+        )
+    number = match.group(1)
+    if "." not in number:
+        return int(number) * units[unit]
+    whole = float(number) * units[unit]
+    if whole != int(whole):
+        raise ConfigError(f"{text!r} is not a whole number of {'bytes' if units is _BYTE_UNITS else 'milliseconds'}")
+    return int(whole)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """Settings of one topic. Sizes are bytes, times milliseconds, -1 is "no limit".
+
+    Raises ConfigError for a value out of its range or two values that contradict each other.
+    """
+
+    cleanup_policy: str = "delete"
+    compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
+    delete_retention_ms: int = DAY_MS
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = MAX_LONG
+    flush_ms: int = MAX_LONG
+    index_interval_bytes: int = 4096
+    local_retention_bytes: int = UNLIMITED
+    local_retention_ms: int = UNLIMITED
+    max_compaction_lag_ms: int = MAX_LONG
+    max_message_bytes: int = MIB + 12
+    message_timestamp_after_max_ms: int = 3_600_000
+    message_timestamp_before_max_ms: int = MAX_LONG
+    message_timestamp_type: str = "CreateTime"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    preallocate: bool = False
+    retention_bytes: int = UNLIMITED
+    retention_ms: int = UNLIMITED
+    seal_ms: int = 600_000
+    segment_bytes: int = 64 * MIB
+    segment_index_bytes: int = 10 * MIB
+    segment_jitter_ms: int = 0
+    segment_ms: int = 7 * DAY_MS
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(_dotted(field.name), getattr(self, field.name), _RANGES.get(field.name))
+        object.__setattr__(self, "cleanup_policy", _policy(self.cleanup_policy))
+        _choice(
+            "compression.type", self.compression_type, ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+        )
+        _choice("message.timestamp.type", self.message_timestamp_type, ("CreateTime", "LogAppendTime"))
+        self._check_contradictions()
+
+    def _check_contradictions(self) -> None:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise ConfigError("min.compaction.lag.ms is greater than max.compaction.lag.ms")
+        for name in ("retention_ms", "retention_bytes"):
+            whole, local = getattr(self, name), getattr(self, f"local_{name}")
+            if whole != UNLIMITED and local > whole:
+                dotted = _dotted(name)
+                raise ConfigError(
+                    f"local.{dotted} ({local}) is greater than {dotted} ({whole})",
+                    hint=f"the local tier is a part of the topic; -2 means: the same as {dotted}",
+                )
+
+    @property
+    def compacted(self) -> bool:
+        """Whether ``cleanup.policy`` contains compact."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether ``cleanup.policy`` contains delete."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        """``message.timestamp.type`` as the batch attribute."""
+        return (
+            TimestampType.LOG_APPEND_TIME
+            if self.message_timestamp_type == "LogAppendTime"
+            else TimestampType.CREATE_TIME
+        )
+
+    @classmethod
+    def keys(cls) -> tuple[str, ...]:
+        """All setting names, dotted."""
+        return tuple(_dotted(field.name) for field in dataclasses.fields(cls))
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> TopicConfig:
+        """Settings from dotted or snake_case names; sizes and durations may be text (``"64MiB"``, ``"7d"``).
+
+        Raises ConfigError with "did you mean" for an unknown name, and when one setting is given twice.
+        """
+        return cls().replace(properties)
+
+    def replace(self, properties: Mapping[str, Any]) -> TopicConfig:
+        """These settings with some changed; same names and errors as :meth:`from_properties`."""
+        types = {field.name: type(field.default) for field in dataclasses.fields(self)}
+        changed: dict[str, Any] = {}
+        for key, value in properties.items():
+            name = str(key).replace(".", "_").replace("-", "_")
+            if name not in types:
+                raise unknown_key(str(key), self.keys(), "topic setting")
+            if name in changed:
+                raise ConfigError(f"{_dotted(name)} is given twice")
+            changed[name] = _convert(_dotted(name), value, types[name])
+        return dataclasses.replace(self, **changed)
+
+    def to_properties(self, *, changed_only: bool = False) -> dict[str, Any]:
+        """Dotted name to value; with ``changed_only`` just those that differ from the default."""
+        return {
+            _dotted(field.name): getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if not changed_only or getattr(self, field.name) != field.default
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Settings of a whole log directory, held by the process that has it open.
+
+    ``remote`` says that the directory is tiered: then no local file goes above the committed end. A directory
+    that was ever uploaded stays tiered whatever this says. ``disk_reserve_bytes`` None: one hundredth of the
+    disk, at most 256 MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
+    """
+
+    remote: bool = False
+    disk_reserve_bytes: int | None = None
+    disk_check_bytes: int = 4 * MIB
+    checkpoint_interval_ms: int = 60_000
+    retention_check_interval_ms: int = 300_000
+    uploads_check_interval_ms: int = 1000
+    read_buffer_bytes: int = 256 * KIB
+    close_timeout_ms: int = 30_000
+    cluster_id: str = ""
+    node_id: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in _LOG_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+                raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+
+    def reserve_bytes(self, total_bytes: int) -> int:
+        """How much of a disk of ``total_bytes`` stays free."""
+        if self.disk_reserve_bytes is not None:
+            return self.disk_reserve_bytes
+        return min(total_bytes // 100, MAX_RESERVE_BYTES)
+
+
+_LOG_LEAST = {
+    "disk_reserve_bytes": 0,
+    "disk_check_bytes": 1,
+    "checkpoint_interval_ms": 1,
+    "retention_check_interval_ms": 1,
+    "uploads_check_interval_ms": 1,
+    "read_buffer_bytes": 4096,
+    "close_timeout_ms": 0,
+    "node_id": -1,
+}
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "compression_gzip_level": (-1, 9),
+    "compression_lz4_level": (1, 17),
+    "compression_zstd_level": (-131072, 22),
+    "delete_retention_ms": (0, MAX_LONG),
+    "file_delete_delay_ms": (0, MAX_LONG),
+    "flush_messages": (1, MAX_LONG),
+    "flush_ms": (0, MAX_LONG),
+    "index_interval_bytes": (0, MAX_INT),
+    "local_retention_bytes": (SAME_AS_TOPIC, MAX_LONG),
+    "local_retention_ms": (SAME_AS_TOPIC, MAX_LONG),
+    "max_compaction_lag_ms": (1, MAX_LONG),
+    "max_message_bytes": (0, MAX_INT),
+    "message_timestamp_after_max_ms": (0, MAX_LONG),
+    "message_timestamp_before_max_ms": (0, MAX_LONG),
+    "min_cleanable_dirty_ratio": (0, 1),
+    "min_compaction_lag_ms": (0, MAX_LONG),
+    "retention_bytes": (UNLIMITED, MAX_LONG),
+    "retention_ms": (UNLIMITED, MAX_LONG),
+    "seal_ms": (UNLIMITED, MAX_LONG),
+    "segment_bytes": (14, MAX_INT),  # positions in the offset index are int32
+    "segment_index_bytes": (24, MAX_INT),  # two time index entries: one is kept for the end of the segment
+    "segment_jitter_ms": (0, MAX_LONG),
+    "segment_ms": (1, MAX_LONG),
+}
+
+
+def unknown_key(key: str, known: Iterable[str], what: str) -> ConfigError:
+    """The error for a name that does not exist, with the nearest one that does."""
+    names = list(known)
+    close = difflib.get_close_matches(key.replace("_", "."), names, n=1, cutoff=0.6)
+    hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
+    return ConfigError(f"unknown {what} {key!r}", hint=hint)
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+def _check(key: str, value: object, limits: tuple[float, float] | None) -> None:
+    if limits is None:
+        return
+    allowed = int | float if key == "min.cleanable.dirty.ratio" else int
+    if isinstance(value, bool) or not isinstance(value, allowed):
+        raise ConfigError(f"{key} must be a number, not {value!r}")
+    low, high = limits
+    if not low <= value <= high:
+        raise ConfigError(f"{key} must be between {low} and {high}, not {value}")
+    if key == "compression.gzip.level" and value == 0:
+        raise ConfigError("compression.gzip.level must be -1 or between 1 and 9, not 0")
+
+
+def _choice(key: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def _policy(value: object) -> str:
+    words = {word.strip() for word in value.split(",")} if isinstance(value, str) else set()
+    if not words or words - {"compact", "delete"}:
+        raise ConfigError(f"cleanup.policy must be delete, compact or compact,delete, not {value!r}")
+    return ",".join(sorted(words))
+
+
+def _convert(key: str, value: object, kind: type) -> object:
+    """``value`` as the type of the setting; text as in a properties file or on a command line."""
+    if kind is bool:
+        if value in (True, "true"):
+            return True
+        if value in (False, "false"):
+            return False
+        raise ConfigError(f"{key} must be true or false, not {value!r}")
+    if kind is str:
+        if key == "cleanup.policy" and isinstance(value, list | tuple):
+            return ",".join(str(word) for word in value)
+        if not isinstance(value, str):
+            raise ConfigError(f"{key} must be text, not {value!r}")
+        return value
+    if not isinstance(value, str):
+        return value
+    try:
+        if kind is float:
+            return float(value)
+        if key.endswith(".ms"):
+            return parse_duration_ms(value)
+        return parse_bytes(value) if key.endswith(".bytes") else int(value)
+    except ValueError:
+        raise ConfigError(f"{key} must be a number, not {value!r}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error.message}", hint=error.hint) from None

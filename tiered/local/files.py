@@ -1,0 +1,260 @@
+"""Every effect on the local disk, in one place, so that tests can tear, fail and crash it.
+
+Errors of the operating system become the product's here and nowhere else: no space is DiskFullError, a missing
+file NotFoundError, the rest LocalIOError; each names the path and what was tried.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tiered.errors import DiskFullError, LocalIOError, NotFoundError, TieredError
+
+MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
+"""No checkpoint, index or JSON file is read that is larger than this."""
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+class DiskSpace(NamedTuple):
+    """Bytes of the file system that holds a path; ``free`` is what an unprivileged process may still write."""
+
+    free: int
+    total: int
+
+
+class FileState(NamedTuple):
+    """What ``stat`` tells: enough to see whether a small file was replaced since it was last read."""
+
+    size: int
+    modified_ns: int
+    inode: int
+
+
+class Files(Protocol):
+    """Effects on files. Handles are file descriptors; positions and lengths are bytes."""
+
+    def open_write(self, path: Path) -> int:
+        """A handle for reading and writing, the file created if missing."""
+
+    def open_read(self, path: Path) -> int:
+        """A handle for reading. NotFoundError if there is no such file."""
+
+    def close(self, handle: int) -> None:
+        """Releases a handle."""
+
+    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        """All of ``data`` at ``position``. On an error any part of it may have been written."""
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
+        """Fills ``buffer`` from ``position``; returns how many bytes there were (fewer only at the end of the file)."""
+
+    def size(self, handle: int) -> int:
+        """Length of an open file."""
+
+    def truncate(self, handle: int, size: int) -> None:
+        """Cuts the file, or extends it with zeros."""
+
+    def sync(self, handle: int) -> None:
+        """The file's data and length survive a power cut. Never call again on a file for which this failed."""
+
+    def sync_directory(self, path: Path) -> None:
+        """Names created, renamed or removed in the directory survive a power cut."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Atomic; replaces the target."""
+
+    def unlink(self, path: Path) -> None:
+        """Removes a file; nothing happens if it is not there."""
+
+    def make_directory(self, path: Path) -> None:
+        """Creates a directory and its parents; nothing happens if it is there."""
+
+    def remove_directory(self, path: Path) -> None:
+        """Removes an empty directory."""
+
+    def names(self, path: Path) -> list[str]:
+        """Names in a directory, sorted. NotFoundError if there is no such directory."""
+
+    def state(self, path: Path) -> FileState | None:
+        """Size and times of a file, None if there is none."""
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether the path is a directory."""
+
+    def read(self, path: Path) -> bytes:
+        """A small file, whole. NotFoundError if there is none; LocalIOError above MAX_SMALL_FILE_BYTES."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """The file holds ``data``, durably, or what it held before: written aside, fsynced, renamed, folder fsynced."""
+
+    def try_lock(self, path: Path) -> int | None:
+        """A handle that holds the exclusive lock of the file (created if missing), None if somebody else has it."""
+
+    def space(self, path: Path) -> DiskSpace:
+        """Free and total bytes."""
+
+
+class PosixFiles:
+    """The real disk."""
+
+    def open_write(self, path: Path) -> int:
+        with _translated("open", path):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def open_read(self, path: Path) -> int:
+        with _translated("open", path):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        try:
+            written = os.pwrite(handle, data, position)
+            while written < len(data):  # a full disk or a signal may cut a write short
+                more = os.pwrite(handle, memoryview(data)[written:], position + written)
+                if more == 0:
+                    raise OSError(errno.EIO, "nothing was written")
+                written += more
+        except OSError as error:
+            raise translate(error, "write", _name(handle)) from error
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
+        view = memoryview(buffer)
+        filled = 0
+        try:
+            while filled < len(view):
+                count = os.preadv(handle, [view[filled:]], position + filled)
+                if count == 0:
+                    break
+                filled += count
+        except OSError as error:
+            raise translate(error, "read", _name(handle)) from error
+        return filled
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def truncate(self, handle: int, size: int) -> None:
+        try:
+            os.ftruncate(handle, size)
+        except OSError as error:
+            raise translate(error, "truncate", _name(handle)) from error
+
+    def sync(self, handle: int) -> None:
+        try:
+            os.fdatasync(handle)
+        except OSError as error:
+            raise translate(error, "fsync", _name(handle)) from error
+
+    def sync_directory(self, path: Path) -> None:
+        with _translated("fsync", path):
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with _translated("rename", source):
+            source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        with _translated("unlink", path):
+            path.unlink(missing_ok=True)
+
+    def make_directory(self, path: Path) -> None:
+        with _translated("mkdir", path):
+            path.mkdir(parents=True, exist_ok=True)
+
+    def remove_directory(self, path: Path) -> None:
+        with _translated("rmdir", path):
+            path.rmdir()
+
+    def names(self, path: Path) -> list[str]:
+        with _translated("list", path):
+            return sorted(entry.name for entry in path.iterdir())
+
+    def state(self, path: Path) -> FileState | None:
+        try:
+            state = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise translate(error, "stat", path) from error
+        return FileState(state.st_size, state.st_mtime_ns, state.st_ino)
+
+    def is_directory(self, path: Path) -> bool:
+        return path.is_dir()
+
+    def read(self, path: Path) -> bytes:
+        with _translated("read", path), path.open("rb") as file:
+            data = file.read(MAX_SMALL_FILE_BYTES + 1)
+        if len(data) > MAX_SMALL_FILE_BYTES:
+            raise LocalIOError(
+                f"{path} is larger than {MAX_SMALL_FILE_BYTES} bytes", hint="it is not a file of this log"
+            )
+        return data
+
+    def replace(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(f"{path.name}.tmp")
+        handle = self.open_write(temporary)
+        try:
+            self.truncate(handle, 0)
+            self.write_at(handle, data, 0)
+            self.sync(handle)
+        finally:
+            self.close(handle)
+        self.rename(temporary, path)
+        self.sync_directory(path.parent)
+
+    def try_lock(self, path: Path) -> int | None:
+        handle = self.open_write(path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return None
+            raise translate(error, "lock", path) from error
+        return handle
+
+    def space(self, path: Path) -> DiskSpace:
+        with _translated("statvfs", path):
+            stats = os.statvfs(path)
+        return DiskSpace(stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize)
+
+
+def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
+    """The product's error for one of the operating system's."""
+    text = f"cannot {operation} {path}: {error.strerror or error}"
+    if error.errno in _NO_SPACE:
+        return DiskFullError(text, hint="free some space, or let uploaded segments go with local.retention.bytes")
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return NotFoundError(text)
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return LocalIOError(text, hint=f"check owner and mode of the file (this process runs as uid {os.geteuid()})")
+    return LocalIOError(text)
+
+
+@contextlib.contextmanager
+def _translated(operation: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise translate(error, operation, path) from error
+
+
+def _name(handle: int) -> str:
+    """The path of a descriptor where the system tells it."""
+    try:
+        return str(Path(f"/proc/self/fd/{handle}").readlink())
+    except OSError:
+        return f"descriptor {handle}"

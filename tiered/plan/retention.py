@@ -1,0 +1,94 @@
+"""Which segments may go? Local part: files that leave the disk. Pure; nothing goes unless a setting says so.
+
+Only prefixes die: the pass stops at the first segment that must stay. With a remote tier a segment goes only below
+the committed end that was read back from the bucket; without one ``retention.*`` rule and the log start moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tiered.config import SAME_AS_TOPIC, UNLIMITED, TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSegmentFacts:
+    """One sealed segment on disk. ``max_timestamp`` -1: no timestamps; ``appended_ms``: time of its last append."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int
+    appended_ms: int
+
+    @property
+    def age_from_ms(self) -> int:
+        """What its age counts from: a timestamp later than the append counts as it (a wrong clock pins nothing)."""
+        return self.appended_ms if self.max_timestamp < 0 else min(self.max_timestamp, self.appended_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRetention:
+    """The plan: sealed segments ``bases`` go, oldest first; all below ``delete_below`` is then gone from the disk."""
+
+    delete_below: int
+    bases: tuple[int, ...]
+    reason: str
+
+
+def plan_local_retention(
+    sealed: Sequence[LocalSegmentFacts],
+    *,
+    active_bytes: int,
+    config: TopicConfig,
+    now_ms: int,
+    log_start_offset: int,
+    committed_end: int | None,
+) -> LocalRetention:
+    """What may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: there is no remote tier.
+
+    Kafka's order and comparisons (reference 8): log start, size (never below the limit), time (strictly older).
+    """
+    if committed_end is None:
+        retention_ms = config.retention_ms if config.deletes else UNLIMITED
+        retention_bytes = config.retention_bytes if config.deletes else UNLIMITED
+    else:
+        retention_ms = _local(config.local_retention_ms, config.retention_ms)
+        retention_bytes = _local(config.local_retention_bytes, config.retention_bytes)
+    excess = sum(segment.size_bytes for segment in sealed) + active_bytes - retention_bytes
+    bases: list[int] = []
+    reasons: list[str] = []
+    for segment in sealed:
+        reason = _reason(
+            segment,
+            config_ms=retention_ms,
+            config_bytes=retention_bytes,
+            excess=excess,
+            now_ms=now_ms,
+            start=log_start_offset,
+        )
+        if reason is None or (committed_end is not None and segment.end_offset > committed_end):
+            break
+        excess -= segment.size_bytes
+        bases.append(segment.base_offset)
+        if reason not in reasons:
+            reasons.append(reason)
+    below = sealed[len(bases) - 1].end_offset if bases else (sealed[0].base_offset if sealed else log_start_offset)
+    return LocalRetention(below, tuple(bases), ", ".join(reasons))
+
+
+def _reason(
+    segment: LocalSegmentFacts, *, config_ms: int, config_bytes: int, excess: int, now_ms: int, start: int
+) -> str | None:
+    if segment.end_offset <= start:
+        return "log start offset"
+    if config_bytes >= 0 and excess >= segment.size_bytes:
+        return "retention.bytes"
+    if config_ms >= 0 and now_ms - segment.age_from_ms > config_ms:
+        return "retention.ms"
+    return None
+
+
+def _local(local: int, whole: int) -> int:
+    return whole if local == SAME_AS_TOPIC else local

@@ -1,0 +1,78 @@
+"""When does the active segment end? Kafka's rules, and one of ours for an idle tail. Pure."""
+
+from __future__ import annotations
+
+import enum
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+"""An index entry holds ``offset - base`` in 31 bits."""
+
+UNUSED_MS = -1
+
+
+class RollReason(enum.Enum):
+    """Why a segment was rolled; the word appears in logs and metrics."""
+
+    SIZE = "size"
+    RECORD_TIME = "segment.ms"
+    WALL_CLOCK = "seal.ms"
+    OFFSET_INDEX_FULL = "offset index full"
+    TIME_INDEX_FULL = "time index full"
+    OFFSET_OVERFLOW = "relative offset overflow"
+    REQUESTED = "requested"
+
+
+def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cost as much as the rules
+    size_bytes: int,
+    incoming_bytes: int,
+    segment_bytes: int,
+    waited_ms: int,
+    segment_ms: int,
+    relative_last_offset: int,
+    offset_index_full: bool,
+    time_index_full: bool,
+) -> RollReason | None:
+    """Kafka's decision before an append of ``incoming_bytes`` (reference 4.3); None: append where we are.
+
+    A segment may reach exactly ``segment_bytes``. ``waited_ms`` is record time: the timestamp of the append less
+    the first timestamp of the segment (see :func:`waited_ms`), ``segment_ms`` already reduced by the jitter.
+    """
+    if size_bytes > segment_bytes - incoming_bytes:
+        return RollReason.SIZE
+    if size_bytes > 0 and waited_ms > segment_ms:
+        return RollReason.RECORD_TIME
+    if offset_index_full:
+        return RollReason.OFFSET_INDEX_FULL
+    if time_index_full:
+        return RollReason.TIME_INDEX_FULL
+    if not 0 <= relative_last_offset <= MAX_RELATIVE_OFFSET:
+        return RollReason.OFFSET_OVERFLOW
+    return None
+
+
+def waited_ms(max_timestamp: int, first_timestamp: int, now_ms: int, created_ms: int) -> int:
+    """How old the segment is by its records; by the wall clock only while its records have no timestamps."""
+    if first_timestamp >= 0:
+        return max_timestamp - first_timestamp
+    return now_ms - created_ms
+
+
+def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) -> RollReason | None:
+    """``seal.ms``: a segment that holds records is sealed this long after its first append, records or not.
+
+    A clock that jumped back never rolls; ``seal_ms`` -1 switches the rule off.
+    """
+    if size_bytes > 0 and seal_ms >= 0 and first_append_ms >= 0 and now_ms - first_append_ms >= seal_ms:
+        return RollReason.WALL_CLOCK
+    return None
+
+
+def effective_segment_ms(segment_ms: int, max_compaction_lag_ms: int, compacted: bool, jitter_ms: int) -> int:
+    """``segment.ms``, bounded by the compaction lag where the topic is compacted, less the segment's jitter."""
+    limit = min(segment_ms, max_compaction_lag_ms) if compacted else segment_ms
+    return limit - jitter_ms
+
+
+def jitter_ms(segment_jitter_ms: int, segment_ms: int, uniform: float) -> int:
+    """The jitter of one segment, drawn once when it is created; ``uniform`` lies in [0, 1)."""
+    return int(uniform * min(segment_jitter_ms, segment_ms))
