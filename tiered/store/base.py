@@ -270,9 +270,7 @@ class Time:
     monotonic: float
 
 
-Outcome = (
-    Object | Missing | NotModified | PutResult | Deleted | Page | UploadStarted | PartStored | Time | str | None
-)
+Outcome = Object | Missing | NotModified | PutResult | Deleted | Page | UploadStarted | PartStored | Time | str | None
 
 T = TypeVar("T")
 Steps = Generator[Request, Any, T]

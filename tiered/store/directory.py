@@ -1,0 +1,322 @@
+"""Objects as files of one folder: atomic, durable, and safe between processes of one machine.
+
+A conditional PUT writes a file aside, fsyncs it, and under the lock of the key compares the ETag and renames.
+Readers take no lock: an open file is one version, whatever is renamed over it. For folders shared over NFS the
+lock is as good as that server's ``flock``; object stores are the better choice there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    NotFoundError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.store.base import (
+    MIN_PART_BYTES,
+    AbortUpload,
+    Absent,
+    CompleteUpload,
+    Condition,
+    Delete,
+    Deleted,
+    Get,
+    Head,
+    List,
+    ListEntry,
+    Missing,
+    NotModified,
+    Object,
+    Outcome,
+    Page,
+    PartStored,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    StoreRequest,
+    UploadPart,
+    UploadStarted,
+)
+from tiered.store.directory_files import DirectoryFiles, pieces_of, sync_dir, write_all
+from tiered.store.directory_paths import object_path, walk_keys
+from tiered.store.key_rules import check_request
+from tiered.store.object_file import ObjectInfo, read_body, read_info
+
+_UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
+
+
+class DirectoryStore:
+    """A :class:`~tiered.store.base.Store` over a folder.
+
+    ``create`` makes the folder if it is not there; without it an absent folder is a ``NotFoundError`` at the first
+    request, as an absent bucket is. Only writes create files; a reader needs no write permission.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        create: bool = True,
+        min_part_bytes: int = MIN_PART_BYTES,
+    ) -> None:
+        self._root = Path(path).absolute()
+        self._clock = clock or SystemClock()
+        self._files = DirectoryFiles(self._root, ids or SystemIds())
+        self._ids = ids or SystemIds()
+        self._min_part_bytes = min_part_bytes
+        self._closed = False
+        if create:
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise self._translated(error, "create") from error
+
+    @property
+    def url(self) -> str:
+        """``file:///absolute/path``, percent-encoded."""
+        return self._root.as_uri()
+
+    def __repr__(self) -> str:
+        return f"DirectoryStore({self.url!r})"
+
+    def close(self) -> None:
+        """Refuses further requests; nothing is held open between requests."""
+        self._closed = True
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One request. A full disk is ``RemoteUnavailableError``, or ``UNKNOWN`` for a conditional write."""
+        if self._closed:
+            raise ClosedError(f"{self.url} was closed")
+        check_request(request)
+        operation = type(request).__name__
+        try:
+            return self._execute(request)
+        except OSError as error:
+            translated = self._translated(error, operation)
+            if isinstance(request, Put | CompleteUpload) and isinstance(translated, RemoteUnavailableError):
+                return PutResult(PutStatus.UNKNOWN, cause=str(translated))
+            raise translated from error
+
+    def _execute(self, request: StoreRequest) -> Outcome:
+        match request:
+            case Get():
+                return self._get(request)
+            case Head():
+                with self._opened(request.key) as (_, info):
+                    return Missing() if info is None else self._object(info, b"")
+            case List():
+                return self._list(request)
+        self._require_root()
+        self._files.ready_for_writes()
+        match request:
+            case Put():
+                return self._put(request)
+            case Delete():
+                return self._delete(request)
+            case StartUpload():
+                return self._start_upload(request)
+            case UploadPart():
+                return self._upload_part(request)
+            case CompleteUpload():
+                return self._complete(request)
+            case AbortUpload():
+                if _UPLOAD_ID.fullmatch(request.upload_id):
+                    shutil.rmtree(self._upload_dir(request.upload_id), ignore_errors=True)
+                return None
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[tuple[int, ObjectInfo | None]]:
+        path = object_path(self._root, key)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self._require_root()
+            yield -1, None
+            return
+        try:
+            info = read_info(fd, str(path))
+            if info.key != key:
+                raise ConfigError(
+                    f"{path} holds the key {info.key!r}, not {key!r}: the file system folds names",
+                    hint="use a folder on a file system that keeps upper and lower case apart",
+                )
+            yield fd, info
+        finally:
+            os.close(fd)
+
+    def _get(self, request: Get) -> Outcome:
+        with self._opened(request.key) as (fd, info):
+            if info is None:
+                return Missing()
+            if request.if_none_match == info.etag:
+                return NotModified()
+            end = info.size if request.end is None else min(request.end, info.size)
+            return self._object(info, read_body(fd, request.start, end, request.key))
+
+    def _object(self, info: ObjectInfo, data: bytes) -> Object:
+        return Object(data, info.etag, info.size, info.modified_ms, self._clock.now_ms(), info.crc32c)
+
+    def _put(self, request: Put) -> PutResult:
+        refused = self._judge(request.key, request.condition)
+        if refused is not None:  # spares writing the body; the answer that counts is the one under the lock
+            return refused
+        body = request.body
+        pieces = pieces_of(body, 0, len(body) if isinstance(body, bytes) else body.size)
+        return self._store(request.key, pieces, request.condition, request.crc32c)
+
+    def _store(self, key: str, pieces: Iterator[bytes], condition: Condition, crc: int | None) -> PutResult:
+        with self._files.temporary() as (fd, path):
+            info = self._files.write_object(fd, pieces, key=key, announced_crc32c=crc, now_ms=self._clock.now_ms())
+            with self._files.key_lock(key):
+                refused = self._judge(key, condition)
+                if refused is not None:
+                    return refused
+                self._files.publish(path, key)
+        return PutResult(PutStatus.LANDED, info.etag, info.crc32c)
+
+    def _judge(self, key: str, condition: Condition) -> PutResult | None:
+        with self._opened(key) as (_, info):
+            if isinstance(condition, Absent):
+                return None if info is None else PutResult(PutStatus.LOST)
+            if info is None:
+                return PutResult(PutStatus.ABSENT)
+            return None if info.etag == condition.etag else PutResult(PutStatus.LOST)
+
+    def _delete(self, request: Delete) -> Deleted:
+        failed: list[tuple[str, str]] = []
+        folders: set[Path] = set()
+        for key in request.keys:
+            path = object_path(self._root, key)
+            try:
+                with self._files.key_lock(key):
+                    path.unlink()
+                folders.add(path.parent)
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                failed.append((key, error.strerror or "permission denied"))
+        for folder in folders:
+            sync_dir(folder)  # an object that a power cut brings back would stay for ever
+        return Deleted(tuple(failed))
+
+    def _list(self, request: List) -> Page:
+        self._require_root()
+        entries: list[ListEntry] = []
+        keys = walk_keys(self._root, request.prefix, request.start_after)
+        for key in keys:
+            with self._opened(key) as (_, info):
+                if info is not None:
+                    entries.append(ListEntry(key, info.size, info.etag, info.modified_ms))
+            if len(entries) == request.limit:
+                return Page(tuple(entries), next(keys, None) is not None, self._clock.now_ms())
+        return Page(tuple(entries), False, self._clock.now_ms())
+
+    def _start_upload(self, request: StartUpload) -> UploadStarted:
+        upload_id = self._ids.uid()
+        folder = self._upload_dir(upload_id)
+        folder.mkdir()
+        fd = os.open(folder / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            write_all(fd, request.key.encode())
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        sync_dir(folder)
+        sync_dir(folder.parent)
+        return UploadStarted(upload_id)
+
+    def _upload_part(self, request: UploadPart) -> PartStored:
+        folder = self._known_upload(request.upload_id, request.key)
+        if folder is None:
+            raise NotFoundError(f"no multipart upload {request.upload_id!r} of {request.key!r} in {self.url}")
+        with self._files.temporary() as (fd, path):
+            info = self._files.write_object(
+                fd,
+                pieces_of(request.body, request.start, request.end),
+                key=request.key,
+                announced_crc32c=request.crc32c,
+                now_ms=self._clock.now_ms(),
+            )
+            path.replace(folder / f"{request.number:05d}")
+        sync_dir(folder)
+        return PartStored(request.number, info.etag, info.crc32c)
+
+    def _complete(self, request: CompleteUpload) -> PutResult:
+        folder = self._known_upload(request.upload_id, request.key)
+        if folder is None:
+            return PutResult(PutStatus.UNKNOWN, cause="NoSuchUpload")
+        numbers = [part.number for part in request.parts]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise ConfigError(f"the parts {numbers} of {request.key!r} are not in ascending order")
+        pieces = itertools.chain.from_iterable(
+            self._part_pieces(folder, part, last=part.number == numbers[-1]) for part in request.parts
+        )
+        result = self._store(request.key, pieces, Absent(), None)
+        if result.status is PutStatus.LANDED:
+            shutil.rmtree(folder, ignore_errors=True)
+        return result
+
+    def _part_pieces(self, folder: Path, part: PartStored, *, last: bool) -> Iterator[bytes]:
+        path = folder / f"{part.number:05d}"
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise ConfigError(f"part {part.number} was never stored in {self.url}") from error
+        try:
+            info = read_info(fd, str(path))
+            if info.etag != part.etag:
+                raise ConfigError(f"part {part.number} of {info.key!r} was not stored with ETag {part.etag}")
+            if not last and info.size < self._min_part_bytes:
+                raise ConfigError(
+                    f"part {part.number} of {info.key!r} has {info.size} bytes",
+                    hint=f"every part but the last needs {self._min_part_bytes}",
+                )
+            for start in range(0, info.size, 1 << 20):
+                yield read_body(fd, start, min(info.size, start + (1 << 20)), str(path))
+        finally:
+            os.close(fd)
+
+    def _upload_dir(self, upload_id: str) -> Path:
+        return self._files.internal / "uploads" / upload_id
+
+    def _known_upload(self, upload_id: str, key: str) -> Path | None:
+        if not _UPLOAD_ID.fullmatch(upload_id):
+            return None  # the id comes from a journal: it must not become a path
+        folder = self._upload_dir(upload_id)
+        try:
+            return folder if (folder / "key").read_bytes() == key.encode() else None
+        except FileNotFoundError:
+            return None
+
+    def _require_root(self) -> None:
+        if not self._root.is_dir():
+            raise NotFoundError(
+                f"the folder {self._root} does not exist", hint="mount it, create it, or correct the file:// URL"
+            )
+
+    def _translated(self, error: OSError, operation: str) -> TieredError:
+        where = f"{operation} in {self.url} failed: {error.strerror or error} ({error.filename or self._root})"
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return RemotePermissionError(
+                where, operation=operation, resource=self.url, hint="give this user the rights on the folder"
+            )
+        if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP):
+            return ConfigError(where, hint="the URL must name a folder")
+        hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk or the mount"
+        return RemoteUnavailableError(where, hint=hint)

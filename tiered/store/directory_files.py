@@ -1,0 +1,182 @@
+"""File system effects of the directory store: durable writes, locks that die with their process, sweeping.
+
+A file under way is ``.tiered/tmp/{uid}`` and stays locked (``flock``) by whoever writes it. The kernel releases
+the lock when the process dies, so that whoever can take it knows that the file is dead: no clock, no pid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+from tiered.clock import IdSource
+from tiered.errors import CorruptionError
+from tiered.format.crc import crc32c
+from tiered.model import ByteSource
+from tiered.store.base import Body
+from tiered.store.directory_paths import INTERNAL_DIR, NAME_FILE, folder_name, object_path
+from tiered.store.object_file import ObjectInfo, encode_tail
+
+PIECE_BYTES = 1024 * 1024
+"""Bodies are copied in pieces of this size; an object is never held whole."""
+
+KEY_LOCKS = 64
+"""Lock files of a store; a conditional write holds the one that its key hashes to."""
+
+
+class DirectoryFiles:
+    """Durable file operations below ``root``. Raises ``OSError``; the store turns it into its own errors."""
+
+    def __init__(self, root: Path, ids: IdSource) -> None:
+        self.root = root
+        self.internal = root / INTERNAL_DIR
+        self._ids = ids
+        self._durable: set[Path] = set()
+        self._swept = False
+        self._sweep_lock = threading.Lock()
+
+    def ready_for_writes(self) -> None:
+        """Makes the internal folders and, once, removes what killed processes left."""
+        with self._sweep_lock:
+            if self._swept:
+                return
+            for name in ("tmp", "locks", "uploads"):
+                self._make_durable_dir(self.internal / name)
+            sweep_temporary(self.internal / "tmp")
+            self._swept = True
+
+    @contextlib.contextmanager
+    def key_lock(self, key: str) -> Iterator[None]:
+        """One writer of ``key`` at a time, over threads and processes."""
+        shard = blake2b(key.encode(), digest_size=1).digest()[0] % KEY_LOCKS
+        fd = os.open(self.internal / "locks" / f"{shard:02x}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def temporary(self) -> Iterator[tuple[int, Path]]:
+        """A new file under way, locked; it is gone afterwards unless it was renamed."""
+        fd, path = self._open_temporary()
+        try:
+            yield fd, path
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            os.close(fd)
+
+    def _open_temporary(self) -> tuple[int, Path]:
+        while True:
+            path = self.internal / "tmp" / self._ids.uid()
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                return fd, path
+            os.close(fd)  # a sweeper took it between creation and lock
+
+    def write_object(
+        self, fd: int, pieces: Iterator[bytes], *, key: str, announced_crc32c: int | None, now_ms: int
+    ) -> ObjectInfo:
+        """Body, key and trailer into ``fd``, fsynced; raises ``CorruptionError`` if the body is not as announced."""
+        size = crc = 0
+        for piece in pieces:
+            write_all(fd, piece)
+            crc = crc32c(piece, crc)
+            size += len(piece)
+        if announced_crc32c is not None and announced_crc32c != crc:
+            raise CorruptionError(
+                f"the body for {key!r} has CRC32C {crc:08x}, {announced_crc32c:08x} was announced; it was not stored",
+                path_or_key=key,
+                hint="the bytes changed between the seal and the upload: check the disk and the memory",
+            )
+        info = ObjectInfo(key, f'"{self._ids.uid()}"', size, now_ms, crc)
+        write_all(fd, encode_tail(info))
+        os.fsync(fd)
+        return info
+
+    def publish(self, temporary: Path, key: str) -> None:
+        """Renames a finished file over the object of ``key`` and makes the name durable."""
+        target = object_path(self.root, key)
+        try:
+            self._make_key_dirs(key)
+            temporary.replace(target)
+        except FileNotFoundError:
+            self._durable.clear()  # somebody removed empty folders that this process had made
+            self._make_key_dirs(key)
+            temporary.replace(target)
+        sync_dir(target.parent)
+
+    def _make_key_dirs(self, key: str) -> None:
+        folder = self.root
+        for part in key.split("/")[:-1]:
+            folder = folder / folder_name(part)
+            self._make_durable_dir(folder)
+            if folder.name != part:
+                self._write_folder_name(folder, part)
+
+    def _write_folder_name(self, folder: Path, part: str) -> None:
+        if (folder / NAME_FILE).exists():
+            return
+        with self.temporary() as (fd, path):
+            write_all(fd, part.encode())
+            os.fsync(fd)
+            path.replace(folder / NAME_FILE)
+        sync_dir(folder)
+
+    def _make_durable_dir(self, path: Path) -> None:
+        """A folder whose own entry, and those above it, survive a power cut, whoever made them."""
+        if path in self._durable or path == self.root:
+            return
+        self._make_durable_dir(path.parent)
+        path.mkdir(exist_ok=True)
+        sync_dir(path.parent)
+        self._durable.add(path)
+
+
+def sweep_temporary(folder: Path) -> int:
+    """Removes files under way whose writers are dead; returns how many."""
+    removed = 0
+    for path in folder.iterdir():
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+            removed += 1
+        except BlockingIOError:
+            continue  # its writer lives
+        finally:
+            os.close(fd)
+    return removed
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """All of ``data``: one ``write`` may take less."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def sync_dir(path: Path) -> None:
+    """Makes the entries of a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def pieces_of(body: Body | ByteSource, start: int, end: int) -> Iterator[bytes]:
+    """``body[start:end]`` in pieces of ``PIECE_BYTES``."""
+    for position in range(start, end, PIECE_BYTES):
+        stop = min(end, position + PIECE_BYTES)
+        yield body[position:stop] if isinstance(body, bytes) else body.read_at(position, stop - position)

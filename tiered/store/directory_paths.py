@@ -1,0 +1,104 @@
+"""Keys to paths, so that no key can leave the folder, meet an internal file, or hide another key.
+
+* A folder part ``p`` is the directory ``p``, the last part ``k`` the file ``k.obj``: key ``a`` and key ``a/b`` live
+  side by side as ``a.obj`` and ``a/b.obj``.
+* A part that would collide or not fit (over 240 bytes; a folder that ends in ``.obj``; a first character ``.`` or
+  ``~``) becomes ``~`` and 32 hex digits of its BLAKE2b. Such a folder holds its true name in the file ``.name``.
+* Everything internal begins with ``.``, which no object does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+
+from tiered.store.object_file import read_info
+
+OBJECT_SUFFIX = ".obj"
+NAME_FILE = ".name"
+INTERNAL_DIR = ".tiered"
+MAX_NAME_BYTES = 240
+"""Longest path part that is kept as it is: with the suffix it stays below the 255 bytes of Linux file systems."""
+
+
+def folder_name(part: str) -> str:
+    """Directory name of a path part that is not the last."""
+    return _hashed(part) if part.endswith(OBJECT_SUFFIX) or _is_special(part) else part
+
+
+def file_name(part: str) -> str:
+    """File name of the last path part."""
+    return (_hashed(part) if _is_special(part) else part) + OBJECT_SUFFIX
+
+
+def object_path(root: Path, key: str) -> Path:
+    """Where the object of a checked key lives."""
+    *folders, last = key.split("/")
+    return root.joinpath(*map(folder_name, folders), file_name(last))
+
+
+def walk_keys(root: Path, prefix: str, start_after: str) -> Iterator[str]:
+    """Keys with ``prefix`` after ``start_after`` in UTF-8 order, lazily: folders out of the range are not read."""
+    yield from _walk(root, "", prefix.encode(), start_after.encode())
+
+
+def _walk(directory: Path, base: str, prefix: bytes, start_after: bytes) -> Iterator[str]:
+    # Sorting a folder as "name/" puts "a-b" before "a/..." and "a" before both: the order of whole keys.
+    found: list[tuple[bytes, str, Path | None]] = []
+    try:
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    part = _folder_part(directory / entry.name, entry.name)
+                    if part is not None:
+                        key = f"{base}{part}/"
+                        found.append((key.encode(), key, directory / entry.name))
+                elif entry.name.endswith(OBJECT_SUFFIX):
+                    part = _file_part(directory / entry.name, entry.name)
+                    if part is not None:
+                        found.append(((base + part).encode(), base + part, None))
+    except FileNotFoundError:
+        return
+    found.sort(key=lambda each: each[0])
+    for sort_key, key, folder in found:
+        if folder is None:
+            if sort_key.startswith(prefix) and sort_key > start_after:
+                yield key
+        elif (sort_key.startswith(prefix) or prefix.startswith(sort_key)) and (
+            sort_key > start_after or start_after.startswith(sort_key)
+        ):
+            yield from _walk(folder, key, prefix, start_after)
+
+
+def _folder_part(path: Path, name: str) -> str | None:
+    if not name.startswith("~"):
+        return name
+    try:
+        return (path / NAME_FILE).read_text("utf-8")
+    except FileNotFoundError:
+        return None  # a crash before the name was written: the folder is empty
+
+
+def _file_part(path: Path, name: str) -> str | None:
+    if not name.startswith("~"):
+        return name.removesuffix(OBJECT_SUFFIX)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None  # deleted since the folder was read
+    try:
+        return read_info(fd, str(path)).key.rpartition("/")[2]
+    finally:
+        os.close(fd)
+
+
+def _is_special(part: str) -> bool:
+    return part[0] in ".~" or len(part.encode()) > MAX_NAME_BYTES
+
+
+def _hashed(part: str) -> str:
+    return "~" + blake2b(part.encode(), digest_size=16).hexdigest()

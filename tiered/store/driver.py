@@ -1,0 +1,168 @@
+"""The two drivers: they carry out what *steps* yield (``store.base``), on threads or on asyncio.
+
+A steps generator holds the protocol and touches nothing; a driver touches everything and knows no protocol::
+
+    root = drive(store, catalog.load(), clock=clock, ids=ids)
+    root = await adrive(aio_store, catalog.load(), clock=clock, ids=ids)
+
+Each ``TieredError`` of a request is thrown into the generator at its ``yield``, so that steps can use ``try``.
+Any other exception, and a cancellation, closes the generator and goes to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.errors import TieredError
+from tiered.store.backoff import backoff_seconds
+from tiered.store.base import AioStore, Backoff, NewId, Now, Outcome, Request, Steps, Store, Time, Together
+
+TOGETHER_REQUESTS = 4
+"""Requests of one :class:`Together` that are under way at once."""
+
+T = TypeVar("T")
+AioSleep = Callable[[float], Awaitable[None]]
+
+
+def drive(
+    store: Store,
+    steps: Steps[T],
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    together: int = TOGETHER_REQUESTS,
+) -> T:
+    """Runs ``steps`` to their end on the calling thread and returns their value.
+
+    ``clock`` and ``ids`` default to the machine's; ``together`` bounds the threads of a :class:`Together`.
+    Raises what the steps raise.
+    """
+    clock = clock or SystemClock()
+    ids = ids or SystemIds()
+    outcome: object = None
+    error: TieredError | None = None
+    try:
+        while True:
+            try:
+                request = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+            outcome, error = None, None
+            try:
+                outcome = _carry_out(store, request, clock, ids, together)
+            except TieredError as raised:
+                error = raised
+    finally:
+        steps.close()
+        error = None  # the traceback of the error refers to this frame: without this both wait for the collector
+
+
+async def adrive(
+    store: AioStore,
+    steps: Steps[T],
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    sleep: AioSleep = asyncio.sleep,
+    together: int = TOGETHER_REQUESTS,
+) -> T:
+    """As :func:`drive` for asyncio. Cancelling it closes the generator and leaves no task behind.
+
+    A cancelled conditional PUT may have landed: whoever cancels treats it as unknown.
+    """
+    clock = clock or SystemClock()
+    ids = ids or SystemIds()
+    outcome: object = None
+    error: TieredError | None = None
+    try:
+        while True:
+            try:
+                request = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                value: T = stop.value
+                return value
+            outcome, error = None, None
+            try:
+                outcome = await _carry_out_aio(store, request, clock, ids, sleep, together=together)
+            except TieredError as raised:
+                error = raised
+    finally:
+        steps.close()
+        error = None
+
+
+def _carry_out(store: Store, request: Request, clock: Clock, ids: IdSource, together: int) -> object:
+    match request:
+        case Backoff(attempt):
+            clock.sleep(backoff_seconds(attempt, ids.random()))
+            return None
+        case Now():
+            return Time(clock.now_ms(), clock.monotonic())
+        case NewId():
+            return ids.uid()
+        case Together():
+            return _execute_together(store, request, together)
+        case _:
+            return store.execute(request)
+
+
+async def _carry_out_aio(
+    store: AioStore, request: Request, clock: Clock, ids: IdSource, sleep: AioSleep, *, together: int
+) -> object:
+    match request:
+        case Backoff(attempt):
+            await sleep(backoff_seconds(attempt, ids.random()))
+            return None
+        case Now():
+            return Time(clock.now_ms(), clock.monotonic())
+        case NewId():
+            return ids.uid()
+        case Together():
+            return await _execute_together_aio(store, request, together)
+        case _:
+            return await store.execute(request)
+
+
+def _execute_together(store: Store, request: Together, limit: int) -> tuple[Outcome, ...]:
+    if len(request.requests) <= 1 or limit <= 1:
+        return _in_turn(store, request)
+    workers = min(limit, len(request.requests))
+    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="tiered-together") as pool:
+        futures: list[Future[Outcome]] = [pool.submit(store.execute, each) for each in request.requests]
+    # Leaving the pool waited for all of them: the first exception in request order wins, none is left running.
+    return tuple(future.result() for future in futures)
+
+
+def _in_turn(store: Store, request: Together) -> tuple[Outcome, ...]:
+    outcomes: list[Outcome] = []
+    first: TieredError | None = None
+    for each in request.requests:
+        try:
+            outcomes.append(store.execute(each))
+        except TieredError as error:
+            first = first or error
+    if first is not None:
+        raise first
+    return tuple(outcomes)
+
+
+async def _execute_together_aio(store: AioStore, request: Together, limit: int) -> tuple[Outcome, ...]:
+    gate = asyncio.Semaphore(max(1, limit))
+
+    async def one(index: int) -> Outcome:
+        async with gate:
+            return await store.execute(request.requests[index])
+
+    # With return_exceptions the gathering ends when all have ended, also when it is cancelled.
+    results = await asyncio.gather(*(one(i) for i in range(len(request.requests))), return_exceptions=True)
+    outcomes: list[Outcome] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        outcomes.append(result)
+    return tuple(outcomes)

@@ -1,0 +1,85 @@
+"""Which keys a store accepts. The same rules for every backend, so that a log can move between them.
+
+They are the narrowest of the stores that were tried: S3 takes 1,024 bytes a key, MinIO and SeaweedFS 255 bytes
+a path part and neither ``//`` nor ``.`` or ``..`` as a part; control characters cannot be listed in XML 1.0.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tiered.errors import ConfigError
+from tiered.store.base import MAX_DELETE_KEYS, Delete, Get, List, StoreRequest, UploadPart
+
+MAX_KEY_BYTES = 1024
+MAX_KEY_PART_BYTES = 255
+MAX_PART_NUMBER = 10_000
+"""Parts of one multipart upload, S3's limit."""
+
+MAX_LIST_KEYS = 1000
+"""Keys of one page of a listing, S3's limit."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
+
+
+def check_key(key: str, *, what: str = "key") -> str:
+    """``key`` itself; raises ``ConfigError`` for a key that some store would refuse or fold into another."""
+    if not key:
+        raise ConfigError(f"the {what} is empty")
+    _check_text(key, what)
+    for part in key.split("/"):
+        if part in ("", ".", ".."):
+            raise ConfigError(
+                f"the {what} {key!r} has the part {part!r}", hint="no leading, trailing or double '/', no '.' or '..'"
+            )
+        if len(part) > MAX_KEY_PART_BYTES // 4 and len(part.encode()) > MAX_KEY_PART_BYTES:
+            raise ConfigError(
+                f"a part of the {what} {key[:80]!r}... has {len(part.encode())} bytes",
+                hint=f"at most {MAX_KEY_PART_BYTES} between two '/'",
+            )
+    return key
+
+
+def check_list(request: List) -> None:
+    """Refuses listing prefixes and limits that mean different things to different stores."""
+    _check_text(request.prefix, "prefix")
+    _check_text(request.start_after, "start_after")
+    if request.prefix.startswith("/") or "//" in request.prefix:
+        raise ConfigError(f"the prefix {request.prefix!r} begins with '/' or holds '//'", hint="keys never do")
+    if not 1 <= request.limit <= MAX_LIST_KEYS:
+        raise ConfigError(f"a page of {request.limit} keys was asked for", hint=f"1 to {MAX_LIST_KEYS}")
+
+
+def check_request(request: StoreRequest) -> None:
+    """Raises ``ConfigError`` for a request that no store could carry out; nothing was sent."""
+    if isinstance(request, List):
+        check_list(request)
+        return
+    if isinstance(request, Delete):
+        if len(request.keys) > MAX_DELETE_KEYS:
+            raise ConfigError(f"{len(request.keys)} keys in one delete", hint=f"at most {MAX_DELETE_KEYS}")
+        for key in request.keys:
+            check_key(key)
+        return
+    check_key(request.key)
+    if isinstance(request, Get):
+        if request.start < 0 or (request.end is not None and request.end < request.start):
+            raise ConfigError(f"the range {request.start}..{request.end} of {request.key!r} is not a range")
+    elif isinstance(request, UploadPart):
+        if not 1 <= request.number <= MAX_PART_NUMBER:
+            raise ConfigError(f"part {request.number} of {request.key!r}", hint=f"parts are 1 to {MAX_PART_NUMBER}")
+        if not 0 <= request.start <= request.end <= request.body.size:
+            raise ConfigError(
+                f"part {request.number} of {request.key!r} is {request.start}..{request.end} "
+                f"of a body of {request.body.size} bytes"
+            )
+
+
+def _check_text(text: str, what: str) -> None:
+    found = _CONTROL.search(text)
+    if found is not None:
+        raise ConfigError(f"the {what} {text[:80]!r} holds the character {found.group()!r}")
+    if len(text) > MAX_KEY_BYTES // 4 and len(text.encode()) > MAX_KEY_BYTES:
+        raise ConfigError(
+            f"the {what} {text[:80]!r}... has {len(text.encode())} bytes", hint=f"at most {MAX_KEY_BYTES}"
+        )

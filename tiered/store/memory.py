@@ -1,0 +1,264 @@
+"""The reference store: objects in a dictionary under one lock. The shortest statement of the contract.
+
+``memory://name`` is one place per name and process: two stores of the same name see the same objects.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import dataclass, field
+
+from tiered.clock import Clock, SystemClock
+from tiered.errors import ClosedError, ConfigError, CorruptionError, NotFoundError
+from tiered.format.crc import crc32c
+from tiered.store.base import (
+    MIN_PART_BYTES,
+    AbortUpload,
+    Absent,
+    Body,
+    CompleteUpload,
+    Condition,
+    Delete,
+    Deleted,
+    Get,
+    Head,
+    List,
+    ListEntry,
+    Missing,
+    NotModified,
+    Object,
+    Outcome,
+    Page,
+    PartStored,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    StoreRequest,
+    UploadPart,
+    UploadStarted,
+)
+from tiered.store.key_rules import check_key, check_request
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    data: bytes
+    etag: str
+    crc32c: int
+    modified_ms: int
+    tags: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class _Upload:
+    key: str
+    tags: tuple[tuple[str, str], ...]
+    parts: dict[int, tuple[bytes, str, int]] = field(default_factory=dict)
+
+
+class _Bucket:
+    """What stores of one name share."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.objects: dict[str, _Stored] = {}
+        self.uploads: dict[str, _Upload] = {}
+        self.numbers = itertools.count(1)  # ETags and upload ids never repeat, so that CAS has no ABA
+
+    def next_etag(self) -> str:
+        return f'"{next(self.numbers):032x}"'
+
+
+_REGISTRY: dict[str, _Bucket] = {}
+_REGISTRY_LOCK = threading.Lock()
+
+
+class MemoryStore:
+    """A :class:`~tiered.store.base.Store` in memory.
+
+    ``name`` None gives a private store; a name joins all stores of that name in this process. ``prefix`` stands
+    before every key. ``min_part_bytes`` may be lowered by tests of multipart uploads.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        prefix: str = "",
+        clock: Clock | None = None,
+        min_part_bytes: int = MIN_PART_BYTES,
+    ) -> None:
+        if prefix:
+            check_key(prefix, what="prefix")
+        if name is None:
+            self._bucket = _Bucket()
+        else:
+            with _REGISTRY_LOCK:
+                self._bucket = _REGISTRY.setdefault(name, _Bucket())
+        self._name = name
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._clock = clock or SystemClock()
+        self._min_part_bytes = min_part_bytes
+        self._closed = False
+
+    @staticmethod
+    def forget(name: str) -> None:
+        """Drops the objects of ``name``: the next store of that name begins empty."""
+        with _REGISTRY_LOCK:
+            _REGISTRY.pop(name, None)
+
+    @property
+    def url(self) -> str:
+        """``memory://name`` or ``memory://name/prefix``."""
+        return f"memory://{self._name or ''}" + (f"/{self._prefix[:-1]}" if self._prefix else "")
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.url!r})"
+
+    def close(self) -> None:
+        """Refuses further requests of this store; the objects stay."""
+        self._closed = True
+
+    def tags(self, key: str) -> dict[str, str]:
+        """The tags of an object, for tests; ``NotFoundError`` if there is none."""
+        with self._bucket.lock:
+            stored = self._bucket.objects.get(self._prefix + key)
+        if stored is None:
+            raise NotFoundError(f"no object {key!r} in {self.url}")
+        return dict(stored.tags)
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One request, atomic: all of it happens under the lock, or none."""
+        if self._closed:
+            raise ClosedError(f"{self.url} was closed")
+        check_request(request)
+        match request:
+            case Put():
+                return self._put(request)
+            case UploadPart():
+                data = request.body.read_at(request.start, request.end - request.start)
+                crc = _checked(data, request.crc32c, request.key)
+                with self._bucket.lock:
+                    return self._upload_part(request, data, crc)
+        with self._bucket.lock:
+            match request:
+                case Get():
+                    return self._get(request)
+                case Head():
+                    return self._head(request)
+                case Delete():
+                    for key in request.keys:
+                        self._bucket.objects.pop(self._prefix + key, None)
+                    return Deleted()
+                case List():
+                    return self._list(request)
+                case StartUpload():
+                    upload_id = f"upload-{next(self._bucket.numbers)}"
+                    self._bucket.uploads[upload_id] = _Upload(self._prefix + request.key, request.tags)
+                    return UploadStarted(upload_id)
+                case CompleteUpload():
+                    return self._complete(request)
+                case AbortUpload():
+                    self._bucket.uploads.pop(request.upload_id, None)
+                    return None
+
+    def _get(self, request: Get) -> Outcome:
+        stored = self._bucket.objects.get(self._prefix + request.key)
+        if stored is None:
+            return Missing()
+        if request.if_none_match == stored.etag:
+            return NotModified()
+        return self._object(stored, stored.data[request.start : request.end])
+
+    def _head(self, request: Head) -> Outcome:
+        stored = self._bucket.objects.get(self._prefix + request.key)
+        return Missing() if stored is None else self._object(stored, b"")
+
+    def _object(self, stored: _Stored, data: bytes) -> Object:
+        return Object(data, stored.etag, len(stored.data), stored.modified_ms, self._clock.now_ms(), stored.crc32c)
+
+    def _put(self, request: Put) -> PutResult:
+        data = _read_all(request.body)
+        crc = _checked(data, request.crc32c, request.key)
+        with self._bucket.lock:
+            return self._place(self._prefix + request.key, data, crc, request.condition, request.tags)
+
+    def _place(
+        self, full_key: str, data: bytes, crc: int, condition: Condition, tags: tuple[tuple[str, str], ...]
+    ) -> PutResult:
+        current = self._bucket.objects.get(full_key)
+        if isinstance(condition, Absent):
+            if current is not None:
+                return PutResult(PutStatus.LOST)
+        elif current is None:
+            return PutResult(PutStatus.ABSENT)
+        elif current.etag != condition.etag:
+            return PutResult(PutStatus.LOST)
+        stored = _Stored(data, self._bucket.next_etag(), crc, self._clock.now_ms(), tags)
+        self._bucket.objects[full_key] = stored
+        return PutResult(PutStatus.LANDED, stored.etag, crc)
+
+    def _list(self, request: List) -> Page:
+        prefix, after = self._prefix + request.prefix, self._prefix + request.start_after
+        found = [
+            key
+            for key in self._bucket.objects
+            if key.startswith(prefix) and (not request.start_after or key.encode() > after.encode())
+        ]
+        found.sort(key=str.encode)
+        entries = []
+        for key in found[: request.limit]:
+            stored = self._bucket.objects[key]
+            entries.append(
+                ListEntry(key[len(self._prefix) :], len(stored.data), stored.etag, stored.modified_ms),
+            )
+        return Page(tuple(entries), len(found) > request.limit, self._clock.now_ms())
+
+    def _upload_part(self, request: UploadPart, data: bytes, crc: int) -> PartStored:
+        upload = self._bucket.uploads.get(request.upload_id)
+        if upload is None or upload.key != self._prefix + request.key:
+            raise NotFoundError(f"no multipart upload {request.upload_id!r} of {request.key!r} in {self.url}")
+        etag = self._bucket.next_etag()
+        upload.parts[request.number] = (data, etag, crc)
+        return PartStored(request.number, etag, crc)
+
+    def _complete(self, request: CompleteUpload) -> PutResult:
+        upload = self._bucket.uploads.get(request.upload_id)
+        if upload is None or upload.key != self._prefix + request.key:
+            return PutResult(PutStatus.UNKNOWN, cause="NoSuchUpload")
+        numbers = [part.number for part in request.parts]
+        if not numbers or numbers != sorted(set(numbers)):
+            raise ConfigError(f"the parts {numbers} of {request.key!r} are not in ascending order")
+        pieces: list[bytes] = []
+        for part in request.parts:
+            data, etag, _ = upload.parts.get(part.number, (b"", "", 0))
+            if etag != part.etag:
+                raise ConfigError(f"part {part.number} of {request.key!r} was not stored with ETag {part.etag}")
+            if part.number != numbers[-1] and len(data) < self._min_part_bytes:
+                raise ConfigError(
+                    f"part {part.number} of {request.key!r} has {len(data)} bytes",
+                    hint=f"every part but the last needs {self._min_part_bytes}",
+                )
+            pieces.append(data)
+        body = b"".join(pieces)
+        result = self._place(upload.key, body, crc32c(body), Absent(), upload.tags)
+        if result.status is PutStatus.LANDED:
+            del self._bucket.uploads[request.upload_id]
+        return result
+
+
+def _read_all(body: Body) -> bytes:
+    return body if isinstance(body, bytes) else body.read_at(0, body.size)
+
+
+def _checked(data: bytes, announced: int | None, key: str) -> int:
+    actual = crc32c(data)
+    if announced is not None and announced != actual:
+        raise CorruptionError(
+            f"the body for {key!r} has CRC32C {actual:08x}, {announced:08x} was announced; it was not stored",
+            path_or_key=key,
+            hint="the bytes changed between the seal and the upload: check the disk and the memory",
+        )
+    return actual
