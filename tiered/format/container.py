@@ -1,0 +1,168 @@
+"""The container of the catalog's objects: a JSON header for people, columns for numpy, one checksum over all.
+
+::
+
+    0        4         6        8             12          12+header_len              size-4
+    "OLC1" | format u16 | flags u16 | header_len u32 | header (UTF-8 JSON) | body | crc32c u32
+
+    all little-endian; body = the tables' columns one after the other, zstd as a whole;
+    crc32c over everything before it; flags are 0
+
+``head -c 4000`` shows the header. It names the tables: ``tables: [[name, rows, [[column, dtype], ...]], ...]``,
+``codec`` and ``raw_len`` (bytes of the body before compression). An object from a bucket is hostile until proven
+otherwise: every length is checked against the bytes that are there before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import zstandard
+
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.crc import crc32c
+from tiered.format.fields import INT32_MAX, Fields
+
+MAGIC = b"OLC1"
+MAX_HEADER_BYTES = 4 * 1024 * 1024
+MAX_RAW_BYTES = 256 * 1024 * 1024
+"""Largest body after decompression: about three million rows."""
+MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_RAW_BYTES + 1024
+MAX_TABLES = 16
+ZSTD_LEVEL = 3
+
+_HEAD = struct.Struct("<4sHHI")
+_CRC = struct.Struct("<I")
+_DTYPES = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
+
+Columns = Mapping[str, npt.NDArray[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """A table's name and its columns with their dtypes (``<i8`` or ``<i4``) in the object."""
+
+    name: str
+    columns: Sequence[tuple[str, str]]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return sum(_DTYPES[dtype].itemsize for _, dtype in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A decoded container; columns are int64 and owned by it."""
+
+    format: int
+    header: Fields
+    tables: dict[str, dict[str, npt.NDArray[np.int64]]]
+
+
+def pack(header: Mapping[str, Any], tables: Sequence[tuple[TableLayout, Columns]], *, fmt: int) -> bytes:
+    """One container. Raises ConfigError when it would be larger than what readers accept, OverflowError if a value
+    does not fit its column."""
+    parts: list[bytes] = []
+    described = []
+    for layout, columns in tables:
+        rows = len(columns[layout.columns[0][0]])
+        described.append([layout.name, rows, [list(column) for column in layout.columns]])
+        parts += [_narrowed(name, columns[name], dtype) for name, dtype in layout.columns]
+    raw = b"".join(parts)
+    text = json.dumps(
+        {**header, "tables": described, "codec": "zstd", "raw_len": len(raw)}, separators=(",", ":"), ensure_ascii=False
+    ).encode("utf-8")
+    if len(text) > MAX_HEADER_BYTES or len(raw) > MAX_RAW_BYTES:
+        raise ConfigError(f"a catalog of {len(text)} + {len(raw)} bytes is larger than readers accept")
+    body = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)
+    data = b"".join([_HEAD.pack(MAGIC, fmt, 0, len(text)), text, body])
+    return data + _CRC.pack(crc32c(data))
+
+
+def unpack(data: bytes, layouts: Sequence[TableLayout], *, key: str, reader: int) -> Container:
+    """The inverse. Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for
+    a container whose ``min_reader`` is above ``reader``: written by a newer release."""
+    if len(data) < _HEAD.size + _CRC.size:
+        _refuse(key, 0, f"{len(data)} bytes are too few for a catalog object")
+    if len(data) > MAX_OBJECT_BYTES:
+        _refuse(key, 0, f"{len(data)} bytes are more than the limit of {MAX_OBJECT_BYTES}")
+    magic, fmt, flags, header_len = _HEAD.unpack_from(data)
+    if magic != MAGIC:
+        _refuse(key, 0, f"begins with {magic!r} instead of {MAGIC!r}")
+    end = len(data) - _CRC.size
+    (stored,) = _CRC.unpack_from(data, end)
+    computed = crc32c(memoryview(data)[:end])
+    if stored != computed:
+        _refuse(key, end, f"checksum is {stored:#010x}, the bytes have {computed:#010x}")
+    if header_len > min(MAX_HEADER_BYTES, end - _HEAD.size):
+        _refuse(key, 8, f"header length {header_len} is larger than the object or the limit")
+    body_at = _HEAD.size + header_len
+    header = Fields.parse(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
+    needed = header.number("min_reader", 1, 0xFFFF)
+    if needed > reader:
+        raise ConfigError(
+            f"{key} was written by a newer release: it needs reader {needed}, this one is {reader}",
+            hint="upgrade tieredlog; nothing was changed",
+        )
+    if flags:
+        _refuse(key, 6, f"flags are {flags:#x} instead of 0")
+    raw = _decompressed(memoryview(data)[body_at:end], header, key, body_at)
+    return Container(fmt, header, _tables(raw, header, layouts))
+
+
+def _narrowed(name: str, column: npt.NDArray[np.int64], dtype: str) -> bytes:
+    if dtype == "<i4" and len(column) and (column.max() > INT32_MAX or column.min() < -INT32_MAX - 1):
+        raise OverflowError(f"column {name} holds a value that does not fit 32 bits")
+    return column.astype(_DTYPES[dtype]).tobytes()
+
+
+def _decompressed(body: memoryview, header: Fields, key: str, position: int) -> bytes:
+    raw_len = header.number("raw_len", 0, MAX_RAW_BYTES)
+    if header.text("codec") != "zstd":
+        header.refuse("codec", "is not zstd")
+    try:
+        # The frame's own size is what the library allocates: it must agree before anything is decompressed.
+        if zstandard.frame_content_size(body) != raw_len:
+            _refuse(key, position, f"compressed body does not hold the {raw_len} bytes that the header promises")
+        raw = zstandard.ZstdDecompressor().decompress(body, max_output_size=raw_len, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"{key}: body: {error}", path_or_key=key, position=position) from error
+    if len(raw) != raw_len:
+        _refuse(key, position, f"body has {len(raw)} bytes instead of {raw_len}")
+    return raw
+
+
+def _tables(raw: bytes, header: Fields, layouts: Sequence[TableLayout]) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
+    expected = {layout.name: layout for layout in layouts}
+    tables: dict[str, dict[str, npt.NDArray[np.int64]]] = {}
+    at = 0
+    for index, entry in enumerate(header.items("tables", MAX_TABLES)):
+        where = f"tables[{index}]"
+        if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
+            header.refuse(where, "is not [name, rows, columns]")
+        name, rows, columns = entry
+        layout = expected.pop(name, None)
+        if layout is None or columns != [list(column) for column in layout.columns]:
+            header.refuse(where, "is not a table of this release, or given twice")
+        if type(rows) is not int or not 0 <= rows * layout.row_bytes <= len(raw) - at:
+            header.refuse(where, f"claims {str(rows)[:24]} rows, more than the body holds")
+        table = tables[name] = {}
+        for column, dtype in layout.columns:
+            table[column] = np.frombuffer(raw, dtype=_DTYPES[dtype], count=rows, offset=at).astype(np.int64)
+            at += rows * _DTYPES[dtype].itemsize
+    if expected:
+        header.refuse("tables", f"lacks {', '.join(expected)}")
+    if at != len(raw):
+        header.refuse("tables", f"describe {at} bytes, the body has {len(raw)}")
+    return tables
+
+
+def _refuse(key: str, position: int, what: str) -> NoReturn:
+    raise CorruptionError(f"{key}: {what}", path_or_key=key, position=position)

@@ -1,0 +1,348 @@
+"""Names: object keys of the bucket, file names of the disk, and the rules for topic names.
+
+Object keys, relative to the URL that the store was opened with::
+
+    topics/{topic}
+    {h2}/{topic_id}-{partition}/root
+    {h2}/{topic_id}-{partition}/s/{role}{epoch:08x}/{base:020d}-{uid}.log   and .idx, same uid
+    {h2}/{topic_id}-{partition}/p/{role}{epoch:08x}/{uid}.page
+    {h2}/{topic_id}-{partition}/pin/{uid}
+    {h2}/{topic_id}-{partition}/hist/{version:016x}
+    probe/{uid}
+
+``h2`` spreads partitions over the key space: S3 splits its load by prefix. ``topic_id`` is Kafka's UUID as 32 hex
+digits, so that a topic that was deleted and created again never meets its old objects. Role and epoch stand in
+each key because a fenced epoch can never commit again: that is what proves an orphan dead.
+
+Parsers of object keys are strict and give None for what is not exactly such a key (a bucket holds strangers'
+objects, too). Parsers of local names follow Kafka and raise ``ConfigError`` where Kafka refuses to start.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.errors import ConfigError
+from tiered.model import Row, TopicPartition
+
+MAX_TOPIC_CHARS = 249
+MAX_DIR_CHARS = 255
+MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
+TOPICS_PREFIX = "topics/"
+
+FLAG_MAINTAINER = 0x1
+"""Row flag: the objects' keys begin with ``m``: written by compaction or another rewrite."""
+FLAG_HOLE = 0x2
+"""Row flag: the range holds no records any more and has no objects."""
+FLAG_ABORTED_TXNS = 0x4
+"""Row flag: the bundle holds a transaction index, i.e. the segment has records of aborted transactions."""
+KNOWN_FLAGS = FLAG_MAINTAINER | FLAG_HOLE | FLAG_ABORTED_TXNS
+
+
+class Role(enum.StrEnum):
+    """Who commits; the letter in the keys."""
+
+    WRITER = "w"
+    MAINTAINER = "m"
+
+
+class SegmentName(NamedTuple):
+    """What tells one uploaded segment from all others of its partition. ``uid`` is 32 hex digits."""
+
+    role: Role
+    epoch: int
+    base: int
+    uid: str
+
+
+class SegmentKey(NamedTuple):
+    """A parsed segment key; ``suffix`` is ``log`` or ``idx``."""
+
+    topic_id: UUID
+    partition: int
+    name: SegmentName
+    suffix: str
+
+
+# -- topic names -------------------------------------------------------------------------------------------------
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def check_topic_name(name: str) -> str:
+    """The name itself, if Kafka accepts it: 1 to 249 of ``[a-zA-Z0-9._-]``, not ``.`` or ``..``. Else ConfigError."""
+    if name in {".", ".."}:
+        raise ConfigError(f"topic name {name!r} is not allowed", hint="Kafka refuses '.' and '..'")
+    if not _TOPIC.fullmatch(name):
+        shown = name if len(name) <= MAX_TOPIC_CHARS else name[:32] + "..."
+        raise ConfigError(
+            f"topic name {shown!r} is not allowed",
+            hint=f"use 1 to {MAX_TOPIC_CHARS} of a-z A-Z 0-9 . _ - as Kafka does",
+        )
+    return name
+
+
+# -- object keys ---------------------------------------------------------------------------------------------------
+
+_PARTITION = r"(?P<h2>[0-9a-f]{2})/(?P<topic_id>[0-9a-f]{32})-(?P<partition>0|[1-9][0-9]{0,9})/"
+_ROOT_KEY = re.compile(_PARTITION + r"(?:root|hist/(?P<version>[0-9a-f]{16}))")
+_SEGMENT_KEY = re.compile(
+    _PARTITION
+    + r"s/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<base>[0-9]{20})-(?P<uid>[0-9a-f]{32})\.(?P<suffix>log|idx)"
+)
+_TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
+
+
+def h2(topic_id: UUID, partition: int) -> str:
+    """Two hex digits: the first byte of blake2b-128 over 16 bytes of topic id and the partition as big-endian int32."""
+    _check_partition(partition)
+    return hashlib.blake2b(topic_id.bytes + partition.to_bytes(4, "big"), digest_size=16).hexdigest()[:2]
+
+
+def partition_prefix(topic_id: UUID, partition: int) -> str:
+    """``{h2}/{topic_id}-{partition}/``: all objects of one partition."""
+    return f"{h2(topic_id, partition)}/{topic_id.hex}-{partition}/"
+
+
+def root_key(topic_id: UUID, partition: int) -> str:
+    """The only mutable key of a partition."""
+    return partition_prefix(topic_id, partition) + "root"
+
+
+def hist_key(topic_id: UUID, partition: int, version: int) -> str:
+    """A create-only copy of one version of the root."""
+    return partition_prefix(topic_id, partition) + f"hist/{_bounded(version, MAX_INT64, 'version'):016x}"
+
+
+def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
+    """A reader's pin."""
+    return partition_prefix(topic_id, partition) + f"pin/{_check_uid(uid)}"
+
+
+def page_key(topic_id: UUID, partition: int, role: Role, epoch: int, uid: str) -> str:
+    """An immutable page below the root."""
+    return partition_prefix(topic_id, partition) + f"p/{role.value}{_epoch_hex(epoch)}/{_check_uid(uid)}.page"
+
+
+def segment_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
+    """The ``.log`` object of a catalog row, or of a name for an upload to come."""
+    return _segment_stem(topic_id, partition, segment) + ".log"
+
+
+def index_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
+    """The ``.idx`` bundle beside it, same uid."""
+    return _segment_stem(topic_id, partition, segment) + ".idx"
+
+
+def topic_key(topic: str) -> str:
+    """The registry entry of a topic; ConfigError for a name that Kafka refuses."""
+    return TOPICS_PREFIX + check_topic_name(topic)
+
+
+def probe_key(uid: str) -> str:
+    """An object of the start-up probe."""
+    return f"probe/{_check_uid(uid)}"
+
+
+def parse_root_key(key: str) -> tuple[UUID, int] | None:
+    """(topic id, partition) of a ``root`` or ``hist`` key, None for any other key."""
+    return _partition_of(_ROOT_KEY.fullmatch(key))
+
+
+def parse_segment_key(key: str) -> SegmentKey | None:
+    """A ``.log`` or ``.idx`` key taken apart, None for any other key (wrong hash, upper case, number too large)."""
+    match = _SEGMENT_KEY.fullmatch(key)
+    partition = _partition_of(match)
+    if match is None or partition is None:
+        return None
+    epoch, base = int(match["epoch"], 16), int(match["base"])
+    if epoch > MAX_INT32 or base > MAX_INT64:
+        return None
+    name = SegmentName(Role(match["role"]), epoch, base, match["uid"])
+    return SegmentKey(partition[0], partition[1], name, match["suffix"])
+
+
+def parse_topic_key(key: str) -> str | None:
+    """The topic of a registry key, None for any other key."""
+    match = _TOPIC_KEY.fullmatch(key)
+    if match is None or match["topic"] in {".", ".."}:
+        return None
+    return match["topic"]
+
+
+def segment_name(row: Row) -> SegmentName:
+    """Role, epoch, base and uid of a row's objects."""
+    role = Role.MAINTAINER if row.flags & FLAG_MAINTAINER else Role.WRITER
+    return SegmentName(role, row.claim_epoch, row.base, join_uid(row.id_hi, row.id_lo))
+
+
+def split_uid(uid: str) -> tuple[int, int]:
+    """32 hex digits as the two signed 64-bit halves that a row holds."""
+    data = bytes.fromhex(_check_uid(uid))
+    return int.from_bytes(data[:8], "big", signed=True), int.from_bytes(data[8:], "big", signed=True)
+
+
+def join_uid(id_hi: int, id_lo: int) -> str:
+    """The inverse of :func:`split_uid`."""
+    return (id_hi.to_bytes(8, "big", signed=True) + id_lo.to_bytes(8, "big", signed=True)).hex()
+
+
+def _segment_stem(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
+    name = segment_name(segment) if isinstance(segment, Row) else segment
+    base = _bounded(name.base, MAX_INT64, "base offset")
+    prefix = partition_prefix(topic_id, partition)
+    return f"{prefix}s/{name.role.value}{_epoch_hex(name.epoch)}/{base:020d}-{_check_uid(name.uid)}"
+
+
+def _partition_of(match: re.Match[str] | None) -> tuple[UUID, int] | None:
+    if match is None:
+        return None
+    topic_id, partition = UUID(hex=match["topic_id"]), int(match["partition"])
+    if partition > MAX_INT32 or h2(topic_id, partition) != match["h2"]:
+        return None
+    return topic_id, partition
+
+
+_UID = re.compile(r"[0-9a-f]{32}")
+
+
+def _check_uid(uid: str) -> str:
+    if not _UID.fullmatch(uid):
+        raise ConfigError(f"object id {uid[:40]!r} is not 32 lower-case hex digits")
+    return uid
+
+
+def _epoch_hex(epoch: int) -> str:
+    return f"{_bounded(epoch, MAX_INT32, 'claim epoch'):08x}"
+
+
+def _check_partition(partition: int) -> None:
+    _bounded(partition, MAX_INT32, "partition")
+
+
+def _bounded(value: int, limit: int, what: str) -> int:
+    if not 0 <= value <= limit:
+        raise ConfigError(f"{what} {value} is outside 0..{limit}")
+    return value
+
+
+# -- local names ---------------------------------------------------------------------------------------------------
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+_LOCAL_FILE = re.compile(
+    r"(?P<base>[0-9]{20})(?P<suffix>\.(?:log|index|timeindex|txnindex|snapshot))(?P<work>\.(?:deleted|cleaned|swap))?"
+)
+_RENAMED_DIR = re.compile(r"\S+-\S+\.\S+-(?P<kind>delete|future|stray)")
+
+
+class LocalFile(NamedTuple):
+    """A file of one segment: ``suffix`` as ``.log``; ``work`` is ``""``, ``.deleted``, ``.cleaned`` or ``.swap``."""
+
+    base: int
+    suffix: str
+    work: str = ""
+
+
+class PartitionDir(NamedTuple):
+    """A partition directory. ``kind`` is ``""``, or ``delete``, ``future``, ``stray`` for a renamed one."""
+
+    tp: TopicPartition
+    kind: str = ""
+
+
+def log_name(base: int) -> str:
+    """``00000000000000000042.log``."""
+    return local_name(base, LOG_SUFFIX)
+
+
+def index_name(base: int) -> str:
+    """The offset index beside it."""
+    return local_name(base, INDEX_SUFFIX)
+
+
+def time_index_name(base: int) -> str:
+    """The time index beside it."""
+    return local_name(base, TIME_INDEX_SUFFIX)
+
+
+def txn_index_name(base: int) -> str:
+    """The index of aborted transactions beside it."""
+    return local_name(base, TXN_INDEX_SUFFIX)
+
+
+def snapshot_name(end: int) -> str:
+    """The producer snapshot; its number is the exclusive end offset of the state."""
+    return local_name(end, SNAPSHOT_SUFFIX)
+
+
+def local_name(base: int, suffix: str, work: str = "") -> str:
+    """Base offset as 20 digits and the suffixes."""
+    return f"{_bounded(base, MAX_INT64, 'base offset'):020d}{suffix}{work}"
+
+
+def parse_local_name(name: str) -> LocalFile | None:
+    """A segment's file name taken apart; None for any other file (they are ignored, as Kafka does)."""
+    match = _LOCAL_FILE.fullmatch(name)
+    if match is None or int(match["base"]) > MAX_INT64:
+        return None
+    return LocalFile(int(match["base"]), match["suffix"], match["work"] or "")
+
+
+def partition_dir(tp: TopicPartition) -> str:
+    """``topic-partition``; ConfigError for a bad topic name or partition."""
+    check_topic_name(tp.topic)
+    _check_partition(tp.partition)
+    return f"{tp.topic}-{tp.partition}"
+
+
+def renamed_dir(tp: TopicPartition, uid: str, kind: str) -> str:
+    """``topic-partition.uid-kind``, Kafka's name of a directory on its way out.
+
+    For ``delete`` and ``stray`` the topic is cut so that the name has at most 255 characters.
+    """
+    if kind not in {"delete", "future", "stray"}:
+        raise ConfigError(f"directory kind {kind!r} is none of delete, future, stray")
+    tail = f"-{tp.partition}.{_check_uid(uid)}-{kind}"
+    partition_dir(tp)
+    topic = tp.topic if kind == "future" else tp.topic[: MAX_DIR_CHARS - len(tail)]
+    return topic + tail
+
+
+def parse_partition_dir(name: str) -> PartitionDir:
+    """Topic, partition and kind of a directory: split at the last ``-``, a renamed one cut at the last ``.`` first.
+
+    Raises ConfigError, as Kafka refuses to start, for a name without ``-``, an empty topic, a partition that is
+    not a plain decimal int32, or a malformed renamed directory.
+    """
+    stem, kind = name, ""
+    if name.endswith(("-delete", "-future", "-stray")):
+        match = _RENAMED_DIR.fullmatch(name)
+        if match is None:
+            raise _bad_dir(name)
+        stem, kind = name[: name.rindex(".")], match["kind"]
+    topic, dash, partition = stem.rpartition("-")
+    if not dash or not _TOPIC.fullmatch(topic) or not re.fullmatch(r"0|[1-9][0-9]{0,9}", partition):
+        raise _bad_dir(name)
+    if int(partition) > MAX_INT32 or topic in {".", ".."}:
+        raise _bad_dir(name)
+    return PartitionDir(TopicPartition(topic, int(partition)), kind)
+
+
+def _bad_dir(name: str) -> ConfigError:
+    return ConfigError(
+        f"directory {name[:300]!r} is not named topic-partition",
+        hint="a log directory holds only partition directories: move this one away",
+    )

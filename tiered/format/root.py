@@ -1,0 +1,313 @@
+"""The root: the one small mutable object of a partition, as a value.
+
+Everything a reader or a writer must know is here: which rows are alive, who may commit, which commit was the last
+of each role. ``encode_root`` and ``decode_root`` are the only way to bytes and back; ``plan.commit`` makes the next
+one from this one; ``plan.invariants`` says what is true of every one.
+
+Seam for pages: a root holds all its rows inline (about 350 KB at 10,000). Rows beyond that will move to immutable
+pages (``keys.page_key``), named by further tables of the same container; such a root has ``min_reader`` 2, which
+this release refuses to read, and one without pages stays readable to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+from uuid import UUID
+
+from tiered.format.container import TableLayout, pack, unpack
+from tiered.format.fields import INT32_MAX, INT64_MIN, Fields
+from tiered.format.keys import Role, parse_root_key, root_key
+from tiered.format.rows import NO_ROWS, NO_TRASH, ROW_COLUMNS, TRASH_COLUMNS, Rows, Trash
+from tiered.model import EpochEntry
+
+FORMAT = 1
+"""The container's format that this release writes."""
+READER = 1
+"""Roots with a larger ``min_reader`` are refused."""
+FEATURES: frozenset[str] = frozenset()
+"""Features that this release keeps intact when it writes a root again."""
+
+SEALED_LIMIT = 64
+"""Past epochs per role whose last commit is remembered."""
+TXNS_LIMIT = 64
+"""External transaction ids (Spark queries) remembered."""
+
+STATE_OPEN = "open"
+STATE_SEALED = "sealed"
+STATE_DELETING = "deleting"
+STATES = (STATE_OPEN, STATE_SEALED, STATE_DELETING)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Who made this version. ``id`` is unique, so no two bodies are equal and ETags never repeat.
+
+    ``ts_ms`` is the committer's wall clock, but at least one more than the version before.
+    """
+
+    id: str
+    role: str
+    epoch: int
+    seq: int
+    op: str
+    ts_ms: int
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """A role's claim. Epoch 0: never claimed. ``seq`` counts the commits of this epoch, the claim being 0.
+
+    The writer's has besides: ``volume`` of the claim, its ``token``, and ``last_append``, the id of the last append
+    commit of any writer (claims do not overwrite it).
+    """
+
+    epoch: int = 0
+    owner: str = ""
+    claimed_ms: int = 0
+    seq: int = 0
+    last_commit: str = ""
+    volume: str = ""
+    token: str = ""
+    last_append: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """The last commit of an epoch that has ended: decides commits whose answer was lost."""
+
+    role: str
+    epoch: int
+    last_commit: str
+    last_seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Totals since the log began, ``sum`` being the multiset sum of row hashes modulo 2**128."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    records: int = 0
+    sum: int = 0
+
+
+NO_ROLES: Mapping[str, RoleState] = MappingProxyType(
+    {Role.WRITER.value: RoleState(), Role.MAINTAINER.value: RoleState()}
+)
+
+
+@dataclass(frozen=True, slots=True, eq=True)
+class Root:
+    """One version of a partition's catalog. Offsets are half-open: remote data covers ``[start_offset, next_offset)``.
+
+    ``added`` minus ``removed`` is what ``rows`` holds. ``lineage`` maps leader epochs to their first offsets.
+    ``txns``: the last batch of each external transaction id, oldest first.
+    """
+
+    topic_id: UUID
+    partition: int
+    topic: str
+    created_ms: int
+    version: int
+    commit: Commit
+    prev_commit_id: str = ""
+    state: str = STATE_OPEN
+    roles: Mapping[str, RoleState] = field(default_factory=lambda: NO_ROLES)
+    sealed: tuple[Sealed, ...] = ()
+    lineage: tuple[EpochEntry, ...] = ()
+    txns: tuple[tuple[str, int], ...] = ()
+    start_offset: int = 0
+    next_offset: int = 0
+    gc_floor: int = 0
+    added: Tally = Tally()
+    removed: Tally = Tally()
+    rows: Rows = NO_ROWS
+    trash: Trash = NO_TRASH
+    format: int = FORMAT
+    features: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Where the root lies, relative to the store's URL."""
+        return root_key(self.topic_id, self.partition)
+
+    @property
+    def where(self) -> str:
+        """Topic, partition and version, for messages."""
+        return f"{self.topic}-{self.partition} (root version {self.version})"
+
+    @property
+    def writer(self) -> RoleState:
+        """The writer's claim."""
+        return self.roles[Role.WRITER.value]
+
+    @property
+    def leader_epoch(self) -> int:
+        """The newest leader epoch, -1 before the first."""
+        return self.lineage[-1].epoch if self.lineage else -1
+
+    def sealed_commit(self, role: str, epoch: int) -> Sealed | None:
+        """How an epoch of a role ended; None if it has not, or longer ago than ``SEALED_LIMIT`` claims."""
+        for entry in self.sealed:
+            if entry.role == role and entry.epoch == epoch:
+                return entry
+        return None
+
+    def unwritable_reason(self) -> str:
+        """Why this release must not write this root again (it would drop what a newer one put there), or ``""``."""
+        if self.format > FORMAT:
+            return f"it has format {self.format}, this release writes {FORMAT}"
+        unknown = sorted(set(self.features) - FEATURES)
+        return f"it uses {', '.join(unknown)}, unknown to this release" if unknown else ""
+
+
+def tally(rows: Rows) -> Tally:
+    """What ``rows`` add up to."""
+    return Tally(len(rows), rows.size_bytes, rows.records, rows.sum)
+
+
+_ROW_LAYOUT = TableLayout("tail", ROW_COLUMNS)
+_TRASH_LAYOUT = TableLayout("trash", TRASH_COLUMNS)
+_COMMIT = ("id", "role", "epoch", "seq", "op", "ts_ms", "owner")
+_SEALED = ("role", "epoch", "last_commit", "last_seq")
+_LINEAGE = ("epoch", "start_offset")
+_TXN = ("id", "batch")
+_LINEAGE_LIMIT = 65_536
+
+
+def encode_root(root: Root) -> bytes:
+    """The object's bytes. Raises ConfigError if it is too large, OverflowError if a value does not fit its column."""
+    header = {
+        "format": FORMAT,
+        "min_reader": READER,
+        "features": list(root.features),
+        "topic_id": root.topic_id.hex,
+        "partition": root.partition,
+        "name": root.topic,
+        "created_ms": root.created_ms,
+        "state": root.state,
+        "version": root.version,
+        "commit": {name: getattr(root.commit, name) for name in _COMMIT},
+        "prev_commit_id": root.prev_commit_id,
+        "roles": {role: _role_json(state) for role, state in root.roles.items()},
+        "sealed": [[entry.role, entry.epoch, entry.last_commit, entry.last_seq] for entry in root.sealed],
+        "lineage": [list(entry) for entry in root.lineage],
+        "txns": [list(entry) for entry in root.txns],
+        "start_offset": root.start_offset,
+        "next_offset": root.next_offset,
+        "gc_floor": root.gc_floor,
+        "added": _tally_json(root.added),
+        "removed": _tally_json(root.removed),
+    }
+    return pack(header, [(_ROW_LAYOUT, root.rows.columns), (_TRASH_LAYOUT, root.trash.columns)], fmt=FORMAT)
+
+
+def decode_root(data: bytes, *, key: str) -> Root:
+    """A root from the bytes of the object ``key``.
+
+    Raises CorruptionError (key and position) for damaged or foreign bytes, also for the root of another
+    partition (by ``key``), ConfigError for a root that only a newer release can read. What must be true of the
+    values together is checked by ``plan.invariants.check_root``.
+    """
+    container = unpack(data, [_ROW_LAYOUT, _TRASH_LAYOUT], key=key, reader=READER)
+    header = container.header
+    topic_id = UUID(int=header.hex_number("topic_id", 32))
+    partition = header.number("partition", 0, INT32_MAX)
+    expected = parse_root_key(key)
+    if expected is not None and expected != (topic_id, partition):
+        header.refuse("topic_id", f"{topic_id.hex}-{partition} is another partition's: the root was copied in place")
+    state = header.text("state")
+    if state not in STATES:
+        header.refuse("state", f"is none of {', '.join(STATES)}")
+    return Root(
+        topic_id=topic_id,
+        partition=partition,
+        topic=header.text("name"),
+        created_ms=header.number("created_ms", INT64_MIN),
+        version=header.number("version", 1),
+        commit=_commit(header.child("commit")),
+        prev_commit_id=header.text("prev_commit_id"),
+        state=state,
+        roles=_roles(header.child("roles")),
+        sealed=header.tuples("sealed", SEALED_LIMIT * len(Role), _sealed, _SEALED),
+        lineage=header.tuples("lineage", _LINEAGE_LIMIT, _lineage, _LINEAGE),
+        txns=header.tuples("txns", TXNS_LIMIT, lambda txn: (txn.text("id"), txn.number("batch")), _TXN),
+        start_offset=header.number("start_offset"),
+        next_offset=header.number("next_offset"),
+        gc_floor=header.number("gc_floor"),
+        added=_tally(header.child("added")),
+        removed=_tally(header.child("removed")),
+        rows=Rows(container.tables[_ROW_LAYOUT.name]),
+        trash=Trash(container.tables[_TRASH_LAYOUT.name]),
+        format=container.format,
+        features=_features(header),
+    )
+
+
+def _role_json(state: RoleState) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in RoleState.__dataclass_fields__}
+
+
+def _tally_json(totals: Tally) -> dict[str, Any]:
+    return {
+        "segments": totals.segments,
+        "bytes": totals.size_bytes,
+        "records": totals.records,
+        "sum": f"{totals.sum:032x}",
+    }
+
+
+def _tally(fields: Fields) -> Tally:
+    return Tally(
+        fields.number("segments"), fields.number("bytes"), fields.number("records"), fields.hex_number("sum", 32)
+    )
+
+
+def _commit(fields: Fields) -> Commit:
+    return Commit(
+        id=fields.text("id"),
+        role=fields.text("role"),
+        epoch=fields.number("epoch", 0, INT32_MAX),
+        seq=fields.number("seq"),
+        op=fields.text("op"),
+        ts_ms=fields.number("ts_ms", INT64_MIN),
+        owner=fields.text("owner"),
+    )
+
+
+def _roles(fields: Fields) -> Mapping[str, RoleState]:
+    return MappingProxyType({role.value: _role(fields.child(role.value)) for role in Role})
+
+
+def _role(fields: Fields) -> RoleState:
+    return RoleState(
+        epoch=fields.number("epoch", 0, INT32_MAX),
+        owner=fields.text("owner"),
+        claimed_ms=fields.number("claimed_ms", INT64_MIN),
+        seq=fields.number("seq"),
+        last_commit=fields.text("last_commit"),
+        volume=fields.text("volume"),
+        token=fields.text("token"),
+        last_append=fields.text("last_append"),
+    )
+
+
+def _sealed(fields: Fields) -> Sealed:
+    return Sealed(
+        fields.text("role"), fields.number("epoch", 0, INT32_MAX), fields.text("last_commit"), fields.number("last_seq")
+    )
+
+
+def _lineage(fields: Fields) -> EpochEntry:
+    return EpochEntry(fields.number("epoch", 0, INT32_MAX), fields.number("start_offset"))
+
+
+def _features(header: Fields) -> tuple[str, ...]:
+    features = header.items("features", 64)
+    if not all(isinstance(feature, str) for feature in features):
+        header.refuse("features", "holds something that is not a string")
+    return tuple(features)
