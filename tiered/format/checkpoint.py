@@ -1,0 +1,232 @@
+r"""The small text files of a log directory, exactly as Kafka writes them.
+
+=============================== ==============================================================
+``*-offset-checkpoint``         ``0\n``, count, then ``topic partition offset`` per line
+``leader-epoch-checkpoint``     ``0\n``, count, then ``epoch startOffset`` per line
+``partition.metadata``          ``version: 0\ntopic_id: <22 characters>``, no newline at the end
+``meta.properties``             Java properties
+``.kafka_cleanshutdown``        ``{"version":0,"brokerEpoch":N}``, no newline
+=============================== ==============================================================
+
+Checkpoints end with a newline. Errors are ``CorruptionError``; their position is a byte offset where known.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.errors import ConfigError, CorruptionError
+from tiered.model import EpochEntry, TopicPartition
+
+CHECKPOINT_VERSION = 0
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_UUID_CHARS = 22
+
+
+def _integer(word: str, what: str) -> int:
+    if not _INTEGER.fullmatch(word):
+        raise CorruptionError(f"{what} is not an integer: {word[:40]!r}")
+    n = int(word)
+    if not -(2**63) <= n < 2**63:
+        raise CorruptionError(f"{what} {n} does not fit 64 bits")
+    return n
+
+
+def _encode_lines(lines: list[str]) -> str:
+    return "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines]) + "\n"
+
+
+def _decode_lines(text: str, fields: int) -> list[list[str]]:
+    """The words of each entry line. No bytes, or only a version line, are no entries."""
+    lines = text.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if not lines:
+        return []
+    version = _integer(lines[0], "checkpoint version")
+    if version != CHECKPOINT_VERSION:
+        raise CorruptionError(f"checkpoint has version {version}, not {CHECKPOINT_VERSION}", position=0)
+    if len(lines) == 1:
+        return []
+    count = _integer(lines[1], "checkpoint entry count")
+    entries = lines[2:]
+    if count != len(entries):
+        raise CorruptionError(f"checkpoint announces {count} entries and has {len(entries)}")
+    words = [line.split() for line in entries]
+    for i, entry in enumerate(words):
+        if len(entry) != fields:
+            raise CorruptionError(f"malformed checkpoint line {i + 3}: {entries[i][:80]!r}")
+    return words
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> str:
+    """An offset checkpoint with the entries in the mapping's order."""
+    return _encode_lines([f"{tp.topic} {tp.partition} {offset}" for tp, offset in offsets.items()])
+
+
+def decode_offsets(text: str) -> dict[TopicPartition, int]:
+    """The entries in file order; of a duplicate the last wins. Raises ``CorruptionError``."""
+    return {
+        TopicPartition(topic, _integer(partition, "partition")): _integer(offset, "offset")
+        for topic, partition, offset in _decode_lines(text, 3)
+    }
+
+
+def encode_epochs(epochs: Iterable[EpochEntry]) -> str:
+    """A ``leader-epoch-checkpoint``."""
+    return _encode_lines([f"{e.epoch} {e.start_offset}" for e in epochs])
+
+
+def decode_epochs(text: str) -> tuple[EpochEntry, ...]:
+    """The entries, ascending by epoch; of a duplicate epoch the last wins. Raises ``CorruptionError``."""
+    starts = {_integer(e, "epoch"): _integer(o, "start offset") for e, o in _decode_lines(text, 2)}
+    return tuple(EpochEntry(e, starts[e]) for e in sorted(starts))
+
+
+def encode_uuid(uuid: UUID) -> str:
+    """22 characters of URL-safe base64 without padding: how Kafka prints topic and directory ids."""
+    return base64.urlsafe_b64encode(uuid.bytes).rstrip(b"=").decode("ascii")
+
+
+def decode_uuid(text: str) -> UUID:
+    """The UUID of 22 characters; raises ``CorruptionError``."""
+    if len(text) == _UUID_CHARS and text.isascii():
+        try:
+            raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+        except binascii.Error:
+            raw = b""
+        if len(raw) == 16:
+            return UUID(bytes=raw)
+    raise CorruptionError(f"not an id of {_UUID_CHARS} base64 characters: {text[:40]!r}")
+
+
+def encode_partition_metadata(topic_id: UUID) -> str:
+    """``partition.metadata``. Raises ``ConfigError`` for the zero id, which means none."""
+    if topic_id.int == 0:
+        raise ConfigError("a topic id must not be zero")
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
+
+
+def decode_partition_metadata(text: str) -> UUID:
+    """The topic id; raises ``CorruptionError`` for anything but the two lines, or a zero id."""
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        words = re.split(r":\s+", line)
+        if len(words) != 2:
+            raise CorruptionError(f"malformed line in partition.metadata: {line[:80]!r}")
+        fields[words[0]] = words[1].strip()
+    if "version" not in fields or "topic_id" not in fields:
+        raise CorruptionError("partition.metadata lacks version or topic_id")
+    if _integer(fields["version"], "version of partition.metadata") != 0:
+        raise CorruptionError(f"partition.metadata has version {fields['version']}, not 0")
+    topic_id = decode_uuid(fields["topic_id"])
+    if topic_id.int == 0:
+        raise CorruptionError("partition.metadata has a zero topic id")
+    return topic_id
+
+
+class MetaProperties(NamedTuple):
+    """``meta.properties`` version 1. ``directory_id`` tells this disk from any other; version 0 has none."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: UUID | None
+    version: int = 1
+    comments: tuple[str, ...] = ("", "")
+
+
+_ESCAPES = {
+    "\\": "\\\\",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\f": "\\f",
+    "=": "\\=",
+    ":": "\\:",
+    "#": "\\#",
+    "!": "\\!",
+}
+_UNESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_PROPERTY = re.compile(r"\s*((?:\\.|[^\\\s=:])+)\s*[=:\s]?\s*(.*)", re.DOTALL)
+
+
+def _escape(value: str) -> str:
+    out = "".join(_ESCAPES.get(c, c) if " " <= c <= "~" or c in _ESCAPES else f"\\u{ord(c):04X}" for c in value)
+    return "\\" + out if out.startswith(" ") else out
+
+
+def _unescape(value: str) -> str:
+    def one(match: re.Match[str]) -> str:
+        word = match[1]
+        return chr(int(word[1:], 16)) if len(word) == 5 else _CONTROLS.get(word, word)
+
+    return _UNESCAPE.sub(one, value)
+
+
+def decode_properties(text: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Keys and values of a Java properties file without continued lines, and its comment lines."""
+    values: dict[str, str] = {}
+    comments: list[str] = []
+    for line in text.splitlines():
+        if line.lstrip().startswith(("#", "!")):
+            comments.append(line.lstrip()[1:])
+        elif line.strip():
+            match = _PROPERTY.fullmatch(line)
+            if match is None:
+                raise CorruptionError(f"malformed property line: {line[:80]!r}")
+            values[_unescape(match[1])] = _unescape(match[2])
+    return values, tuple(comments)
+
+
+def encode_meta_properties(meta: MetaProperties) -> str:
+    """The file: comments, then the keys in the order of Kafka's writer for its own files."""
+    lines = [f"#{c}" for c in meta.comments]
+    lines.append(f"node.id={meta.node_id}" if meta.version else f"broker.id={meta.node_id}")
+    if meta.directory_id is not None:
+        lines.append(f"directory.id={encode_uuid(meta.directory_id)}")
+    lines.append(f"version={meta.version}")
+    lines.append(f"cluster.id={_escape(meta.cluster_id)}")
+    return "\n".join(lines) + "\n"
+
+
+def decode_meta_properties(text: str) -> MetaProperties:
+    """The file of version 0 or 1; other keys are ignored. Raises ``CorruptionError``."""
+    values, comments = decode_properties(text)
+    version = _integer(values.get("version", "0"), "version of meta.properties")
+    if version not in (0, 1):
+        raise CorruptionError(f"meta.properties has version {version}, not 0 or 1")
+    node = values.get("node.id" if version else "broker.id")
+    if node is None:
+        raise CorruptionError("meta.properties has no node.id")
+    if version and "cluster.id" not in values:
+        raise CorruptionError("meta.properties has no cluster.id")
+    directory = values.get("directory.id")
+    return MetaProperties(
+        cluster_id=values.get("cluster.id", ""),
+        node_id=_integer(node, "node.id"),
+        directory_id=None if directory is None else decode_uuid(directory),
+        version=version,
+        comments=comments,
+    )
+
+
+def encode_clean_shutdown(broker_epoch: int = -1) -> str:
+    """``.kafka_cleanshutdown``; only its existence decides, the epoch is a note."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+
+
+def decode_clean_shutdown(text: str) -> int:
+    """The broker epoch; -1 if it cannot be told (older Kafka wrote an empty file)."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return -1
+    epoch = value.get("brokerEpoch") if isinstance(value, dict) and value.get("version") == 0 else None
+    return epoch if isinstance(epoch, int) else -1

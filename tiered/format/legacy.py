@@ -1,0 +1,141 @@
+"""Message formats v0 and v1, read only: segments that Kafka wrote before 0.11 keep them until deleted.
+
+::
+
+     0  offset      i64   of the message; of the *last* inner message if compressed
+     8  size        i32   total - 12
+    12  crc         u32   CRC-32 (IEEE) of byte 16 to the end
+    16  magic       i8    0 or 1
+    17  attributes  i8    0-2 codec, 3 LogAppendTime (v1)
+    18  timestamp   i64   v1 only
+        key length i32 (-1 null), key, value length i32 (-1 null), value
+
+A compressed message ("wrapper") holds a message set in its value: inner offsets are absolute in v0, relative
+(0, 1, 2, ...) in v1. Each uncompressed message counts as a batch of one.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tiered.errors import CorruptionError
+from tiered.format.codecs import Codec, codec_of, decompress
+from tiered.model import Record
+
+_PREFIX = struct.Struct(">qiIbb")
+_I64 = struct.Struct(">q")
+_I32 = struct.Struct(">i")
+_OVERHEAD_BYTES = 12
+_CRC_END = 16
+_MIN_SIZES = (14, 22)  # of the size field, by magic
+_LOG_APPEND_TIME_BIT = 0x08
+_ATTRIBUTES = (0x07, 0x0F)  # bits that mean something, by magic
+_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
+
+
+class Message(NamedTuple):
+    """The fixed part of one message; ``body`` is the position of its key length in the buffer."""
+
+    offset: int
+    size: int
+    crc: int
+    magic: int
+    attributes: int
+    timestamp: int
+    body: int
+
+
+def read_message(buf: bytes | bytearray | memoryview, position: int) -> Message:
+    """The message at ``position``; its key and value need not be in ``buf``. Raises ``CorruptionError``."""
+    try:
+        offset, size, crc, magic, attributes = _PREFIX.unpack_from(buf, position)
+    except struct.error:
+        raise CorruptionError("message ends inside its header", position=position) from None
+    if not 0 <= magic <= 1:
+        raise CorruptionError(f"magic {magic} where a v0 or v1 message was expected", position=position)
+    if size < _MIN_SIZES[magic]:
+        raise CorruptionError(
+            f"message size {size} is below the minimum {_MIN_SIZES[magic]} of v{magic}", position=position
+        )
+    timestamp, body = -1, position + _PREFIX.size
+    if magic:
+        if len(buf) < body + _I64.size:
+            raise CorruptionError("message ends inside its timestamp", position=position)
+        (timestamp,) = _I64.unpack_from(buf, body)
+        body += _I64.size
+    return Message(offset, size, crc, magic, attributes & _ATTRIBUTES[magic], timestamp, body)
+
+
+def verify_message(buf: bytes | bytearray | memoryview, message: Message) -> None:
+    """Checks the CRC of the message at the start of ``buf``; raises ``CorruptionError``."""
+    crc = zlib.crc32(memoryview(buf)[_CRC_END : _OVERHEAD_BYTES + message.size])
+    if crc != message.crc:
+        raise CorruptionError(
+            f"CRC mismatch in the message at offset {message.offset}: stored {message.crc:#010x}, computed {crc:#010x}",
+            position=0,
+            offset=message.offset,
+        )
+
+
+def _read_field(buf: memoryview, position: int, end: int, what: str) -> tuple[bytes | None, int]:
+    if position + _I32.size > end:
+        raise CorruptionError(f"message ends before its {what}", position=position)
+    (length,) = _I32.unpack_from(buf, position)
+    position += _I32.size
+    if length < -1 or length > end - position:
+        raise CorruptionError(f"{what} length {length} exceeds the message", position=position)
+    if length == -1:
+        return None, position
+    return bytes(buf[position : position + length]), position + length
+
+
+def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes | None, bytes | None]:
+    key, position = _read_field(buf, message.body, end, "key")
+    value, position = _read_field(buf, position, end, "value")
+    if position != end:
+        raise CorruptionError(f"{end - position} bytes are left in the message", position=position)
+    return key, value
+
+
+def decode_message(buf: bytes | bytearray | memoryview, message: Message, max_bytes: int) -> Iterator[Record]:
+    """The record, or the inner records of a wrapper, of the one message in ``buf``.
+
+    A wrapper is decoded whole, as v1 offsets count from its end. Raises ``CorruptionError``.
+    """
+    view = memoryview(buf)
+    key, value = _key_and_value(view, message, _OVERHEAD_BYTES + message.size)
+    codec = codec_of(message.attributes)
+    if codec is Codec.NONE:
+        return iter((Record(message.offset, message.timestamp, key, value, []),))
+    if codec not in _CODECS:
+        raise CorruptionError(f"{codec.label} is not allowed in a v{message.magic} message", position=0)
+    if value is None:
+        raise CorruptionError("compressed message without a value", position=message.body)
+    data = decompress(codec, value, max_bytes=max_bytes, legacy_lz4=message.magic == 0)
+    return iter(_decode_set(memoryview(data), message))
+
+
+def _decode_set(view: memoryview, wrapper: Message) -> list[Record]:
+    inner: list[tuple[Message, bytes | None, bytes | None]] = []
+    position = 0
+    while position < len(view):
+        message = read_message(view, position)
+        end = position + _OVERHEAD_BYTES + message.size
+        if end > len(view):
+            raise CorruptionError("the inner message set ends early", position=position)
+        if message.magic != wrapper.magic:
+            raise CorruptionError(f"v{message.magic} message inside a v{wrapper.magic} wrapper", position=position)
+        if message.attributes & 7:
+            raise CorruptionError("compressed message inside a compressed message", position=position)
+        inner.append((message, *_key_and_value(view, message, end)))
+        position = end
+    if not inner:
+        raise CorruptionError("compressed message without inner messages", position=0)
+    shift = wrapper.offset - inner[-1][0].offset if wrapper.magic else 0
+    if inner[0][0].offset + shift < 0:
+        raise CorruptionError(f"inner offsets begin below zero at wrapper {wrapper.offset}", position=0)
+    log_time = wrapper.attributes & _LOG_APPEND_TIME_BIT
+    return [Record(m.offset + shift, wrapper.timestamp if log_time else m.timestamp, k, v, []) for m, k, v in inner]

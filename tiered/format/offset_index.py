@@ -1,0 +1,161 @@
+"""The offset index (``.index``): from an offset to the byte where the batch that holds it may be found.
+
+One entry of 8 bytes, big-endian::
+
+    0  relative offset  i32   last offset of the batch (or append) minus the base of the segment
+    4  position         i32   where that batch (or append) *starts* in the ``.log``
+
+Sparse: a lookup gives a place at or before the target to scan from. Offsets rise strictly.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+import sys
+from array import array
+from collections.abc import Iterator
+
+from tiered.errors import ConfigError, CorruptionError
+
+OFFSET_ENTRY_BYTES = 8
+DEFAULT_INDEX_BYTES = 10 * 1024 * 1024
+"""Kafka's default of ``segment.index.bytes``: where an index counts as full and the segment rolls."""
+
+_MAX_RELATIVE = 2**31 - 1
+_ENTRY = struct.Struct(">ii")
+
+
+def _swap(columns: array[int]) -> None:
+    """Between the file's big-endian and this machine's order."""
+    if sys.byteorder == "little":
+        columns.byteswap()
+
+
+class OffsetIndex:
+    """The entries of one segment in memory, as two native columns. Not thread-safe for writing.
+
+    ``max_bytes`` is rounded down to whole entries as Kafka does; below one entry is a ``ConfigError``.
+    """
+
+    __slots__ = ("_positions", "_relatives", "base_offset", "max_entries")
+
+    def __init__(self, base_offset: int, *, max_bytes: int = DEFAULT_INDEX_BYTES) -> None:
+        if max_bytes < OFFSET_ENTRY_BYTES:
+            raise ConfigError(f"an offset index of {max_bytes} bytes holds no entry", hint="raise segment.index.bytes")
+        self.base_offset = base_offset
+        self.max_entries = max_bytes // OFFSET_ENTRY_BYTES
+        self._relatives = array("i")
+        self._positions = array("i")
+
+    @classmethod
+    def from_bytes(
+        cls,
+        data: bytes | bytearray | memoryview,
+        base_offset: int,
+        *,
+        max_bytes: int = DEFAULT_INDEX_BYTES,
+        drop_padding: bool = False,
+    ) -> OffsetIndex:
+        """The index in ``data``, all of it. ``drop_padding`` cuts the zeros of a preallocated, untrimmed file.
+
+        Raises ``CorruptionError`` for a length that is no multiple of 8. Order is not checked here: :meth:`is_sane`.
+        """
+        if len(data) % OFFSET_ENTRY_BYTES:
+            raise CorruptionError(
+                f"offset index of {len(data)} bytes is no multiple of {OFFSET_ENTRY_BYTES}",
+                position=len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES,
+                hint="rebuild it from the log",
+            )
+        index = cls(base_offset, max_bytes=max(max_bytes, OFFSET_ENTRY_BYTES))
+        columns = array("i", bytes(data))
+        _swap(columns)
+        index._relatives = columns[0::2]
+        index._positions = columns[1::2]
+        if drop_padding:
+            index._drop_padding()
+        return index
+
+    def _drop_padding(self) -> None:
+        # A zero pair is padding unless it is the very first entry (an append at the base that starts the file).
+        n = len(self._relatives)
+        while n > 0 and self._relatives[n - 1] == 0 and self._positions[n - 1] == 0:
+            n -= 1
+        self._cut(n)
+
+    def __len__(self) -> int:
+        return len(self._relatives)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        base = self.base_offset
+        return ((base + r, p) for r, p in zip(self._relatives, self._positions, strict=True))
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(offset, position) of every entry, in order."""
+        return list(self)
+
+    @property
+    def last_offset(self) -> int:
+        """Of the last entry; the base offset when there is none."""
+        return self.base_offset + self._relatives[-1] if self._relatives else self.base_offset
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._relatives) >= self.max_entries
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._relatives) * OFFSET_ENTRY_BYTES
+
+    def entry(self, i: int) -> tuple[int, int]:
+        """(offset, position) of entry ``i``."""
+        return self.base_offset + self._relatives[i], self._positions[i]
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """The entry with the greatest offset <= ``offset``; (base offset, 0) when there is none."""
+        i = bisect.bisect_right(self._relatives, offset - self.base_offset)
+        return self.entry(i - 1) if i else (self.base_offset, 0)
+
+    def upper_bound(self, position: int, size: int) -> tuple[int, int] | None:
+        """The first entry whose position is >= ``position + size``: bounds the search for aborted transactions."""
+        i = bisect.bisect_left(self._positions, position + size)
+        return self.entry(i) if i < len(self._positions) else None
+
+    def append(self, offset: int, position: int) -> bytes:
+        """Adds an entry and returns its 8 bytes. Raises ``ConfigError`` if full, out of order, or beyond 31 bits."""
+        relative = offset - self.base_offset
+        if not 0 <= relative <= _MAX_RELATIVE or not 0 <= position <= _MAX_RELATIVE:
+            raise ConfigError(f"offset {offset} at {position} does not fit the index of base {self.base_offset}")
+        if self._relatives and relative <= self._relatives[-1]:
+            raise ConfigError(f"offset {offset} is not above the last indexed one, {self.last_offset}")
+        if self.is_full:
+            raise ConfigError(f"offset index of base {self.base_offset} is full", hint="roll the segment first")
+        self._relatives.append(relative)
+        self._positions.append(position)
+        return _ENTRY.pack(relative, position)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops every entry with an offset >= ``offset``."""
+        self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
+
+    def _cut(self, n: int) -> None:
+        del self._relatives[n:]
+        del self._positions[n:]
+
+    def is_sane(self, log_size_bytes: int | None = None) -> bool:
+        """Whether offsets rise strictly from the base on and positions rise strictly inside a log of that size."""
+        r, p = self._relatives, self._positions
+        if not r:
+            return True
+        if r[0] < 0 or p[0] < 0 or (log_size_bytes is not None and p[-1] >= log_size_bytes):
+            return False
+        return all(r[i] < r[i + 1] and p[i] < p[i + 1] for i in range(len(r) - 1))
+
+    def to_bytes(self) -> bytes:
+        """The trimmed file."""
+        columns = array("i", bytes(self.size_bytes))
+        columns[0::2] = self._relatives
+        columns[1::2] = self._positions
+        _swap(columns)
+        return columns.tobytes()
