@@ -1,0 +1,80 @@
+"""A partitioned, append-only log: Kafka's files on local disk, tiered onto S3-compatible storage. No broker.
+
+::
+
+    import tiered
+
+    with tiered.open("data/log", remote="s3://acme-logs/prod") as log:
+        flights = log.topic("flights", partitions=3, create=True)
+        md = flights.append(b'{"id": 4711}', key=b"N14228")   # in the page cache; its offset is known
+        log.flush()                                           # fsynced: survives a power cut
+        log.sync(timeout=60)                                  # sealed, uploaded, committed: survives the machine
+        for record in flights.read(since="-1h"):              # one stream over the bucket and the disk
+            ...
+
+    with tiered.open_reader("s3://acme-logs/prod") as reader: # read-only, no local state
+        table = reader.to_arrow("flights", since="-7d")
+
+Importing this module starts no thread and touches no network. ``tiered.aio`` has the same names for asyncio,
+``tiered.errors`` what they raise, ``tiered.testing`` the fakes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tiered.errors import TieredError
+    from tiered.log import Log, open  # noqa: A004  (the word that users expect)
+    from tiered.model import ConsumerRecord, NewRecord, Positions, RecordMetadata, TopicPartition
+    from tiered.reader import Reader, open_reader
+    from tiered.topic import Topic
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConsumerRecord",
+    "Log",
+    "NewRecord",
+    "Positions",
+    "Reader",
+    "RecordMetadata",
+    "TieredError",
+    "Topic",
+    "TopicPartition",
+    "__version__",
+    "open",
+    "open_reader",
+]
+
+_HOMES = {
+    "ConsumerRecord": "tiered.model",
+    "Log": "tiered.log",
+    "NewRecord": "tiered.model",
+    "Positions": "tiered.model",
+    "Reader": "tiered.reader",
+    "RecordMetadata": "tiered.model",
+    "TieredError": "tiered.errors",
+    "Topic": "tiered.topic",
+    "TopicPartition": "tiered.model",
+    "open": "tiered.log",
+    "open_reader": "tiered.reader",
+}
+
+logging.getLogger("tiered").addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a public name at its first use: importing the package alone stays cheap (no numpy, no SDK)."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

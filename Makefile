@@ -1,0 +1,55 @@
+# The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format test-servers test-terraform bench clean setup
+
+VENV   ?= .venv
+PY     := $(VENV)/bin/python
+STAMP  := $(VENV)/.stamp
+
+REMOTE   ?=
+ENDPOINT ?=
+KEEP     ?=
+ROUNDS   ?=
+
+help:  ## show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## make .venv from requirements.lock (done by every other target)
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup
+	@VENV="$(VENV)" scripts/setup
+
+demo: $(STAMP)  ## the main job end to end, on an embedded store (REMOTE=s3://bucket/prefix ENDPOINT=http://... for another, KEEP=1 keeps it)
+	@scripts/java-check
+	@$(PY) -m demo $(if $(REMOTE),--remote "$(REMOTE)") $(if $(ENDPOINT),--endpoint-url "$(ENDPOINT)") $(if $(KEEP),--keep)
+
+test: $(STAMP)  ## all tests that need no server of their own
+	@scripts/java-check
+	@$(PY) -m pytest -m "not servers" --cov --cov-report=term:skip-covered --cov-report=html:build/coverage -q
+
+lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports --no-cache
+	@$(PY) scripts/tidy.py
+
+format: $(STAMP)  ## let ruff format the tree
+	@$(VENV)/bin/ruff format .
+	@$(VENV)/bin/ruff check --fix .
+
+test-servers: $(STAMP)  ## the contract on real MinIO, SeaweedFS and LocalStack, and files against a real Kafka
+	@localstack/setup
+	@$(PY) -m pytest -m servers tests/integration -q
+
+test-terraform:  ## validate, test and apply the modules against a local endpoint
+	@$(MAKE) --no-print-directory $(STAMP)
+	@terraform/test
+
+bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as ratios inside one run
+	@$(PY) -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
+
+clean:  ## remove everything that the other targets made, .venv and caches included
+	@rm -rf $(VENV) build dist .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

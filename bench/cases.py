@@ -1,0 +1,247 @@
+"""The figures: append, encode, decode, verify, read, upload, each beside a peer in the same run where there is one."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import boto3
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.memory_records import MemoryRecords
+from botocore.config import Config
+from confluent_kafka import Producer
+from tiered.testing.moto import locked_moto
+
+import tiered
+from bench.measure import Figure, compare
+from tiered.format.batch import decode_records, encode_batch, scan, verify_batch
+from tiered.model import NewRecord
+
+RECORD_KEY = b"C-%013d"
+VALUE = (b'{"carrier":"UA","flight":1545,"origin":"EWR","dest":"IAH","delay":2}' * 2)[:84]
+BATCH_RECORDS = 146
+BATCHES = 200
+APPENDS = 20_000
+UPLOAD_BYTES = 64 * 1024 * 1024
+MB = 1e6
+
+
+def _records(count: int) -> list[NewRecord]:
+    return [NewRecord(VALUE, RECORD_KEY % i, 1_700_000_000_000 + i, None) for i in range(count)]
+
+
+def encode(rounds: int) -> list[Figure]:
+    """100 B records from tuples into 16 KiB batches."""
+    records = _records(BATCH_RECORDS)
+
+    def ours() -> None:
+        for _ in range(BATCHES):
+            encode_batch(records)
+
+    def theirs() -> None:
+        for _ in range(BATCHES):
+            builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+            for at, (value, key, timestamp, _) in enumerate(records):
+                builder.append(at, timestamp, key, value, [])
+            builder.build()
+
+    units = BATCH_RECORDS * BATCHES
+    return [
+        compare(
+            "encode 100 B records, 16 KiB batches",
+            ours,
+            units=units,
+            unit="records/s",
+            peer="aiokafka",
+            theirs=theirs,
+            rounds=rounds,
+        )
+    ]
+
+
+def decode(rounds: int) -> list[Figure]:
+    """100 B records to Python objects, key and value read."""
+    data = encode_batch(_records(BATCH_RECORDS))
+
+    def ours() -> None:
+        for _ in range(BATCHES):
+            for _offset, _timestamp, _key, _value, _headers in decode_records(data):
+                pass
+
+    def theirs() -> None:
+        for _ in range(BATCHES):
+            batch = MemoryRecords(data).next_batch()
+            for record in batch:
+                _ = record.key, record.value
+
+    units = BATCH_RECORDS * BATCHES
+    return [
+        compare(
+            "decode 100 B records",
+            ours,
+            units=units,
+            unit="records/s",
+            peer="aiokafka",
+            theirs=theirs,
+            rounds=rounds,
+        )
+    ]
+
+
+def verify(rounds: int) -> list[Figure]:
+    """CRC and structure of every batch of 64 MiB, beside reading the same file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "segment.log"
+        batch = encode_batch(_records(BATCH_RECORDS))
+        path.write_bytes(batch * (UPLOAD_BYTES // len(batch)))
+        size = path.stat().st_size
+
+        def ours() -> None:
+            data = memoryview(path.read_bytes())
+            for position, header in scan(data):
+                verify_batch(data[position : position + header.size_bytes], header)
+
+        return [
+            compare(
+                "scan and verify a segment",
+                ours,
+                units=size / MB,
+                unit="MB/s",
+                peer="read() of the file",
+                theirs=path.read_bytes,
+                rounds=rounds,
+            )
+        ]
+
+
+def append(rounds: int) -> list[Figure]:
+    """Records into the page cache: one by one, and in lists of 500."""
+    folders: list[Path] = []
+
+    def with_topic(use: Callable[[tiered.Topic], None]) -> Callable[[], None]:
+        def run() -> None:
+            folder = Path(tempfile.mkdtemp(prefix="bench-"))
+            folders.append(folder)
+            with tiered.open(folder / "log") as log:
+                use(log.topic("bench", partitions=1, create=True))
+
+        return run
+
+    def one_by_one(topic: tiered.Topic) -> None:
+        for at in range(APPENDS):
+            topic.append(VALUE, key=RECORD_KEY % at)
+
+    def lists(topic: tiered.Topic) -> None:
+        for at in range(0, APPENDS, 500):
+            topic.append_many([NewRecord(VALUE, RECORD_KEY % i) for i in range(at, at + 500)])
+
+    def theirs() -> None:
+        producer = Producer(
+            {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": APPENDS * 2, "log_level": 0}
+        )
+        for at in range(APPENDS):
+            producer.produce("bench", VALUE, RECORD_KEY % at)
+        producer.purge()
+
+    try:
+        return [
+            compare(
+                "append one at a time, 100 B",
+                with_topic(one_by_one),
+                units=APPENDS,
+                unit="records/s",
+                peer="confluent produce()",
+                theirs=theirs,
+                rounds=rounds,
+            ),
+            compare(
+                "append_many of 500, 100 B",
+                with_topic(lists),
+                units=APPENDS,
+                unit="records/s",
+                peer="confluent produce()",
+                theirs=theirs,
+                rounds=rounds,
+            ),
+        ]
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def read(rounds: int) -> list[Figure]:
+    """A local log and a remote one (directory store), to records; beside aiokafka decoding the same bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        remote = f"file://{folder}/store"
+        with tiered.open(Path(folder) / "log", remote=remote) as log:
+            topic = log.topic("bench", partitions=1, create=True, config={"segment.bytes": 4 * 1024 * 1024})
+            for at in range(0, 100_000, 500):
+                topic.append_many(_records(500), partition=0)
+                del at
+            log.sync(timeout=120)
+            data = b"".join(bytes(batch.data) for batch in topic.stream(0).batches(0))
+
+            def theirs() -> None:
+                records = MemoryRecords(data)
+                while (batch := records.next_batch()) is not None:
+                    for record in batch:
+                        _ = record.key, record.value
+
+            def local() -> None:
+                for record in topic.read(0):
+                    _ = record.key, record.value
+
+            def cold() -> None:
+                with tiered.open_reader(remote) as reader:
+                    for record in reader.topic("bench").read(0):
+                        _ = record.key, record.value
+
+            common = {"units": len(data) / MB, "unit": "MB/s", "peer": "aiokafka decode", "rounds": rounds}
+            return [
+                compare("read the local tier to records", local, theirs=theirs, **common),  # type: ignore[arg-type]  # one dict
+                compare("read a directory store to records", cold, theirs=theirs, **common),  # type: ignore[arg-type]  # one dict
+            ]
+
+
+def upload(rounds: int) -> list[Figure]:
+    """One 64 MiB segment to an S3 server on loopback, client CPU, beside plain boto3 put_object."""
+    with tempfile.TemporaryDirectory() as folder, locked_moto() as endpoint:
+        client = boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(s3={"addressing_style": "path"}),
+        )
+        client.create_bucket(Bucket="bench")
+        batch = encode_batch(_records(BATCH_RECORDS))
+        data = batch * (UPLOAD_BYTES // 4 // len(batch))
+        counter = iter(range(1_000_000))
+
+        def ours() -> None:
+            log_dir = Path(folder) / f"log-{next(counter)}"
+            with tiered.open(log_dir, remote=f"s3://bench/{log_dir.name}", endpoint_url=endpoint) as log:
+                topic = log.topic("bench", partitions=1, create=True, config={"max.message.bytes": 64 * 1024 * 1024})
+                topic.append_batches(data)
+                log.sync(timeout=60)
+
+        def theirs() -> None:
+            client.put_object(Bucket="bench", Key=f"plain-{next(counter)}", Body=data)
+
+        figure = compare(
+            "append, seal, upload, commit 16 MiB (server in process)",
+            ours,
+            units=len(data) / MB,
+            unit="MB/s",
+            peer="boto3 put_object",
+            theirs=theirs,
+            rounds=rounds,
+        )
+        client.close()
+        return [figure]
+
+
+CASES = (encode, decode, verify, append, read, upload)

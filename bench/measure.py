@@ -1,0 +1,66 @@
+"""How a figure is taken: variants interleaved in rounds after a warm-up, collector off, minimum process CPU time."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of the table. ``ratio`` is peer's seconds over ours: above 1 means that ours is faster."""
+
+    what: str
+    unit: str
+    ours: float
+    peer: str
+    theirs: float | None
+    ratio: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """For the committed file."""
+        return asdict(self)
+
+
+def cpu_seconds(function: Callable[[], object]) -> float:
+    """CPU seconds (user and system, all threads of this process) of one call."""
+    gc.collect()
+    gc.disable()
+    try:
+        started = time.process_time()
+        function()
+        return time.process_time() - started
+    finally:
+        gc.enable()
+
+
+def compare(
+    what: str,
+    ours: Callable[[], object],
+    *,
+    units: float,
+    unit: str,
+    peer: str = "",
+    theirs: Callable[[], object] | None = None,
+    rounds: int,
+) -> Figure:
+    """Runs both in turn ``rounds`` times; figures are ``units`` divided by the least CPU time of a call."""
+    best_ours = best_theirs = float("inf")
+    ours()
+    if theirs is not None:
+        theirs()
+    for _ in range(rounds):
+        best_ours = min(best_ours, cpu_seconds(ours))
+        if theirs is not None:
+            best_theirs = min(best_theirs, cpu_seconds(theirs))
+    return Figure(
+        what=what,
+        unit=unit,
+        ours=units / best_ours,
+        peer=peer,
+        theirs=units / best_theirs if theirs is not None else None,
+        ratio=best_theirs / best_ours if theirs is not None else None,
+    )

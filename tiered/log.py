@@ -1,0 +1,319 @@
+"""The facade of a log that this process writes: open, append, flush, sync, read over both tiers, close.
+
+::
+
+    Log ── local.manager.LocalLog (the disk) ── Topic.append
+     └──── tiering.Tiering (the bucket)     ── sync(): roll, upload, commit, read back
+
+One writer per log directory: opening takes its lock. A forked child gets an error, never a second writer. ``close``
+is never a commit of what is only local: data that was not uploaded stays on this disk and goes on at the next open.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ConfigError, DataLocalError, TieredError, UnknownTopicError
+from tiered.local.manager import LocalLog
+from tiered.model import Positions, TopicPartition
+from tiered.remote.reader import RemotePartition
+from tiered.store.base import Store
+from tiered.store.location import open_store
+from tiered.stream import PartitionStream
+from tiered.tiering import Tiering
+from tiered.topic import Topic
+
+TICK_S = 1.0
+"""How often a thread of an open log looks at timers, the uploader's checkpoint and retention."""
+POLL_S = 0.05
+"""How often a wait for an uploader in another process looks at its checkpoint."""
+CLOSE_TIMEOUT_S = 30.0
+"""How long ``close`` waits for an in-process uploader."""
+
+_logger = logging.getLogger("tiered")
+
+
+class UploaderHandle(Protocol):
+    """An uploader at work for an open log."""
+
+    def poke(self) -> None:
+        """Look now instead of at the next scan."""
+
+    def close(self, timeout: float) -> None:
+        """Stops it; what is not committed stays local."""
+
+    @property
+    def error(self) -> TieredError | None:
+        """Why it stopped by itself, None while it works."""
+
+
+class UploaderComponent(Protocol):
+    """``uploader.Uploader()``, passed to :func:`open`; the library never imports it."""
+
+    def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> UploaderHandle:
+        """Starts uploading the sealed segments of ``directory``."""
+
+
+def open(  # noqa: A001  (the word that users expect: tiered.open)
+    path: str | Path,
+    remote: str | None = None,
+    *,
+    create: bool = True,
+    uploader: UploaderComponent | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    config: LogConfig | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Log:
+    """Opens the log directory ``path`` for writing, tiered onto ``remote`` if one is named.
+
+    ``remote`` is ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``; credentials come from the AWS chain.
+    ``uploader`` runs in this process; without one, ``sync()`` uploads inline, or asks a daemon that holds the directory.
+    An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
+
+    Raises LockedError (it names the holder), NotFoundError (``create=False`` and no log there), ConfigError,
+    RemotePermissionError, CorruptionError.
+    """
+    clock, ids = clock or SystemClock(), ids or SystemIds()
+    store: Store | None = None
+    if remote is not None:
+        store = open_store(remote, endpoint_url=endpoint_url, region=region, clock=clock, ids=ids)
+    elif uploader is not None:
+        raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
+    try:
+        if store is not None:
+            Tiering.check_reachable(store, clock=clock, ids=ids)
+        local = LocalLog.open(Path(path), clock=clock, ids=ids, config=config or LogConfig(), create=create)
+    except BaseException:
+        if store is not None:
+            store.close()
+        raise
+    log = Log(local, store, clock=clock, ids=ids)
+    if uploader is not None and store is not None:
+        try:
+            log.attach(uploader, store.url, {"endpoint_url": endpoint_url, "region": region})
+        except BaseException:
+            log.close()
+            raise
+    return log
+
+
+class Log:
+    """An open log. Thread-safe. Use it as a context manager; ``repr`` tells where it is and what it holds."""
+
+    def __init__(self, local: LocalLog, store: Store | None, *, clock: Clock, ids: IdSource) -> None:
+        self._local = local
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._tiering = Tiering(local, store, clock=clock, ids=ids) if store is not None else None
+        self._uploader: UploaderHandle | None = None
+        self._topics: dict[str, Topic] = {}
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._ticker = threading.Thread(
+            target=_tick, args=(weakref.ref(local), self._closed, clock), name="tiered-tick", daemon=True
+        )
+        self._ticker.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed.is_set() else f"{len(self._local.topics())} topics"
+        return f"<Log {str(self.directory)!r} remote={self.remote!r} {state}>"
+
+    @property
+    def directory(self) -> Path:
+        """The log directory."""
+        return self._local.directory
+
+    @property
+    def remote(self) -> str | None:
+        """The store's URL; None for a log that is only local."""
+        return self._store.url if self._store is not None else None
+
+    def topics(self) -> list[str]:
+        """Names of the topics on this disk, sorted."""
+        return sorted(self._local.topics())
+
+    def topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        create: bool = False,
+        config: TopicConfig | Mapping[str, object] | None = None,
+    ) -> Topic:
+        """The topic ``name``, made first if ``create`` and it does not exist (``partitions`` defaults to 1).
+
+        With a remote, a topic that the bucket knows is adopted with its id, partitions and settings, and a fresh
+        directory goes on where the bucket ended. ``config`` takes Kafka's names (``{"segment.bytes": ...}``).
+        Raises UnknownTopicError, ConfigError (other partitions or settings than the existing topic's, another
+        topic id in the bucket), FencedError (another volume owns it), RemoteUnavailableError (a fresh directory
+        cannot know where to go on).
+        """
+        with self._lock:
+            wanted = (
+                config if isinstance(config, TopicConfig) or config is None else TopicConfig.from_properties(config)
+            )
+            if name not in self._local.topics():
+                self._make(name, partitions, create, wanted)
+            info = self._local.topics()[name]
+            if partitions is not None and partitions != info.partitions:
+                raise ConfigError(
+                    f"topic {name} has {info.partitions} partitions, not {partitions}",
+                    hint="leave partitions out; the number of a topic's partitions is fixed",
+                )
+            if wanted is not None and wanted != info.config:
+                raise ConfigError(
+                    f"topic {name} exists with other settings: {_difference(info.config, wanted)}",
+                    hint="leave config out to use the topic's own",
+                )
+            if name not in self._topics:
+                if self._tiering is not None:
+                    self._tiering.adopt(info)
+                self._topics[name] = self._open_topic(name)
+            return self._topics[name]
+
+    def _make(self, name: str, partitions: int | None, create: bool, config: TopicConfig | None) -> None:
+        entry = self._tiering.find_topic(name) if self._tiering is not None else None
+        if entry is not None:
+            self._local.create_topic(
+                name, entry.partitions, TopicConfig.from_properties(entry.config), topic_id=entry.topic_id
+            )
+            return
+        if not create:
+            near = difflib.get_close_matches(name, self._local.topics(), 1)
+            raise UnknownTopicError(
+                f"there is no topic {name} in {self.directory}" + (f" or in {self.remote}" if self.remote else ""),
+                hint=f"did you mean {near[0]}?" if near else "create=True makes it",
+            )
+        self._local.create_topic(name, 1 if partitions is None else partitions, config or TopicConfig())
+
+    def _open_topic(self, name: str) -> Topic:
+        info = self._local.topics()[name]
+        logs = [self._local.partition(TopicPartition(name, p)) for p in range(info.partitions)]
+        return Topic(
+            name, config=info.config, logs=logs, open_stream=self._stream, now_ms=self._clock.now_ms, waiter=self
+        )
+
+    def _stream(self, tp: TopicPartition) -> PartitionStream:
+        log = self._local.partition(tp)
+        remote = None
+        if self._store is not None:
+            remote = RemotePartition(
+                self._store, tp.topic, log.topic_id, tp.partition, clock=self._clock, ids=self._ids
+            )
+        return PartitionStream(tp, local=log, remote=remote)
+
+    def attach(self, uploader: UploaderComponent, remote: str, options: Mapping[str, Any]) -> None:
+        """Starts an in-process uploader (``open`` does this when one is passed)."""
+        self._uploader = uploader.attach(self.directory, remote, options)
+
+    def flush(self) -> None:
+        """Fsyncs every partition: what was appended before survives a power cut of this machine."""
+        self._local.flush()
+
+    def positions(self) -> dict[TopicPartition, Positions]:
+        """Where every partition on this disk stands."""
+        return {tp: self._local.partition(tp).positions() for tp in self._local.partitions()}
+
+    def sync(self, timeout: float | None = None) -> None:
+        """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.
+
+        Raises ConfigError (no remote), DataLocalError after ``timeout`` seconds with what is still local,
+        FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown.
+        """
+        if self._tiering is None:
+            raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
+        for tp in self._local.partitions():
+            self._local.partition(tp).roll()
+        ends = {tp: self._local.partition(tp).positions().end_offset for tp in self._local.partitions()}
+        if self._uploader is None and not self._tiering.held_elsewhere():
+            self._tiering.sync(ends, timeout)
+            return
+        if self._uploader is not None:
+            self._uploader.poke()
+        self.wait_uploaded(ends, timeout)
+
+    def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
+        """Waits until the committed end of each partition reaches its offset; DataLocalError on time-out.
+
+        It uploads nothing by itself: an in-process uploader, a daemon or another thread's ``sync`` does.
+        """
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        while behind := self._behind(ends):
+            if self._uploader is not None and self._uploader.error is not None:
+                raise self._uploader.error
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                raise DataLocalError(
+                    f"after {timeout_s:.0f} s not committed yet: {behind}",
+                    hint="tiered-uploader status says what it waits for; the data is safe on this disk meanwhile",
+                )
+            self._clock.wait(self._closed, POLL_S)
+            if self._closed.is_set():
+                raise DataLocalError(f"the log was closed while waiting; not committed yet: {behind}")
+
+    def _behind(self, ends: Mapping[TopicPartition, int]) -> str:
+        waiting = []
+        for tp, end in ends.items():
+            log = self._local.partition(tp)
+            log.tick(self._clock.now_ms())
+            log.check_fenced()
+            uploaded = log.positions().uploaded_offset
+            if uploaded < end:
+                waiting.append(f"{tp} {uploaded} of {end}")
+        return ", ".join(waiting)
+
+    def close(self) -> None:
+        """Flushes, stops the uploader, releases the lock. Safe to call again. It uploads nothing."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            if self._uploader is not None:
+                self._uploader.close(CLOSE_TIMEOUT_S)
+            self._local.close()
+            if self._store is not None:
+                self._store.close()
+        if threading.current_thread() is not self._ticker:
+            self._ticker.join(CLOSE_TIMEOUT_S)
+
+
+def _tick(local: weakref.ref[LocalLog], closed: threading.Event, clock: Clock) -> None:
+    """Timers of all partitions; an error of one is logged and stops neither the others nor the thread."""
+    while not clock.wait(closed, TICK_S):
+        log = local()
+        if log is None:
+            return
+        _tick_once(log.partitions(), log, clock)
+        del log
+
+
+def _tick_once(partitions: Iterable[TopicPartition], log: LocalLog, clock: Clock) -> None:
+    for tp in partitions:
+        try:
+            log.partition(tp).tick(clock.now_ms())
+        except TieredError as error:
+            _logger.warning("tick of %s failed: %s", tp, error)
+
+
+def _difference(have: TopicConfig, want: TopicConfig) -> str:
+    old, new = have.to_properties(), want.to_properties()
+    return ", ".join(f"{name} is {old.get(name)}, not {new.get(name)}" for name in new if old.get(name) != new[name])

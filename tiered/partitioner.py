@@ -1,0 +1,50 @@
+"""Which partition a record goes to, as Kafka's Java client decides it.
+
+With a key: ``toPositive(murmur2(key)) % partitions``. Without one: partitions take turns, one batch each
+(Kafka's sticky partitioner without its queue-length term). The same key therefore lands in the same
+partition here and in a Kafka topic with as many partitions.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """32-bit murmur2 of ``data`` with Kafka's seed, unsigned (``Utils.murmur2`` in Kafka's clients)."""
+    length = len(data)
+    h = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little")
+        k = (k * _M) & _MASK
+        k ^= k >> 24
+        k = (k * _M) & _MASK
+        h = ((h * _M) & _MASK) ^ k
+    tail = data[whole:]
+    if tail:
+        h ^= int.from_bytes(tail, "little")
+        h = (h * _M) & _MASK
+    h ^= h >> 13
+    h = (h * _M) & _MASK
+    return h ^ (h >> 15)
+
+
+class Partitioner:
+    """Chooses partitions for one topic of ``partitions`` partitions. Thread-safe: its only state is a counter."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self._turn = itertools.count()
+
+    def partition_for(self, key: bytes | None) -> int:
+        """0 <= result < ``partitions``; the same key always gives the same partition."""
+        if self._partitions == 1:
+            return 0
+        if key is None:
+            return next(self._turn) % self._partitions
+        return (murmur2(key) & 0x7FFFFFFF) % self._partitions

@@ -1,0 +1,244 @@
+"""Reading without writing: over a bucket alone, a log directory alone (any Kafka one), or both. No lock is taken.
+
+The local tier, where given, must be of the same log as the bucket: topic ids are compared before a stream begins.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from uuid import UUID
+
+from tiered.arrow import table_of
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.config import LogConfig
+from tiered.errors import ConfigError, UnknownTopicError
+from tiered.local.manager import LocalLog
+from tiered.model import ConsumerRecord, TopicPartition
+from tiered.remote.reader import RemotePartition
+from tiered.remote.topics import list_topics, load_topic
+from tiered.store.base import Store
+from tiered.store.driver import drive
+from tiered.store.location import open_store
+from tiered.store.metrics import StoreMetrics
+from tiered.stream import PartitionStream, ReadRange
+from tiered.times import parse_time
+from tiered.topic import Time, TopicReads
+
+if TYPE_CHECKING:
+    import pyarrow
+
+
+def open_reader(
+    remote: str | None = None,
+    *,
+    log_dir: str | Path | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Reader:
+    """Opens ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
+
+    Nothing is written anywhere. Raises ConfigError (neither is given, a bad URL), NotFoundError (no such directory or
+    bucket), RemotePermissionError.
+    """
+    if remote is None and log_dir is None:
+        raise ConfigError(
+            "nothing to read from", hint='open_reader("s3://bucket/prefix") or open_reader(log_dir="data")'
+        )
+    clock, ids = clock or SystemClock(), ids or SystemIds()
+    metrics = StoreMetrics()
+    local = None
+    if log_dir is not None:
+        local = LocalLog.open(Path(log_dir), clock=clock, ids=ids, config=LogConfig(), read_only=True)
+    store = None
+    if remote is not None:
+        store = open_store(remote, endpoint_url=endpoint_url, region=region, metrics=metrics, clock=clock, ids=ids)
+    return Reader(local, store, metrics, clock=clock, ids=ids)
+
+
+@dataclass(slots=True)
+class FindReport:
+    """What a search looked at. ``complete`` only after the last record was taken and nothing was left out."""
+
+    topic: str
+    partitions: int = 0
+    records_scanned: int = 0
+    records_found: int = 0
+    bytes_read: int = 0
+    segments_pruned: int = 0
+    complete: bool = False
+
+
+@dataclass(slots=True)
+class Found:
+    """Records that match, as an iterator; ``report`` is final when the iterator has ended."""
+
+    report: FindReport
+    _records: Iterator[ConsumerRecord] = field(repr=False)
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self._records
+
+
+class Reader:
+    """Read-only view of one log. Thread-safe: each read is a stream of its own."""
+
+    def __init__(
+        self, local: LocalLog | None, store: Store | None, metrics: StoreMetrics, *, clock: Clock, ids: IdSource
+    ) -> None:
+        self._local = local
+        self._store = store
+        self._metrics = metrics
+        self._clock = clock
+        self._ids = ids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        places = [str(self._local.directory)] if self._local is not None else []
+        places += [self._store.url] if self._store is not None else []
+        return f"<Reader {' + '.join(places)}>"
+
+    def topics(self) -> dict[str, int]:
+        """Topics of both tiers and how many partitions each has. Over a bucket this lists ``topics/``."""
+        found: dict[str, int] = {}
+        if self._store is not None:
+            entries = drive(self._store, list_topics(), clock=self._clock, ids=self._ids)
+            found.update({entry.topic: entry.partitions for entry in entries})
+        if self._local is not None:
+            for name, info in self._local.topics().items():
+                found[name] = max(found.get(name, 0), info.partitions)
+        return dict(sorted(found.items()))
+
+    def topic(self, name: str) -> TopicReads:
+        """The topic ``name``. Raises UnknownTopicError, ConfigError (the tiers hold different topics of that name)."""
+        entry = None
+        if self._store is not None:
+            entry = drive(self._store, load_topic(name), clock=self._clock, ids=self._ids)
+        info = self._local.topics().get(name) if self._local is not None else None
+        if entry is None and info is None:
+            known = list(self.topics())
+            near = difflib.get_close_matches(name, known, 1)
+            raise UnknownTopicError(
+                f"there is no topic {name} in {self!r}",
+                hint=f"did you mean {near[0]}?" if near else f"topics: {', '.join(known) or 'none'}",
+            )
+        if entry is not None and info is not None and entry.topic_id != info.topic_id:
+            raise ConfigError(
+                f"topic {name} is {info.topic_id} on disk and {entry.topic_id} in the bucket",
+                hint="they are different topics: read them one at a time",
+            )
+        partitions = max(entry.partitions if entry is not None else 0, info.partitions if info is not None else 0)
+        topic_id = entry.topic_id if entry is not None else None
+        return TopicReads(
+            name,
+            partitions,
+            open_stream=lambda tp: self._stream(tp, topic_id),
+            now_ms=self._clock.now_ms,
+        )
+
+    def _stream(self, tp: TopicPartition, topic_id: UUID | None) -> PartitionStream:
+        local = None
+        if self._local is not None and tp in set(self._local.partitions()):
+            local = self._local.partition(tp)
+        remote = None
+        if self._store is not None and topic_id is not None:
+            remote = RemotePartition(self._store, tp.topic, topic_id, tp.partition, clock=self._clock, ids=self._ids)
+        return PartitionStream(tp, local=local, remote=remote)
+
+    def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
+        """Earliest offset of each partition, over both tiers."""
+        return self.topic(topic).beginning_offsets()
+
+    def end_offsets(self, topic: str) -> dict[TopicPartition, int]:
+        """Latest offset (exclusive end) of each partition, over both tiers."""
+        return self.topic(topic).end_offsets()
+
+    def offsets_for_times(self, topic: str, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Per partition the first (offset, timestamp) at or after ``time``."""
+        return self.topic(topic).offsets_for_times(time)
+
+    def find(
+        self,
+        topic: str,
+        *,
+        key: bytes,
+        since: Time | None = None,
+        until: Time | None = None,
+        partition: int | None = None,
+    ) -> Found:
+        """Records with this key between two times, from every partition (or one), with a report of what was searched.
+
+        Segments whose timestamps lie outside the times are never fetched; all others are, whatever their key.
+        """
+        reads = self.topic(topic)
+        now_ms = self._clock.now_ms()
+        wanted = ReadRange(
+            since_ms=None if since is None else parse_time(since, now_ms=now_ms),
+            until_ms=None if until is None else parse_time(until, now_ms=now_ms),
+        )
+        report = FindReport(topic)
+        chosen = range(reads.partitions) if partition is None else (partition,)
+        return Found(report, self._search(reads, key, wanted, chosen, report))
+
+    def _search(
+        self, reads: TopicReads, key: bytes, wanted: ReadRange, chosen: range | tuple[int, ...], report: FindReport
+    ) -> Iterator[ConsumerRecord]:
+        before = self._metrics.snapshot().bytes_received
+        for partition in chosen:
+            stream = reads.stream(partition)
+            report.partitions += 1
+            report.segments_pruned += stream.pruned_segments(wanted)
+            for record in stream.records(wanted):
+                report.records_scanned += 1
+                if record.key == key:
+                    report.records_found += 1
+                    report.bytes_read = self._metrics.snapshot().bytes_received - before
+                    yield record
+        report.bytes_read = self._metrics.snapshot().bytes_received - before
+        report.complete = True
+
+    def to_arrow(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        columns: list[str] | None = None,
+    ) -> pyarrow.Table:
+        """All records as a ``pyarrow.Table`` with Kafka's columns; ``columns`` that are not named are not decoded.
+
+        Needs the extra ``arrow``. The table is in memory whole: for more, use Spark or ``read``.
+        """
+        reads = self.topic(topic)
+        now_ms = self._clock.now_ms()
+        wanted = ReadRange(
+            since_ms=None if since is None else parse_time(since, now_ms=now_ms),
+            until_ms=None if until is None else parse_time(until, now_ms=now_ms),
+        )
+        chosen = range(reads.partitions) if partition is None else (partition,)
+        return table_of((reads.stream(p) for p in chosen), wanted, columns=columns)
+
+    def requests(self) -> dict[str, int]:
+        """Requests made to the store so far, by operation."""
+        return dict(self._metrics.snapshot().requests)
+
+    def close(self) -> None:
+        """Releases files and connections. Safe to call again."""
+        if self._local is not None:
+            self._local.close()
+        if self._store is not None:
+            self._store.close()

@@ -1,0 +1,236 @@
+"""A topic of an open log: append to it, read it over both tiers, ask where it stands."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from tiered.errors import ConfigError, InvalidRecordError, UnknownTopicError
+from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
+from tiered.partitioner import Partitioner
+from tiered.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange
+from tiered.times import parse_time
+
+if TYPE_CHECKING:
+    from tiered.config import TopicConfig
+    from tiered.local.partition import PartitionLog
+
+DURABILITIES = ("memory", "disk", "remote")
+DEFAULT_REMOTE_TIMEOUT_S = 900.0
+"""How long ``durability="remote"`` waits for the next seal and its commit before it raises DataLocalError."""
+
+Time = int | str | dt.datetime
+AppendRecord = NewRecord | tuple[bytes | None, bytes | None] | bytes
+
+
+class TopicReads:
+    """What can be read of a topic, whether this process writes it or not. Thread-safe: each read is its own stream."""
+
+    def __init__(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        open_stream: Callable[[TopicPartition], PartitionStream],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.partitions = partitions
+        self._open_stream = open_stream
+        self._now_ms = now_ms
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
+
+    def stream(self, partition: int) -> PartitionStream:
+        """Both tiers of one partition, looked at anew."""
+        self._check_partition(partition)
+        stream = self._open_stream(TopicPartition(self.name, partition))
+        stream.refresh()
+        return stream
+
+    def read(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        isolation: str = "read_uncommitted",
+        on_trimmed: str = "raise",
+    ) -> Iterator[ConsumerRecord]:
+        """Records from the bucket, then from disk; ends at what was the latest offset when it began.
+
+        ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both pairs are
+        half-open, both on one side are a ConfigError. ``partition=None`` reads partition after partition; offsets
+        then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError.
+        """
+        _choose("isolation", isolation, ISOLATION_LEVELS)
+        _choose("on_trimmed", on_trimmed, ON_TRIMMED)
+        if partition is None and self.partitions > 1 and (isinstance(start, int) or isinstance(end, int)):
+            raise ConfigError(
+                f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
+            )
+        now_ms = self._now_ms()
+        wanted = ReadRange(
+            start,
+            end,
+            None if since is None else parse_time(since, now_ms=now_ms),
+            None if until is None else parse_time(until, now_ms=now_ms),
+        )
+        chosen = range(self.partitions) if partition is None else (self._check_partition(partition),)
+        return self._read(chosen, wanted, isolation, on_trimmed)
+
+    def _read(
+        self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str
+    ) -> Iterator[ConsumerRecord]:
+        for partition in chosen:
+            yield from self.stream(partition).records(wanted, isolation=isolation, on_trimmed=on_trimmed)
+
+    def beginning_offsets(self) -> dict[TopicPartition, int]:
+        """Earliest offset of each partition, over both tiers."""
+        return {TopicPartition(self.name, p): self.stream(p).earliest() for p in range(self.partitions)}
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """Latest offset (exclusive end) of each partition, over both tiers."""
+        return {TopicPartition(self.name, p): self.stream(p).latest() for p in range(self.partitions)}
+
+    def offsets_for_times(self, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Per partition the first (offset, timestamp) at or after ``time``; None where there is none."""
+        timestamp = parse_time(time, now_ms=self._now_ms())
+        return {TopicPartition(self.name, p): self.stream(p).offset_for_time(timestamp) for p in range(self.partitions)}
+
+    def _check_partition(self, partition: int) -> int:
+        if not 0 <= partition < self.partitions:
+            raise UnknownTopicError(
+                f"topic {self.name} has no partition {partition}", hint=f"it has 0 to {self.partitions - 1}"
+            )
+        return partition
+
+
+class _Waiter(Protocol):
+    """What a topic asks of its log: waiting for a position."""
+
+    def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
+        """Waits until the committed ends reach ``ends``; raises DataLocalError, FencedError."""
+
+
+class Topic(TopicReads):
+    """A topic open for appending. Thread-safe; order within a partition is the order of the calls."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        config: TopicConfig,
+        logs: Sequence[PartitionLog],
+        open_stream: Callable[[TopicPartition], PartitionStream],
+        now_ms: Callable[[], int],
+        waiter: _Waiter,
+    ) -> None:
+        super().__init__(name, len(logs), open_stream=open_stream, now_ms=now_ms)
+        self.config = config
+        self._logs = logs
+        self._waiter = waiter
+        self._partitioner = Partitioner(len(logs))
+
+    def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        durability: str = "memory",
+    ) -> RecordMetadata:
+        """Appends one record; its offset is known when the call returns.
+
+        ``timestamp`` None: now. ``durability`` says what the call waits for: "memory" (page cache), "disk" (fsync),
+        "remote" (the next seal and its commit; it never forces one). Raises InvalidRecordError, RecordTooLargeError,
+        DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
+        """
+        _choose("durability", durability, DURABILITIES)
+        ts = NO_TIMESTAMP if timestamp is None else parse_time(timestamp, now_ms=self._now_ms())
+        chosen = self._partitioner.partition_for(key) if partition is None else self._check_partition(partition)
+        written = self._logs[chosen].append((NewRecord(value, key, ts, headers),))
+        self._wait({chosen: written.end_offset}, durability)
+        return written
+
+    def append_many(
+        self, records: Iterable[AppendRecord], *, partition: int | None = None, durability: str = "memory"
+    ) -> list[RecordMetadata]:
+        """Appends ``records``: one atomic batch per partition that they fall into, in partition order.
+
+        A record is a ``NewRecord``, a (value, key) pair, or a value. Returns one RecordMetadata per partition.
+        Raises as :meth:`append`; ``InvalidRecordError.index`` is the place in the call.
+        """
+        _choose("durability", durability, DURABILITIES)
+        groups: dict[int, list[NewRecord]] = {}
+        places: dict[int, list[int]] = {}
+        keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
+        if partition is not None:
+            self._check_partition(partition)
+        for index, given in enumerate(records):
+            record = _new_record(given, index)
+            if partition is not None:
+                chosen = partition
+            else:
+                chosen = keyless if record.key is None else self._partitioner.partition_for(record.key)
+            groups.setdefault(chosen, []).append(record)
+            places.setdefault(chosen, []).append(index)
+        written: list[RecordMetadata] = []
+        for chosen in sorted(groups):
+            try:
+                written.append(self._logs[chosen].append(groups[chosen]))
+            except InvalidRecordError as error:
+                error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
+                raise
+        self._wait({md.partition: md.end_offset for md in written}, durability)
+        return written
+
+    def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
+        """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
+        _choose("durability", durability, DURABILITIES)
+        written = self._logs[self._check_partition(partition)].append_batches(data)
+        self._wait({partition: written.end_offset}, durability)
+        return written
+
+    def flush(self) -> None:
+        """Fsyncs every partition of this topic."""
+        for log in self._logs:
+            log.flush()
+
+    def positions(self, partition: int) -> Positions:
+        """Where the partition stands, as this disk knows it (no request is made)."""
+        return self._logs[self._check_partition(partition)].positions()
+
+    def _wait(self, ends: dict[int, int], durability: str) -> None:
+        if durability == "memory":
+            return
+        for partition in ends:
+            self._logs[partition].flush()
+        if durability == "remote":
+            wanted = {TopicPartition(self.name, p): end for p, end in ends.items()}
+            self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
+
+
+def _new_record(given: AppendRecord, index: int) -> NewRecord:
+    if isinstance(given, NewRecord):
+        return given
+    if isinstance(given, bytes):
+        return NewRecord(given)
+    if isinstance(given, tuple) and len(given) == 2:
+        return NewRecord(given[0], given[1])
+    raise InvalidRecordError(
+        f"record {index} is a {type(given).__name__}",
+        index=index,
+        hint="append_many takes NewRecord(value, key, timestamp, headers), (value, key) or bytes",
+    )
+
+
+def _choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is unknown", hint=f"one of {', '.join(allowed)}")
