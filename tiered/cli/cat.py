@@ -1,0 +1,142 @@
+"""``tiered cat TOPIC``: records of both tiers to standard output, then the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import click
+
+from tiered.cli.application import Application, Command, pass_application, split_topic
+from tiered.cli.doors import chosen_partitions, need_topic, open_reader
+from tiered.cli.envelope import envelope_line
+from tiered.cli.record_format import compile_format, plain_line, terminal_line
+from tiered.errors import ConfigError
+from tiered.model import ConsumerRecord
+from tiered.topic import TopicReads
+
+ISOLATION = click.Choice(["read_uncommitted", "read_committed"])
+FLUSH_RECORDS = 1000
+"""Records between two looks at whether standard output is still open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: an offset (or "earliest", "latest"), a time, or ``last`` records before the end."""
+
+    offset: int | str | None = None
+    since: str | None = None
+    last: int | None = None
+
+
+@click.command("cat", cls=Command)
+@click.argument("topic", metavar="TOPIC[:P]")
+@click.option("-o", "--offset", "where", metavar="WHERE", help="beginning, end, N, -N (the last N) or s@TIME")
+@click.option("--end", "end", type=click.IntRange(min=0), metavar="OFFSET", help="stop before this offset")
+@click.option("--since", metavar="TIME", help="first time wanted: 2013-01-01, 2013-01-01T05:00:00Z, ms, -3d, now")
+@click.option("--until", metavar="TIME", help="first time not wanted any more")
+@click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="stop after N records")
+@click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
+@click.option(
+    "-f", "--format", "text_format", metavar="FORMAT", help=r"kcat's: %s value %k key %o offset %p %t %T %h \n"
+)
+@pass_application
+def command(
+    app: Application, topic: str, count: int | None, isolation: str, text_format: str | None, **at: object
+) -> int:
+    r"""Print records: what is on S3 first, then what is on this disk.
+
+    \b
+    Examples:
+      tiered cat flights --log-dir data
+      tiered cat flights:0 --remote s3://acme-logs/prod -o -10
+      tiered cat flights --remote s3://acme-logs/prod --since 2013-01-01 --until 2013-01-08 --json
+      tiered cat flights --log-dir data -f '%p/%o %k: %s\n'
+    """
+    name, partition = split_topic(topic)
+    where, end, since, until = (at[key] for key in ("where", "end", "since", "until"))
+    start = parse_start(_text(where), _text(since))
+    if end is not None and until is not None:
+        raise ConfigError("--end (an offset) and --until (a time) exclude each other", hint="give one of them")
+    render = renderer(app, text_format)
+    app.out.begin("cat", topic=name, records=0, complete=False)
+    with open_reader(app) as reader:
+        topics = reader.topics()
+        need_topic(name, topics)
+        partitions = chosen_partitions(name, topics[name].partitions, partition)
+        source = reader.topic(name)
+        if len(partitions) > 1 and (isinstance(start.offset, int) or end is not None):
+            raise ConfigError(
+                f"offsets differ by partition, and {name} has {len(partitions)}", hint=f"name one: {name}:0"
+            )
+        stop = end if isinstance(end, int) else None
+        records = _records(source, partitions, start, end=stop, until=_text(until), isolation=isolation)
+        printed = print_records(app, records if count is None else islice(records, count), render)
+    app.out.summary(0, records=printed, complete=True)
+    app.out.detail(f"{printed:,} records")
+    return 0
+
+
+def parse_start(where: str | None, since: str | None) -> Start:
+    """``-o`` and ``--since`` as one thing. Raises ``ConfigError``."""
+    if where is None:
+        return Start(since=since)
+    if since is not None:
+        raise ConfigError("-o and --since exclude each other", hint="give one of them")
+    if where.startswith("s@"):
+        return Start(since=where[2:])
+    words = {"beginning": "earliest", "earliest": "earliest", "end": "latest", "latest": "latest"}
+    if where in words:
+        return Start(offset=words[where])
+    digits = where.removeprefix("-")
+    if digits.isascii() and digits.isdigit() and len(digits) <= 19:
+        number = int(where)
+        return Start(last=-number) if where.startswith("-") else Start(offset=number)
+    raise ConfigError(
+        f"-o {where!r} is no place in a log", hint="beginning, end, an offset, -N for the last N, or s@TIME"
+    )
+
+
+def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRecord], bytes]:
+    """How a record becomes bytes: the envelope, the format that was given, or the value and a line end."""
+    if app.out.json_mode:
+        if text_format is not None:
+            raise ConfigError("-f and --json exclude each other", hint="give one of them")
+        return envelope_line
+    if text_format is not None:
+        return compile_format(text_format)
+    return terminal_line if app.out.is_terminal else plain_line
+
+
+def print_records(
+    app: Application, records: Iterator[ConsumerRecord], render: Callable[[ConsumerRecord], bytes]
+) -> int:
+    """Prints all of ``records``; gives their number."""
+    printed = 0
+    for record in records:
+        app.out.data(render(record))
+        printed += 1
+        if printed % FLUSH_RECORDS == 0:
+            app.out.flush()
+            app.out.summary_fields["records"] = printed
+    app.out.summary_fields["records"] = printed
+    return printed
+
+
+def last_offset(source: TopicReads, partition: int, last: int) -> int:
+    """The offset ``last`` offsets before the end, but not before the beginning."""
+    stream = source.stream(partition)
+    return max(stream.earliest(), stream.latest() - last)
+
+
+def _records(
+    source: TopicReads, partitions: list[int], start: Start, *, end: int | None, until: str | None, isolation: str
+) -> Iterator[ConsumerRecord]:
+    for partition in partitions:
+        offset = start.offset if start.last is None else last_offset(source, partition, start.last)
+        yield from source.read(partition, start=offset, end=end, since=start.since, until=until, isolation=isolation)
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

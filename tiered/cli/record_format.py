@@ -1,0 +1,95 @@
+r"""``-f FORMAT``: kcat's little language for printing records.
+
+::
+
+    %s value    %S its length (-1: null)     %t topic      %T timestamp in ms
+    %k key      %K its length (-1: null)     %p partition  %h headers as a=b,c=d
+    %o offset   %R length of the value as four bytes, big-endian (-1: null)
+    %% a percent sign     \n \r \t \\ \0 \xHH as in C
+
+Values are written as they are; only the default format escapes control characters, and only on a terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable
+
+from tiered.errors import ConfigError
+from tiered.model import ConsumerRecord
+
+MAX_FORMAT_CHARS = 4096
+"""Longest format."""
+
+Part = bytes | Callable[[ConsumerRecord], bytes]
+
+_TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
+
+
+def _length(content: bytes | None) -> int:
+    return -1 if content is None else len(content)
+
+
+def _headers(record: ConsumerRecord) -> bytes:
+    return b",".join(
+        name.encode("utf-8", "backslashreplace") + b"=" + (content or b"") for name, content in record.headers
+    )
+
+
+_FIELDS: dict[str, Callable[[ConsumerRecord], bytes]] = {
+    "s": lambda record: record.value or b"",
+    "k": lambda record: record.key or b"",
+    "S": lambda record: b"%d" % _length(record.value),
+    "K": lambda record: b"%d" % _length(record.key),
+    "R": lambda record: struct.pack(">i", _length(record.value)),
+    "t": lambda record: record.topic.encode(),
+    "p": lambda record: b"%d" % record.partition,
+    "o": lambda record: b"%d" % record.offset,
+    "T": lambda record: b"%d" % record.timestamp,
+    "h": _headers,
+}
+
+
+def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
+    """A function that prints a record by ``text``. Raises ``ConfigError`` for an unknown field or escape."""
+    if len(text) > MAX_FORMAT_CHARS:
+        raise ConfigError(f"the format has {len(text)} characters, more than {MAX_FORMAT_CHARS}")
+    parts = [_part(match) for match in _TOKEN.finditer(text)]
+
+    def render(record: ConsumerRecord) -> bytes:
+        return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+
+    return render
+
+
+def _part(match: re.Match[str]) -> Part:
+    field, code, escape, plain, stray = match.groups()
+    if plain is not None:
+        return plain.encode("utf-8", "surrogateescape")
+    if code is not None:
+        return bytes.fromhex(code)
+    if field == "%":
+        return b"%"
+    if field is not None and field in _FIELDS:
+        return _FIELDS[field]
+    if escape is not None and escape in _ESCAPES:
+        return _ESCAPES[escape]
+    shown = f"%{field}" if field is not None else f"\\{escape}" if escape is not None else stray
+    raise ConfigError(
+        f"the format holds {shown!r}, which means nothing",
+        hint="fields: %" + " %".join([*_FIELDS, "%"]) + r"; escapes: \n \r \t \\ \0 \xHH",
+    )
+
+
+def terminal_line(record: ConsumerRecord) -> bytes:
+    """The value with everything escaped that could drive a terminal, and a line end."""
+    text = (record.value or b"").decode("utf-8", "backslashreplace")
+    safe = "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)
+    return safe.encode("utf-8", "backslashreplace") + b"\n"
+
+
+def plain_line(record: ConsumerRecord) -> bytes:
+    """The value as it is, and a line end."""
+    return (record.value or b"") + b"\n"

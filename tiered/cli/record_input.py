@@ -1,0 +1,217 @@
+"""Records from a byte stream: lines, JSON documents a line, or CSV. One error names the line that is wrong.
+
+``lines``: a line is a value; with ``-K DELIM`` the part before the delimiter is the key. ``json``: a line is a JSON
+document and becomes the value byte for byte. ``csv``: the first row names the columns, every other row becomes a
+JSON object of texts. ``key_field`` and ``timestamp_field`` name the column or member that becomes the record's key
+or timestamp; the value keeps it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tiered.errors import ConfigError, InvalidRecordError, TieredError
+from tiered.model import NO_TIMESTAMP, NewRecord
+from tiered.times import parse_time
+
+MAX_LINE_BYTES = 64 * 1024 * 1024
+"""Longest line that is collected before it is refused; the topic's ``max.message.bytes`` is usually far below."""
+
+READ_BYTES = 256 * 1024
+"""Bytes asked of the stream at once; it may give fewer, so that a slow stream is not held back."""
+
+
+class ByteStream(Protocol):
+    """What standard input is."""
+
+    def read1(self, size: int, /) -> bytes:
+        """At least one byte, unless the stream has ended; never waits for more than there is."""
+
+
+class LineSource:
+    """Lines of a stream, without their ends. Not thread-safe."""
+
+    def __init__(self, stream: ByteStream, *, end: bytes = b"\n") -> None:
+        self._stream = stream
+        self._end = end
+        self._lines: list[bytes] = []
+        self._next = 0
+        self.number = 0
+
+    @property
+    def drained(self) -> bool:
+        """Whether the next line has to be waited for: the moment to append what was collected."""
+        return self._next >= len(self._lines)
+
+    def __iter__(self) -> Iterator[bytes]:
+        tail: list[bytes] = []
+        tail_bytes = 0
+        while chunk := self._stream.read1(READ_BYTES):
+            head, found, rest = chunk.partition(self._end)
+            tail.append(head)
+            tail_bytes += len(head)
+            if tail_bytes > MAX_LINE_BYTES:
+                raise InvalidRecordError(
+                    f"line {self.number + 1} of the input is longer than {MAX_LINE_BYTES} bytes",
+                    hint="is this text? -0 splits at NUL bytes instead of line ends",
+                )
+            if not found:
+                continue
+            self._lines = [b"".join(tail), *rest.split(self._end)]
+            tail = [self._lines.pop()]
+            tail_bytes = len(tail[0])
+            yield from self._give()
+        last = b"".join(tail)
+        if last:
+            self._lines = [last]
+            yield from self._give()
+
+    def _give(self) -> Iterator[bytes]:
+        self._next = 0
+        while self._next < len(self._lines):
+            line = self._lines[self._next]
+            self._next += 1
+            self.number += 1
+            yield line
+        self._lines = []
+        self._next = 0
+
+
+@dataclass(frozen=True, slots=True)
+class InputShape:
+    """How the input is to be read. ``delimiter`` splits key from value in lines."""
+
+    format: str = "lines"
+    delimiter: bytes | None = None
+    key_field: str | None = None
+    timestamp_field: str | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    null_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if self.format == "lines" and (self.key_field or self.timestamp_field):
+            raise ConfigError(
+                "--key-field and --timestamp-field need fields",
+                hint="add --format json or csv, or use -K DELIM for lines",
+            )
+        if self.format != "lines" and self.delimiter is not None:
+            raise ConfigError(f"-K belongs to lines, not to {self.format}", hint="use --key-field NAME")
+        if self.delimiter == b"":
+            raise ConfigError("-K needs a delimiter of at least one character", hint="for example -K ':' or -K '\\t'")
+
+
+def read_records(source: LineSource, shape: InputShape, *, now_ms: int) -> Iterator[NewRecord]:
+    """The records of ``source``. Raises ``InvalidRecordError`` that names the line; those before it were yielded."""
+    reader = {"lines": _lines, "json": _documents, "csv": _rows}[shape.format]
+    return reader(source, shape, now_ms)
+
+
+def _lines(source: LineSource, shape: InputShape, _now_ms: int) -> Iterator[NewRecord]:
+    headers = list(shape.headers)
+    for line in source:
+        key: bytes | None = None
+        value = line
+        if shape.delimiter is not None:
+            key, found, value = line.partition(shape.delimiter)
+            if not found:
+                shown = shape.delimiter.decode("utf-8", "backslashreplace")
+                raise _wrong(source, f"has no key delimiter {shown!r}", "every line needs one, or leave -K out")
+        empty = shape.null_empty
+        yield NewRecord(
+            None if empty and not value else value, None if empty and key == b"" else key, NO_TIMESTAMP, headers
+        )
+
+
+def _documents(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRecord]:
+    for line in source:
+        text = line.strip()
+        if not text:
+            continue
+        try:
+            document = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as cause:
+            raise _wrong(source, f"is not JSON: {cause}", "one JSON document a line") from None
+        yield _with_fields(text, document, source, shape, now_ms)
+
+
+def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRecord]:
+    rows = csv.reader(_text_lines(source), strict=True)
+    names: list[str] | None = None
+    while True:
+        try:
+            row = next(rows, None)
+        except csv.Error as cause:
+            raise _wrong(source, f"is not CSV: {cause}", "quote fields that hold quotes or commas") from None
+        if row is None:
+            return
+        if not row:
+            continue
+        if names is None:
+            names = _column_names(source, row, shape)
+            continue
+        if len(row) != len(names):
+            raise _wrong(source, f"has {len(row)} columns where the header has {len(names)}", "correct the row")
+        document = dict(zip(names, row, strict=True))
+        value = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+        yield _with_fields(value, document, source, shape, now_ms)
+
+
+def _column_names(source: LineSource, row: list[str], shape: InputShape) -> list[str]:
+    names = [row[0].removeprefix("\ufeff"), *row[1:]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise _wrong(source, f"names the column {twice[0]!r} twice", "each column needs a name of its own")
+    for field in (shape.key_field, shape.timestamp_field):
+        if field is not None and field not in names:
+            raise _wrong(source, f"has no column {field!r}", "columns: " + ", ".join(names))
+    return names
+
+
+def _text_lines(source: LineSource) -> Iterator[str]:
+    for line in source:
+        try:
+            yield line.decode("utf-8") + "\n"
+        except UnicodeDecodeError as cause:
+            raise _wrong(source, f"is not UTF-8 at byte {cause.start}", "convert it, for example with iconv") from None
+
+
+def _with_fields(value: bytes, document: Any, source: LineSource, shape: InputShape, now_ms: int) -> NewRecord:
+    key: bytes | None = None
+    timestamp = NO_TIMESTAMP
+    if shape.key_field is not None:
+        content = _member(document, shape.key_field, source)
+        key = None if content is None or (shape.null_empty and content == "") else _key_bytes(content)
+    if shape.timestamp_field is not None:
+        content = _member(document, shape.timestamp_field, source)
+        try:
+            timestamp = parse_time(content, now_ms=now_ms)
+        except TieredError as cause:
+            raise _wrong(source, f"has a bad {shape.timestamp_field!r}: {cause.message}", cause.hint) from None
+    return NewRecord(value, key, timestamp, list(shape.headers))
+
+
+def _member(document: Any, name: str, source: LineSource) -> Any:
+    if not isinstance(document, dict):
+        raise _wrong(source, f"is no JSON object, so it has no member {name!r}", "leave the field option out")
+    if name not in document:
+        shown = ", ".join(list(document)[:20])
+        raise _wrong(source, f"has no member {name!r}", f"it has {shown}" if shown else "it has none")
+    return document[name]
+
+
+def _key_bytes(content: Any) -> bytes:
+    if isinstance(content, str):
+        return content.encode("utf-8", "surrogatepass")
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is no JSON number")
+
+
+def _wrong(source: LineSource, what: str, hint: str) -> InvalidRecordError:
+    return InvalidRecordError(f"line {source.number} of the input {what}", index=source.number - 1, hint=hint)

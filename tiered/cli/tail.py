@@ -1,0 +1,96 @@
+"""``tiered tail TOPIC``: the last records, and with ``-f`` every record that comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import click
+
+from tiered.cli.application import Application, Command, pass_application, split_topic
+from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
+from tiered.cli.doors import chosen_partitions, need_topic, open_reader
+from tiered.model import ConsumerRecord
+from tiered.topic import TopicReads
+
+LAST_RECORDS = 10
+"""Records printed of each partition before it follows."""
+
+POLL_SECONDS = 0.5
+"""Between two looks for new records; a look at a remote tier is one conditional GET a partition."""
+
+
+@click.command("tail", cls=Command)
+@click.argument("topic", metavar="TOPIC[:P]")
+@click.option(
+    "-n", "--last", type=click.IntRange(min=0), default=LAST_RECORDS, show_default=True, help="of each partition"
+)
+@click.option("-f", "--follow", is_flag=True, help="go on with new records until Ctrl-C")
+@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="stop after N records")
+@click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
+@click.option("--format", "text_format", metavar="FORMAT", help="as cat -f")
+@click.option("--interval", type=click.FloatRange(min=0.05), default=POLL_SECONDS, show_default=True, help="seconds")
+@pass_application
+def command(
+    app: Application,
+    *,
+    topic: str,
+    last: int,
+    follow: bool,
+    count: int | None,
+    isolation: str,
+    text_format: str | None,
+    interval: float,
+) -> int:
+    r"""Print the last records of a topic.
+
+    \b
+    Examples:
+      tiered tail flights --log-dir data
+      tiered tail -f flights:0 --log-dir data --json
+    """
+    name, partition = split_topic(topic)
+    render = renderer(app, text_format)
+    app.out.begin("tail", topic=name, records=0)
+    with open_reader(app) as reader:
+        topics = reader.topics()
+        need_topic(name, topics)
+        source = reader.topic(name)
+        next_offsets = {
+            chosen: last_offset(source, chosen, last)
+            for chosen in chosen_partitions(name, topics[name].partitions, partition)
+        }
+        printed = 0
+        while True:
+            left = None if count is None else count - printed
+            printed += _round(app, source, next_offsets, isolation=isolation, render=render, limit=left)
+            app.out.summary_fields["records"] = printed
+            if not follow or printed == count:
+                break
+            app.clock.sleep(interval)
+    app.out.summary(0, records=printed)
+    return 0
+
+
+def _round(
+    app: Application,
+    source: TopicReads,
+    next_offsets: dict[int, int],
+    *,
+    isolation: str,
+    render: Callable[[ConsumerRecord], bytes],
+    limit: int | None,
+) -> int:
+    """Prints what there is now and moves ``next_offsets`` on."""
+    records = _new_records(source, next_offsets, isolation)
+    printed = print_records(app, records if limit is None else islice(records, limit), render)
+    app.out.flush()
+    return printed
+
+
+def _new_records(source: TopicReads, next_offsets: dict[int, int], isolation: str) -> Iterator[ConsumerRecord]:
+    for partition, start in list(next_offsets.items()):
+        # "jump": a follower that retention has overtaken goes on at the new beginning.
+        for record in source.read(partition, start=start, isolation=isolation, on_trimmed="jump"):
+            next_offsets[partition] = record.offset + 1
+            yield record

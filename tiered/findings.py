@@ -1,0 +1,76 @@
+"""What a check says: frozen values with a severity, a stable code, and the place."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import Any
+
+MAX_SAME_FINDINGS = 20
+"""Findings of one kind about one thing; a file of noise would otherwise fill the report."""
+
+
+class Severity(enum.StrEnum):
+    """``error``: data is damaged or missing. ``warning``: worth a look, no data is lost. ``info``: nothing is wrong."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was seen. ``code`` is a stable word; ``position`` bytes and ``offset`` are -1 where unknown."""
+
+    severity: Severity
+    code: str
+    message: str
+    where: str
+    topic: str = ""
+    partition: int = -1
+    position: int = -1
+    offset: int = -1
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields, for ``--json``."""
+        return {
+            "severity": self.severity.value,
+            "code": self.code,
+            "message": self.message,
+            "where": self.where,
+            "topic": self.topic or None,
+            "partition": self.partition if self.partition >= 0 else None,
+            "position": self.position if self.position >= 0 else None,
+            "offset": self.offset if self.offset >= 0 else None,
+        }
+
+    def __str__(self) -> str:
+        place = f" at byte {self.position}" if self.position >= 0 else ""
+        return f"{self.severity.value}: {self.where}{place}: {self.message}"
+
+
+class Findings:
+    """Collects findings about one thing, a limited number of each kind."""
+
+    def __init__(self, where: str, *, limit: int = MAX_SAME_FINDINGS) -> None:
+        self.where = where
+        self.items: list[Finding] = []
+        self._limit = limit
+        self._counts: dict[str, int] = {}
+
+    def add(self, severity: Severity, code: str, message: str, *, position: int = -1, offset: int = -1) -> None:
+        """One more, unless there are enough of this kind."""
+        count = self._counts.get(code, 0)
+        self._counts[code] = count + 1
+        if count < self._limit:
+            self.items.append(Finding(severity, code, message, self.where, position=position, offset=offset))
+        elif count == self._limit:
+            self.items.append(Finding(severity, code, "more of the same kind are not listed", self.where))
+
+    def error(self, code: str, message: str, *, position: int = -1, offset: int = -1) -> None:
+        """Damage."""
+        self.add(Severity.ERROR, code, message, position=position, offset=offset)
+
+    def about(self, topic: str, partition: int) -> list[Finding]:
+        """All of them, with topic and partition filled in."""
+        return [replace(item, topic=topic, partition=partition) for item in self.items]

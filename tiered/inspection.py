@@ -1,0 +1,341 @@
+"""One segment looked at from the first byte to the last: batches, CRCs, offsets, and indexes that agree with them.
+
+Reads a :class:`~tiered.model.ByteSource`, so that a file of this disk and an object of the bucket are judged by the
+same code. Changes nothing. What is wrong comes back as findings, never as an exception; only a source that cannot be
+read raises.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tiered.errors import CorruptionError
+from tiered.findings import Findings, Severity
+from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
+from tiered.format.crc import crc32c
+from tiered.format.offset_index import OffsetIndex
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.time_index import TimeIndex
+from tiered.format.txn_index import decode_txns
+from tiered.model import ByteSource, EpochEntry, SealedIndexes, SegmentDescriptor
+
+WINDOW_BYTES = 1024 * 1024
+"""Bytes read at once; a larger batch gets a buffer of its own."""
+
+MAX_BATCH_BYTES = 512 * 1024 * 1024
+"""A declared batch larger than this is taken for damage: nobody writes one."""
+
+_PREFIX = struct.Struct(">qiib")
+_MIN_LENGTH = 14
+_LOG_OVERHEAD_BYTES = 12
+
+
+@dataclass(slots=True)
+class LogScan:
+    """What the batches of one ``.log`` add up to. ``end_offset`` exclusive; ``valid_bytes`` up to the last whole batch.
+
+    ``crc32c`` is that of the whole file, torn tail included. ``min_timestamp`` is known only after decoding.
+    """
+
+    base_offset: int
+    size_bytes: int
+    valid_bytes: int = 0
+    crc32c: int = 0
+    batches: int = 0
+    records: int = 0
+    first_offset: int = -1
+    end_offset: int = -1
+    min_timestamp: int = -1
+    max_timestamp: int = -1
+    leader_epoch: int = -1
+    gaps: int = 0
+    leader_epochs: list[EpochEntry] = field(default_factory=list)
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether bytes follow the last whole batch."""
+        return self.valid_bytes < self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """How strict to be. ``growing``: the segment may still be written, so a torn tail and padding are normal.
+
+    ``contiguous``: offsets have no holes (never compacted). ``decode``: look into every record too.
+    """
+
+    growing: bool = False
+    contiguous: bool = False
+    decode: bool = False
+
+
+def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
+    """Position and bytes of each whole batch, by declared length; stops quietly at a partial tail.
+
+    Raises ``CorruptionError`` with the position where no batch can begin.
+    """
+    position = 0
+    while source.size - position > _PREFIX.size:
+        view = memoryview(source.read_at(position, min(WINDOW_BYTES, source.size - position)))
+        at = 0
+        while len(view) - at > _PREFIX.size:
+            size_bytes = _declared_size(view, at, position + at)
+            if at + size_bytes > len(view):
+                break
+            yield position + at, view[at : at + size_bytes]
+            at += size_bytes
+        if at == 0:
+            at = _declared_size(view, 0, position)
+            if at > source.size - position:
+                return
+            yield position, memoryview(source.read_at(position, at))
+        position += at
+
+
+def inspect_log(
+    source: ByteSource,
+    base_offset: int,
+    findings: Findings,
+    expectations: Expectations = Expectations(),
+    *,
+    indexes: SealedIndexes | None = None,
+) -> LogScan:
+    """Walks the whole ``.log`` and says what it found; ``indexes`` are compared with it on the way."""
+    scan = LogScan(base_offset, source.size)
+    offset_check = _OffsetIndexCheck(indexes, base_offset, findings, expectations) if indexes is not None else None
+    time_check = _TimeIndexCheck(indexes, base_offset, findings, expectations) if indexes is not None else None
+    damage: CorruptionError | None = None
+    try:
+        for position, data in batches(source):
+            header, intact = _verified(position, data, findings)
+            _follow(scan, header, position, findings, expectations)
+            if expectations.decode and intact:
+                _decode(scan, header, data, position, findings)
+            if offset_check is not None and time_check is not None:
+                offset_check.batch(position, header)
+                time_check.batch(header)
+            scan.valid_bytes = position + len(data)
+            scan.crc32c = crc32c(data, scan.crc32c)
+    except CorruptionError as cause:
+        damage = cause
+    _tail(scan, source, damage, findings, expectations)
+    if offset_check is not None and time_check is not None:
+        offset_check.end(scan)
+        time_check.end(scan)
+    if indexes is not None:
+        inspect_other_indexes(indexes, base_offset, findings)
+    return scan
+
+
+def inspect_other_indexes(indexes: SealedIndexes, base_offset: int, findings: Findings) -> None:
+    """Transaction index and producer snapshot: versions, order, CRC."""
+    try:
+        decode_txns(indexes.txn_index, base_offset)
+    except CorruptionError as damage:
+        findings.error("txn_index", damage.message, position=damage.position, offset=damage.offset)
+    if indexes.producer_snapshot:
+        try:
+            decode_snapshot(indexes.producer_snapshot)
+        except CorruptionError as damage:
+            # Kafka deletes a bad snapshot and replays from an older one: nothing is lost.
+            findings.add(Severity.WARNING, "producer_snapshot", damage.message, position=damage.position)
+    for before, after in zip(indexes.leader_epochs, indexes.leader_epochs[1:], strict=False):
+        if after.epoch <= before.epoch or after.start_offset <= before.start_offset:
+            findings.error(
+                "leader_epochs", f"leader epoch {after.epoch} at {after.start_offset} does not follow {before}"
+            )
+
+
+def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: Findings) -> None:
+    """The sizes, ranges and checksum that were noted at the seal, against what was read (with ``decode``)."""
+    pairs = (
+        ("size", scan.size_bytes, descriptor.size_bytes),
+        ("CRC32C", scan.crc32c, descriptor.crc32c),
+        ("records", scan.records, descriptor.records),
+        ("largest timestamp", scan.max_timestamp, descriptor.max_timestamp),
+        ("smallest timestamp", scan.min_timestamp, descriptor.min_timestamp),
+        ("leader epoch", scan.leader_epoch, descriptor.leader_epoch),
+    )
+    for what, seen, noted in pairs:
+        if seen != noted:
+            findings.error("descriptor", f"the {what} is {seen}, noted at the seal is {noted}", offset=scan.base_offset)
+    if scan.end_offset > descriptor.end_offset:
+        findings.error("descriptor", f"records reach {scan.end_offset}, the noted end is {descriptor.end_offset}")
+
+
+class _OffsetIndexCheck:
+    """Every entry points at the start of a batch, and nothing at or above its offset lies before that batch."""
+
+    def __init__(self, indexes: SealedIndexes, base: int, findings: Findings, expectations: Expectations) -> None:
+        self._findings = findings
+        self._entries: list[tuple[int, int]] = []
+        self._next = 0
+        self._before = base - 1
+        try:
+            index = OffsetIndex.from_bytes(indexes.offset_index, base, drop_padding=expectations.growing)
+        except CorruptionError as damage:
+            findings.error("offset_index", damage.message, position=damage.position)
+            return
+        self._entries = index.entries
+        if not index.is_sane():
+            findings.error("offset_index", "offsets or positions of the offset index do not rise")
+            self._entries = []
+
+    def batch(self, position: int, header: BatchHeader) -> None:
+        """The next batch of the log."""
+        while self._next < len(self._entries) and self._entries[self._next][1] <= position:
+            offset, at = self._entries[self._next]
+            self._next += 1
+            if at != position:
+                self._findings.error(
+                    "offset_index", f"the entry of offset {offset} points at byte {at}, no batch", offset=offset
+                )
+            elif self._before >= offset or header.base_offset > offset:
+                self._findings.error(
+                    "offset_index",
+                    f"the entry of offset {offset} points at byte {at}, where {header.base_offset} begins",
+                    offset=offset,
+                )
+        self._before = header.last_offset
+
+    def end(self, scan: LogScan) -> None:
+        """Entries beyond the end of the log."""
+        for offset, at in self._entries[self._next :]:
+            self._findings.error(
+                "offset_index", f"the entry of offset {offset} points at byte {at} of {scan.valid_bytes}", offset=offset
+            )
+
+
+class _TimeIndexCheck:
+    """Every entry tells the largest timestamp of all records up to its offset."""
+
+    def __init__(self, indexes: SealedIndexes, base: int, findings: Findings, expectations: Expectations) -> None:
+        self._findings = findings
+        self._entries: list[tuple[int, int]] = []
+        self._next = 0
+        self._largest = -1
+        try:
+            index = TimeIndex.from_bytes(indexes.time_index, base, drop_padding=expectations.growing)
+        except CorruptionError as damage:
+            findings.error("time_index", damage.message, position=damage.position)
+            return
+        self._entries = index.entries
+        if not index.is_sane():
+            findings.error("time_index", "timestamps or offsets of the time index do not rise")
+            self._entries = []
+
+    def batch(self, header: BatchHeader) -> None:
+        """The next batch of the log."""
+        self._largest = max(self._largest, header.max_timestamp)
+        while self._next < len(self._entries) and self._entries[self._next][1] <= header.last_offset:
+            timestamp, offset = self._entries[self._next]
+            self._next += 1
+            if timestamp < self._largest:
+                self._findings.error(
+                    "time_index",
+                    f"records up to offset {offset} reach {self._largest}, the entry says {timestamp}",
+                    offset=offset,
+                )
+            elif timestamp > self._largest:
+                # A lookup then starts later than it could have, but never behind a record that it wants.
+                message = f"records up to offset {offset} reach only {self._largest}, the entry says {timestamp}"
+                self._findings.add(Severity.WARNING, "time_index", message, offset=offset)
+
+    def end(self, scan: LogScan) -> None:
+        """Entries beyond the end of the log."""
+        for timestamp, offset in self._entries[self._next :]:
+            self._findings.error(
+                "time_index",
+                f"the entry of {timestamp} names offset {offset}, the log ends at {scan.end_offset}",
+                offset=offset,
+            )
+
+
+def _declared_size(view: memoryview, at: int, position: int) -> int:
+    base, length, _, magic = _PREFIX.unpack_from(view, at)
+    if length < _MIN_LENGTH or base < 0 or not 0 <= magic <= 2 or length > MAX_BATCH_BYTES:
+        raise CorruptionError(
+            f"no batch begins here (offset {base}, length {length}, magic {magic})", position=position, offset=base
+        )
+    return _LOG_OVERHEAD_BYTES + int(length)
+
+
+def _verified(position: int, data: memoryview, findings: Findings) -> tuple[BatchHeader, bool]:
+    """The header, and whether the CRC holds. Raises ``CorruptionError`` if not even the header can be read."""
+    try:
+        return verify_batch(data), True
+    except CorruptionError as damage:
+        findings.error("log_crc", damage.message, position=position, offset=_PREFIX.unpack_from(data)[0])
+    try:
+        return read_header(data), False
+    except CorruptionError as damage:
+        raise CorruptionError(damage.message, position=position, offset=damage.offset) from None
+
+
+def _follow(scan: LogScan, header: BatchHeader, position: int, findings: Findings, expectations: Expectations) -> None:
+    expected = scan.base_offset if scan.end_offset < 0 else scan.end_offset
+    if header.base_offset < expected:
+        findings.error(
+            "log_order",
+            f"a batch begins at offset {header.base_offset}, below {expected}",
+            position=position,
+            offset=header.base_offset,
+        )
+    elif header.base_offset > expected:
+        scan.gaps += 1
+        if expectations.contiguous:
+            findings.error(
+                "log_gap", f"offsets {expected} to {header.base_offset} are missing", position=position, offset=expected
+            )
+    scan.batches += 1
+    scan.records += max(header.records_count, 0)
+    if scan.first_offset < 0:
+        scan.first_offset = header.base_offset
+    scan.end_offset = max(scan.end_offset, header.next_offset)
+    scan.max_timestamp = max(scan.max_timestamp, header.max_timestamp)
+    if header.leader_epoch > scan.leader_epoch:
+        scan.leader_epochs.append(EpochEntry(header.leader_epoch, header.base_offset))
+    elif header.leader_epoch < scan.leader_epoch:
+        findings.error(
+            "leader_epoch",
+            f"the leader epoch falls from {scan.leader_epoch} to {header.leader_epoch}",
+            position=position,
+        )
+    scan.leader_epoch = header.leader_epoch
+
+
+def _decode(scan: LogScan, header: BatchHeader, data: memoryview, position: int, findings: Findings) -> None:
+    try:
+        for record in decode_records(data):
+            if record.timestamp >= 0 and (scan.min_timestamp < 0 or record.timestamp < scan.min_timestamp):
+                scan.min_timestamp = record.timestamp
+            if not header.base_offset <= record.offset <= header.last_offset:
+                findings.error("record", f"a record has offset {record.offset} outside its batch", position=position)
+    except CorruptionError as damage:
+        findings.error("record", damage.message, position=position, offset=header.base_offset)
+
+
+def _tail(
+    scan: LogScan, source: ByteSource, damage: CorruptionError | None, findings: Findings, expectations: Expectations
+) -> None:
+    """Judges what follows the last whole batch: nothing, a torn write, zeros that a crash left, or damage."""
+    position = scan.valid_bytes
+    torn_bytes = scan.size_bytes - position
+    only_zeros = True
+    while position < scan.size_bytes:
+        piece = source.read_at(position, min(WINDOW_BYTES, scan.size_bytes - position))
+        only_zeros = only_zeros and not any(piece)
+        scan.crc32c = crc32c(piece, scan.crc32c)
+        position += len(piece)
+    if scan.end_offset < 0:
+        scan.end_offset = scan.base_offset
+    if not torn_bytes:
+        return
+    if damage is not None and not only_zeros:
+        findings.error("log_structure", damage.message, position=damage.position, offset=damage.offset)
+        return
+    severity = Severity.INFO if expectations.growing else Severity.ERROR
+    what = "zero bytes follow" if only_zeros else "bytes of an unfinished batch follow"
+    findings.add(severity, "log_torn", f"{torn_bytes} {what} the last whole batch", position=scan.valid_bytes)
