@@ -1,0 +1,1 @@
+"""Bytes that a real Kafka broker wrote, and what it says about them."""
