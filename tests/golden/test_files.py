@@ -174,9 +174,7 @@ def test_txn_indexes_round_trip_and_hide_aborted_records(kafka_fixtures: Path) -
     for partition in ("txn-0", "txn-1", "compact-txn-0"):
         directory = partition_dir(kafka_fixtures, partition)
         txns = [t for p in sorted(directory.glob("*.txnindex")) for t in decode_txns(p.read_bytes())]
-        lso = json.loads(json.dumps(manifest(kafka_fixtures)["roots"][MAIN]["partitions"][partition]["expected"]))[
-            "lso"
-        ]
+        lso = partition_facts(kafka_fixtures, partition)["expected"]["lso"]
         aborted, _ = collect(txns, 0, lso)
         committed = []
         for log in sorted(directory.glob("*.log")):
