@@ -1,0 +1,71 @@
+mock_provider "aws" {
+  mock_resource "aws_iam_policy" {
+    defaults = { arn = "arn:aws:iam::123456789012:policy/mock" }
+  }
+}
+
+variables {
+  bucket_arn = "arn:aws:s3:::unit-test-log"
+  prefix     = "logs/"
+}
+
+run "least_privilege" {
+  command = apply
+
+  assert {
+    condition     = alltrue([for s in jsondecode(output.policies.writer).Statement : s.Sid == "Probe" || !contains(s.Action, "s3:DeleteObject")])
+    error_message = "a writer deletes nothing but probes"
+  }
+  assert {
+    condition     = alltrue([for s in jsondecode(output.policies.reader).Statement : alltrue([for a in s.Action : contains(["s3:GetObject", "s3:ListBucket"], a)])])
+    error_message = "a reader only reads"
+  }
+  assert {
+    condition     = alltrue([for json in output.policies : !strcontains(json, "*\"]") || !strcontains(json, "s3:*")])
+    error_message = "no policy allows every action"
+  }
+  assert {
+    condition     = alltrue([for json in output.policies : !strcontains(json, "DeleteObjectVersion")])
+    error_message = "nobody may delete old versions"
+  }
+  assert {
+    condition     = alltrue([for json in output.policies : length(json) < 6144])
+    error_message = "a managed policy has at most 6144 characters"
+  }
+  assert {
+    condition     = length(output.role_arns) == 0
+    error_message = "no role without somebody who may assume it"
+  }
+}
+
+run "roles_for_the_trusted" {
+  command = apply
+
+  variables {
+    trusted     = { writer = ["arn:aws:iam::123456789012:root"] }
+    kms_key_arn = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+  }
+
+  assert {
+    condition     = keys(output.role_arns) == ["writer"]
+    error_message = "exactly the role that was asked for"
+  }
+  assert {
+    condition     = alltrue([for json in output.policies : strcontains(json, "kms:Decrypt")])
+    error_message = "everybody who reads needs the key"
+  }
+  assert {
+    condition     = !strcontains(output.policies.reader, "kms:GenerateDataKey")
+    error_message = "a reader encrypts nothing"
+  }
+}
+
+run "wildcard_in_prefix_is_refused" {
+  command = plan
+
+  variables {
+    prefix = "logs*/"
+  }
+
+  expect_failures = [var.prefix]
+}

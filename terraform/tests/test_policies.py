@@ -1,0 +1,155 @@
+"""Who may do what to which key: the rendered documents by an evaluator (with conditions), and enforced by a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+from policy import decision
+
+BUCKET = "tieredlog-example"
+PARTITION = "logs/a7/0123456789abcdef0123456789abcdef-12"
+KEYS = {
+    "topic": "logs/topics/orders",
+    "root": f"{PARTITION}/root",
+    "page": f"{PARTITION}/p/w00000003/00ff.page",
+    "segment": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.log",
+    "index": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.idx",
+    "staged": f"{PARTITION}/s/tquery.7/00000000000000000042-00ff.log",
+    "pin": f"{PARTITION}/pin/00ff",
+    "history": f"{PARTITION}/hist/0000000000000001",
+    "txn": "logs/txn/query/7",
+    "job": "logs/jobs/compact-1/plan",
+    "probe": "logs/probe/00ff",
+    "outside": "other/file",
+    "sibling": "logs-of-others/topics/orders",
+}
+LOG = {"topic", "root", "page", "segment", "index", "staged", "pin", "history", "txn"}
+SEGMENTS = {"segment", "index", "staged"}
+
+# The whole table: every key kind that is not named here is refused.
+ALLOWED: dict[tuple[str, str], set[str]] = {
+    ("reader", "s3:GetObject"): LOG | {"probe"},
+    ("reader", "s3:PutObject"): set(),
+    ("reader", "s3:DeleteObject"): set(),
+    ("writer", "s3:GetObject"): LOG | {"probe"},
+    ("writer", "s3:PutObject"): SEGMENTS | {"topic", "root", "page", "history", "txn", "probe"},
+    ("writer", "s3:AbortMultipartUpload"): SEGMENTS | {"page", "history", "txn"},
+    ("writer", "s3:PutObjectTagging"): SEGMENTS | {"page", "history", "txn"},  # a PUT with tags needs both
+    ("writer", "s3:DeleteObject"): {"probe"},
+    ("maintainer", "s3:GetObject"): LOG | {"job", "probe"},
+    ("maintainer", "s3:PutObject"): SEGMENTS | {"topic", "root", "page", "history", "pin", "job", "probe"},
+    ("maintainer", "s3:DeleteObject"): SEGMENTS | {"page", "history", "pin", "job", "probe"},
+}
+FORBIDDEN = (
+    "s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "s3:DeleteBucket",
+    "s3:PutBucketVersioning", "s3:PutObjectAcl", "s3:BypassGovernanceRetention",
+)  # fmt: skip
+
+
+def arn(key: str) -> str:
+    return f"arn:aws:s3:::{BUCKET}/{key}"
+
+
+@pytest.mark.parametrize(("role", "action"), ALLOWED)
+def test_the_documents_allow_exactly_the_table(policies: dict[str, Any], role: str, action: str) -> None:
+    allowed = {kind for kind, key in KEYS.items() if decision(policies[role], action, arn(key), {}) == "Allow"}
+    assert allowed == ALLOWED[role, action]
+
+
+@pytest.mark.parametrize("role", ["reader", "writer", "maintainer"])
+def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: str) -> None:
+    for action in FORBIDDEN:
+        for resource in (f"arn:aws:s3:::{BUCKET}", *map(arn, KEYS.values())):
+            assert decision(policies[role], action, resource, {}) == "None", (action, resource)
+
+
+@pytest.mark.parametrize(
+    ("role", "prefix", "expected"),
+    [
+        ("reader", "logs/topics/", "Allow"),
+        ("reader", "logs/topics/ord", "Allow"),
+        ("reader", "logs/", "None"),
+        ("reader", f"{PARTITION}/s/", "None"),
+        ("writer", "logs/topics/", "Allow"),
+        ("writer", f"{PARTITION}/s/", "None"),
+        ("maintainer", f"{PARTITION}/s/", "Allow"),
+        ("maintainer", f"{PARTITION}/p/w00000003/", "Allow"),
+        ("maintainer", f"{PARTITION}/pin/", "Allow"),
+        ("maintainer", "other/", "None"),
+        ("maintainer", "", "None"),
+    ],
+)
+def test_listing_is_limited_by_prefix(policies: dict[str, Any], role: str, prefix: str, expected: str) -> None:
+    bucket = f"arn:aws:s3:::{BUCKET}"
+    assert decision(policies[role], "s3:ListBucket", bucket, {"s3:prefix": prefix}) == expected
+
+
+@pytest.mark.parametrize("role", ["reader", "writer", "maintainer"])
+def test_absent_keys_are_told_from_refused_ones(policies: dict[str, Any], role: str) -> None:
+    """S3 answers 404 only to callers who may list; that check carries no prefix."""
+    assert decision(policies[role], "s3:ListBucket", f"arn:aws:s3:::{BUCKET}", {}) == "Allow"
+
+
+PLAIN = {"aws:SecureTransport": "false"}
+TLS = {"aws:SecureTransport": "true", "s3:ObjectCreationOperation": "true"}
+PART = {"aws:SecureTransport": "true", "s3:ObjectCreationOperation": "false"}
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "context", "expected"),
+    [
+        ("s3:GetObject", "segment", PLAIN, "Deny"),
+        ("s3:GetObject", "segment", TLS, "None"),
+        ("s3:PutObject", "segment", TLS, "Deny"),
+        ("s3:PutObject", "segment", {**TLS, "s3:if-none-match": "*"}, "None"),
+        ("s3:PutObject", "segment", PART, "None"),
+        ("s3:PutObject", "root", TLS, "Deny"),
+        ("s3:PutObject", "root", {**TLS, "s3:if-match": '"etag"'}, "None"),
+        ("s3:PutObject", "root", {**TLS, "s3:if-none-match": "*"}, "None"),
+        ("s3:PutObject", "topic", TLS, "Deny"),
+        ("s3:PutObject", "page", TLS, "Deny"),
+        ("s3:PutObject", "job", TLS, "None"),
+        ("s3:PutObject", "outside", TLS, "None"),
+    ],
+)
+def test_the_bucket_refuses_plain_http_and_blind_writes(
+    outputs: dict[str, Any], action: str, kind: str, context: dict[str, str], expected: str
+) -> None:
+    assert decision(json.loads(outputs["bucket_policy"]), action, arn(KEYS[kind]), context) == expected
+
+
+def refused(call: Callable[[], object]) -> bool:
+    """Whether the server answers AccessDenied; any other error is one."""
+    try:
+        call()
+    except ClientError as error:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] == 403:
+            return True
+        raise
+    return False
+
+
+@pytest.mark.parametrize("role", ["reader", "writer", "maintainer"])
+def test_the_server_enforces_the_table(client: Callable[[str], Any], role: str) -> None:
+    admin, ours = client("admin"), client(role)
+    for kind, key in KEYS.items():
+        admin.put_object(Bucket=BUCKET, Key=key, Body=b"data")
+        read = refused(lambda key=key: ours.get_object(Bucket=BUCKET, Key=key))
+        write = refused(lambda key=key: ours.put_object(Bucket=BUCKET, Key=key, Body=b"new"))
+        delete = refused(lambda key=key: ours.delete_object(Bucket=BUCKET, Key=key))
+        actual = {"s3:GetObject": not read, "s3:PutObject": not write, "s3:DeleteObject": not delete}
+        assert actual == {action: kind in ALLOWED[role, action] for action in actual}, kind
+
+
+def test_a_wrong_secret_is_refused(client: Callable[[str], Any]) -> None:
+    """The server really checks: without this, every refusal above could be luck."""
+    writer = client("writer")
+    writer._request_signer._credentials.secret_key = "wrong"
+    try:
+        assert refused(lambda: writer.get_object(Bucket=BUCKET, Key=KEYS["root"]))
+    finally:
+        assert client("admin").list_objects_v2(Bucket=BUCKET)["KeyCount"] > 0
