@@ -1,0 +1,103 @@
+"""S3 through aiobotocore, for asyncio. Requests, answers and errors: ``store.s3_requests``, ``store.s3_errors``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from typing import Any
+
+from tiered.errors import ClosedError, ConfigError, TieredError
+from tiered.store.base import Get, Outcome, StoreRequest
+from tiered.store.key_rules import check_request
+from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
+from tiered.store.s3_requests import PIECE_BYTES, S3Target, call_for, outcome_of
+
+
+class AioS3Store:
+    """An :class:`~tiered.store.base.AioStore` on S3. Belongs to the event loop of its first request.
+
+    Cancelling a request closes its connection; a cancelled conditional PUT may still land.
+    """
+
+    def __init__(self, target: S3Target) -> None:
+        self.target = target
+        self._lock = asyncio.Lock()
+        self._exits = contextlib.AsyncExitStack()
+        self._client: Any = None
+        self._sdk_errors: tuple[type[Exception], ...] = ()
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return self.target.url
+
+    def __repr__(self) -> str:
+        return f"AioS3Store({self.url!r})"
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        async with self._lock:
+            self._closed = True
+            self._client = None
+            await self._exits.aclose()
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        """One attempt; errors are mapped by ``store.s3_errors``."""
+        check_request(request)
+        client = await self._connected()
+        call = call_for(self.target, request)
+        try:
+            response = await getattr(client, call.method)(**call.parameters)
+            data = await _read_body(response) if isinstance(request, Get) else b""
+            return outcome_of(self.target, request, response, data)
+        except self._sdk_errors as error:
+            settled = translate(self.target, request, call, error)
+            if isinstance(settled, TieredError):
+                raise settled from error
+        if isinstance(settled, NeedsHead | NeedsGet):
+            return without_data(await self.execute(follow_up_of(request)))
+        return settled
+
+    async def _connected(self) -> Any:
+        async with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self.url} was closed")
+            if self._client is None:
+                self._client = await self._connect()
+            return self._client
+
+    async def _connect(self) -> Any:
+        try:
+            session = importlib.import_module("aiobotocore.session")
+            config = importlib.import_module("aiobotocore.config")
+            aiohttp = importlib.import_module("aiohttp")
+            exceptions = importlib.import_module("botocore.exceptions")
+            parsers = importlib.import_module("botocore.parsers")
+        except ImportError as error:
+            raise ConfigError("s3:// with asyncio needs aiobotocore", hint="pip install 'tieredlog[aio]'") from error
+        self._sdk_errors = (
+            exceptions.BotoCoreError,
+            exceptions.ClientError,
+            parsers.ResponseParserError,
+            aiohttp.ClientError,
+            OSError,
+        )
+        context = session.get_session().create_client(
+            "s3", config=config.AioConfig(**self.target.config_arguments()), **self.target.client_arguments()
+        )
+        try:
+            return await self._exits.enter_async_context(context)
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
+
+
+async def _read_body(response: dict[str, Any]) -> bytes:
+    if "Body" not in response:
+        return b""
+    pieces: list[bytes] = []
+    async with response["Body"] as body:
+        while piece := await body.read(PIECE_BYTES):
+            pieces.append(piece)
+    return b"".join(pieces)

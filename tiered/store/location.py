@@ -1,0 +1,368 @@
+"""Where a store is, from a URL: checked before anything is touched, opened with retries, limits and metrics.
+
+::
+
+    s3://bucket/prefix        S3, or with endpoint_url= a server that speaks it
+    file:///dir, ./dir, /dir  objects as files of a folder
+    memory://name             objects of this process
+
+Around the store itself stand, from the outside: retries, limits, metrics.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from tiered.clock import Clock, IdSource
+from tiered.errors import ConfigError
+from tiered.store.aio import ThreadedAioStore
+from tiered.store.aio_s3 import AioS3Store
+from tiered.store.base import AioStore, Store
+from tiered.store.directory import DirectoryStore
+from tiered.store.key_rules import check_key
+from tiered.store.limit import AioLimitedStore, LimitedStore, Limits
+from tiered.store.memory import MemoryStore
+from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
+from tiered.store.retry import RETRY_DEADLINE_SECONDS, AioRetryingStore, RetryingStore
+from tiered.store.s3 import S3Store
+from tiered.store.s3_requests import CONNECT_TIMEOUT_SECONDS, POOL_CONNECTIONS, READ_TIMEOUT_SECONDS, S3Target
+
+MAX_PREFIX_BYTES = 512
+"""Longest prefix in a bucket: the rest of S3's 1,024 bytes a key is for what stands below it."""
+
+SCHEMES = ("s3", "file", "memory")
+_ENDPOINT_VARIABLES = ("TIERED_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGION_VARIABLES = ("TIERED_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_IP_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
+_MEMORY_NAME = re.compile(r"[A-Za-z0-9._-]*")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
+_OTHER_SCHEMES = {
+    "s3a": "write s3://",
+    "s3n": "write s3://",
+    "http": "give the server as endpoint_url= and the place as s3://bucket/prefix",
+    "https": "give the server as endpoint_url= and the place as s3://bucket/prefix",
+    "gs": "only S3 is spoken; the S3 interface of this store ignores If-Match and cannot hold a catalog",
+    "gcs": "only S3 is spoken; the S3 interface of this store ignores If-Match and cannot hold a catalog",
+    "abfs": "only S3 is spoken",
+    "abfss": "only S3 is spoken",
+    "az": "only S3 is spoken",
+    "hdfs": "only S3 is spoken",
+    "mem": "write memory://name",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLocation:
+    """A checked URL and how to reach it. ``str()`` is the URL; it holds no credentials."""
+
+    scheme: str
+    bucket: str = ""
+    prefix: str = ""
+    path: Path | None = None
+    endpoint_url: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+    read_timeout_seconds: float = READ_TIMEOUT_SECONDS
+    pool_connections: int = POOL_CONNECTIONS
+
+    @classmethod
+    def parse(
+        cls,
+        url: str | os.PathLike[str] | StoreLocation,
+        *,
+        endpoint_url: str | None = None,
+        region: str | None = None,
+        path_style: bool | None = None,
+        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
+        read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
+        pool_connections: int = POOL_CONNECTIONS,
+        environ: Mapping[str, str] | None = None,
+    ) -> StoreLocation:
+        """Raises ``ConfigError`` for all that cannot be a store; touches neither disk nor network.
+
+        The endpoint defaults to ``TIERED_ENDPOINT_URL``, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``, the region
+        to ``TIERED_REGION``, ``AWS_REGION`` or ``AWS_DEFAULT_REGION``; credentials come from the AWS chain only.
+        """
+        if isinstance(url, StoreLocation):
+            return url
+        scheme, rest = _split_scheme(url)
+        if scheme != "s3" and (endpoint_url is not None or region is not None):
+            raise ConfigError(f"endpoint_url and region mean nothing to {scheme}://", hint="they are for s3://")
+        if isinstance(rest, Path):
+            return cls("file", path=rest)
+        if scheme == "file":
+            return cls("file", path=_parse_folder(rest))
+        if scheme == "memory":
+            name, prefix = _parse_memory(rest)
+            return cls("memory", bucket=name, prefix=prefix)
+        environ = os.environ if environ is None else environ
+        bucket, prefix = _parse_bucket(rest)
+        return cls(
+            "s3",
+            bucket=bucket,
+            prefix=prefix,
+            endpoint_url=_endpoint(endpoint_url, environ),
+            region=region or _first(environ, _REGION_VARIABLES)[1],
+            path_style=path_style,
+            connect_timeout_seconds=connect_timeout_seconds,
+            read_timeout_seconds=read_timeout_seconds,
+            pool_connections=pool_connections,
+        )
+
+    @property
+    def url(self) -> str:
+        """The URL in its one spelling."""
+        if self.path is not None:
+            return self.path.absolute().as_uri()
+        return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+    def __str__(self) -> str:
+        return self.url
+
+    def raw_store(self, *, clock: Clock | None = None, ids: IdSource | None = None, create: bool = True) -> Store:
+        """The store alone, one attempt a request. ``create`` makes the folder of a ``file://`` URL."""
+        if self.path is not None:
+            return DirectoryStore(self.path, clock=clock, ids=ids, create=create)
+        if self.scheme == "memory":
+            return MemoryStore(self.bucket, prefix=self.prefix, clock=clock)
+        return S3Store(self.target())
+
+    def target(self) -> S3Target:
+        """What the S3 stores need to know."""
+        return S3Target(
+            self.bucket,
+            self.prefix,
+            endpoint_url=self.endpoint_url,
+            region=self.region,
+            path_style=self.path_style,
+            connect_timeout_seconds=self.connect_timeout_seconds,
+            read_timeout_seconds=self.read_timeout_seconds,
+            pool_connections=self.pool_connections,
+        )
+
+    def open(
+        self,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        metrics: StoreMetrics | None = None,
+        deadline_seconds: float = RETRY_DEADLINE_SECONDS,
+        requests_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+        create: bool = True,
+    ) -> Store:
+        """A store that repeats what is safe for ``deadline_seconds``, keeps to the limits and counts in ``metrics``."""
+        store: Store = MeteredStore(
+            self.raw_store(clock=clock, ids=ids, create=create), metrics or StoreMetrics(), clock=clock
+        )
+        if requests_per_second is not None or bytes_per_second is not None:
+            limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
+            store = LimitedStore(store, limits)
+        return RetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
+
+    def open_aio(
+        self,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        metrics: StoreMetrics | None = None,
+        deadline_seconds: float = RETRY_DEADLINE_SECONDS,
+        requests_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+        create: bool = True,
+    ) -> AioStore:
+        """The same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
+        raw: AioStore
+        if self.scheme == "s3":
+            raw = AioS3Store(self.target())
+        else:
+            raw = ThreadedAioStore(self.raw_store(clock=clock, ids=ids, create=create))
+        store: AioStore = AioMeteredStore(raw, metrics or StoreMetrics(), clock=clock)
+        if requests_per_second is not None or bytes_per_second is not None:
+            limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
+            store = AioLimitedStore(store, limits)
+        return AioRetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
+
+
+def open_store(
+    url: str | os.PathLike[str] | StoreLocation,
+    *,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    metrics: StoreMetrics | None = None,
+    deadline_seconds: float = RETRY_DEADLINE_SECONDS,
+    requests_per_second: float | None = None,
+    bytes_per_second: float | None = None,
+    create: bool = True,
+) -> Store:
+    """``StoreLocation.parse(url, ...).open(...)``. Opening connects to nothing; the first request does."""
+    location = StoreLocation.parse(url, endpoint_url=endpoint_url, region=region)
+    return location.open(
+        clock=clock,
+        ids=ids,
+        metrics=metrics,
+        deadline_seconds=deadline_seconds,
+        requests_per_second=requests_per_second,
+        bytes_per_second=bytes_per_second,
+        create=create,
+    )
+
+
+def open_aio_store(
+    url: str | os.PathLike[str] | StoreLocation,
+    *,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    metrics: StoreMetrics | None = None,
+    deadline_seconds: float = RETRY_DEADLINE_SECONDS,
+    requests_per_second: float | None = None,
+    bytes_per_second: float | None = None,
+    create: bool = True,
+) -> AioStore:
+    """As :func:`open_store` for asyncio."""
+    location = StoreLocation.parse(url, endpoint_url=endpoint_url, region=region)
+    return location.open_aio(
+        clock=clock,
+        ids=ids,
+        metrics=metrics,
+        deadline_seconds=deadline_seconds,
+        requests_per_second=requests_per_second,
+        bytes_per_second=bytes_per_second,
+        create=create,
+    )
+
+
+def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
+    """Scheme and what follows ``scheme:``; a URL without a scheme is a path, taken as it is."""
+    if isinstance(url, os.PathLike):
+        return "file", _absolute(Path(url))
+    if not isinstance(url, str):
+        raise ConfigError(f"a store URL is text or a path, not {type(url).__name__}")
+    if not url or url != url.strip() or any(ord(c) < 0x20 or ord(c) == 0x7F for c in url):
+        raise ConfigError("the store URL is empty or has spaces or control characters at its ends or inside")
+    found = _SCHEME.fullmatch(url)
+    if found is None:
+        return "file", _absolute(Path(url))
+    scheme, rest = found.group(1).lower(), found.group(2)
+    if scheme not in SCHEMES:
+        near = difflib.get_close_matches(scheme, SCHEMES, n=1, cutoff=0.5)
+        hint = _OTHER_SCHEMES.get(scheme) or (f"did you mean {near[0]}://?" if near else "")
+        raise ConfigError(f"the scheme {scheme}:// is not supported", hint=hint or "s3://bucket/prefix, file:///dir")
+    if not rest.startswith("//"):
+        slash = "/" if scheme == "file" else ""
+        shown = rest.lstrip("/").rpartition("@")[2]
+        raise ConfigError(f"{scheme}: is not followed by two slashes", hint=f"did you mean {scheme}://{slash}{shown}?")
+    return scheme, rest
+
+
+def _absolute(path: Path) -> Path:
+    return path.resolve() if ".." in path.parts else path.absolute()
+
+
+def _split_rest(scheme: str, rest: str) -> SplitResult:
+    """Authority and path; refuses what a location never has, without repeating what may be a secret."""
+    try:
+        parts = urlsplit(f"x:{rest}")
+        parts.port  # noqa: B018 - raises for a port that is none
+    except ValueError as error:
+        raise ConfigError(f"the {scheme}:// URL cannot be read", hint="check the part after the two slashes") from error
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"the {scheme}:// URL holds a user name or a key",
+            hint="credentials come from the environment, the AWS profile or the role; take them out of the URL",
+        )
+    if "?" in rest or "#" in rest:
+        raise ConfigError(
+            f"the {scheme}:// URL has a query or a fragment", hint="options are arguments: endpoint_url=, region="
+        )
+    return parts
+
+
+def _parse_folder(rest: str) -> Path:
+    authority, slash, path = rest[2:].partition("/")
+    if authority not in ("", "localhost"):
+        raise ConfigError(
+            f"file://{authority} names a host, not a folder",
+            hint="write file:///absolute/dir, or a path without file://",
+        )
+    folder = unquote(slash + path)
+    if "\0" in folder or not folder.strip("/"):
+        raise ConfigError("the file:// URL names no folder", hint="write file:///absolute/dir")
+    if ".." in folder.split("/"):
+        raise ConfigError(f"the folder {folder!r} has the part '..'", hint="write the path without it")
+    return Path(folder)
+
+
+def _parse_memory(rest: str) -> tuple[str, str]:
+    parts = _split_rest("memory", rest)
+    if not _MEMORY_NAME.fullmatch(parts.netloc):
+        raise ConfigError(f"memory://{parts.netloc} is not a name", hint="letters, digits, '.', '_' and '-'")
+    return parts.netloc, _parse_prefix(parts.path)
+
+
+def _parse_bucket(rest: str) -> tuple[str, str]:
+    if rest.startswith("//arn:"):
+        raise ConfigError("an ARN is not a bucket name", hint="use the bucket, or the alias of the access point")
+    parts = _split_rest("s3", rest)
+    bucket = parts.netloc
+    if not bucket:
+        raise ConfigError("the s3:// URL names no bucket", hint="s3://bucket/prefix")
+    if ":" in bucket:
+        raise ConfigError(
+            f"s3://{bucket} has a port", hint="give the server as endpoint_url= and the place as s3://bucket/prefix"
+        )
+    if not _BUCKET.fullmatch(bucket) or ".." in bucket or _IP_ADDRESS.fullmatch(bucket):
+        raise ConfigError(
+            f"{bucket!r} is not a bucket name",
+            hint="3 to 63 of a-z, 0-9, '-' and '.', a letter or digit at both ends, no '..', not an IP address",
+        )
+    return bucket, _parse_prefix(parts.path)
+
+
+def _parse_prefix(path: str) -> str:
+    prefix = path.removeprefix("/").removesuffix("/")
+    if not prefix:
+        if path not in ("", "/"):
+            raise ConfigError("the prefix of the store URL has an empty part", hint="no '//' in a prefix")
+        return ""
+    check_key(prefix, what="prefix of the store URL")
+    if len(prefix.encode()) > MAX_PREFIX_BYTES:
+        raise ConfigError(f"the prefix has {len(prefix.encode())} bytes", hint=f"at most {MAX_PREFIX_BYTES}")
+    return prefix
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str | None]:
+    for name in names:
+        if environ.get(name):
+            return name, environ[name]
+    return "", None
+
+
+def _endpoint(given: str | None, environ: Mapping[str, str]) -> str | None:
+    origin, url = ("endpoint_url", given) if given else _first(environ, _ENDPOINT_VARIABLES)
+    if not url:
+        return None
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigError(f"{origin} is not a URL", hint="http://host:port or https://host") from error
+    if "@" in parts.netloc:
+        raise ConfigError(f"{origin} holds a user name or a key", hint="credentials come from the AWS chain")
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise ConfigError(f"{origin} {url!r} is not the URL of a server", hint="http://host:port or https://host")
+    if parts.query or parts.fragment or any(c.isspace() for c in url):
+        raise ConfigError(f"{origin} has a query, a fragment or a space", hint="http://host:port or https://host")
+    return url.rstrip("/")

@@ -1,0 +1,103 @@
+"""S3 through boto3. The only module, with ``aio_s3``, that touches an SDK; boto3 is imported at the first request."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from typing import Any
+
+from tiered.errors import ClosedError, ConfigError, TieredError
+from tiered.store.base import Get, Outcome, StoreRequest
+from tiered.store.key_rules import check_request
+from tiered.store.s3_errors import NeedsGet, NeedsHead, Settled, follow_up_of, translate, without_data
+from tiered.store.s3_requests import PIECE_BYTES, S3Target, call_for, outcome_of
+
+
+class S3Store:
+    """A :class:`~tiered.store.base.Store` on S3 or a server that speaks it.
+
+    Credentials come from the AWS chain only (environment, profile, role). One request, one attempt. Thread-safe.
+    """
+
+    def __init__(self, target: S3Target) -> None:
+        self.target = target
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._sdk_errors: tuple[type[Exception], ...] = ()
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return self.target.url
+
+    def __repr__(self) -> str:
+        return f"S3Store({self.url!r})"
+
+    def close(self) -> None:
+        """Closes the connections."""
+        with self._lock:
+            self._closed = True
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One attempt; errors are mapped by ``store.s3_errors``."""
+        check_request(request)
+        client = self._connected(request)
+        call = call_for(self.target, request)
+        try:
+            response = getattr(client, call.method)(**call.parameters)
+            data = _read_body(response) if isinstance(request, Get) else b""
+            return outcome_of(self.target, request, response, data)
+        except self._sdk_errors as error:
+            settled = translate(self.target, request, call, error)
+            if isinstance(settled, TieredError):
+                raise settled from error
+        return self._follow_up(request, settled)
+
+    def _follow_up(self, request: StoreRequest, settled: Settled) -> Outcome:
+        if isinstance(settled, TieredError):
+            raise settled
+        if isinstance(settled, NeedsHead | NeedsGet):
+            again = follow_up_of(request)
+            return without_data(self.execute(again))
+        return settled
+
+    def _connected(self, request: StoreRequest) -> Any:
+        with self._lock:
+            if self._closed:
+                raise ClosedError(f"{self.url} was closed")
+            if self._client is None:
+                self._client = self._connect(request)
+            return self._client
+
+    def _connect(self, request: StoreRequest) -> Any:
+        try:
+            boto3_session = importlib.import_module("boto3.session")
+            exceptions = importlib.import_module("botocore.exceptions")
+            config = importlib.import_module("botocore.config")
+            parsers = importlib.import_module("botocore.parsers")
+        except ImportError as error:
+            raise ConfigError("s3:// needs boto3", hint="pip install 'tieredlog[s3]'") from error
+        self._sdk_errors = (
+            exceptions.BotoCoreError,
+            exceptions.ClientError,
+            parsers.ResponseParserError,
+            OSError,
+        )
+        try:
+            return boto3_session.Session().client(
+                "s3", config=config.Config(**self.target.config_arguments()), **self.target.client_arguments()
+            )
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
+
+
+def _read_body(response: dict[str, Any]) -> bytes:
+    if "Body" not in response:
+        return b""
+    with contextlib.closing(response["Body"]) as body:
+        return b"".join(iter(lambda: body.read(PIECE_BYTES), b""))

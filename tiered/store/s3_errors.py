@@ -1,0 +1,269 @@
+"""What an error of the SDK means: an outcome, or one of ours. One table for both S3 stores.
+
+Works on class names and response dictionaries, so that neither SDK is imported here. The messages name the
+operation, ``s3://bucket/key`` and the next step; they never hold credentials, headers or signed URLs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tiered.errors import (
+    ConditionalWritesUnsupportedError,
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.store.base import (
+    AbortUpload,
+    CompleteUpload,
+    Get,
+    Head,
+    Match,
+    Missing,
+    NotModified,
+    Object,
+    Outcome,
+    Put,
+    PutResult,
+    PutStatus,
+    StoreRequest,
+    UploadPart,
+)
+from tiered.store.s3_requests import S3Call, S3Target
+
+
+class NeedsHead:
+    """The answer told too little: a range past the end names no ETag. HEAD the key."""
+
+
+class NeedsGet:
+    """HEAD has no body to tell an absent key from an absent bucket. GET a byte of the key."""
+
+
+TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+_TRANSIENT_CODES = frozenset(
+    {
+        "RequestTimeout",
+        "IncompleteBody",
+        "SlowDown",
+        "SlowDownRead",
+        "SlowDownWrite",
+        "Throttling",
+        "ThrottlingException",
+        "TooManyRequests",
+        "InternalError",
+        "ServiceUnavailable",
+        "ServerNotInitialized",
+    }
+)
+_CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
+_REGION_CODES = frozenset(
+    {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
+)
+_CREDENTIAL_HINTS = {
+    "InvalidAccessKeyId": "the access key is unknown to this store: check AWS_ACCESS_KEY_ID, profile and endpoint",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key, or a proxy rewrites the Host header",
+    "ExpiredToken": "the session token has expired: log in again, or let the role renew it",
+    "ExpiredTokenException": "the session token has expired: log in again, or let the role renew it",
+    "InvalidToken": "the session token is not valid here: check AWS_SESSION_TOKEN",
+    "TokenRefreshRequired": "the session token must be renewed",
+    "RequestTimeTooSkewed": "this machine's clock is more than 15 minutes off: correct it",
+    "InvalidSecurity": "the credentials are not valid",
+    "AccountProblem": "the account may not use this store",
+    "NotSignedUp": "the account may not use this store",
+    "AllAccessDisabled": "access to this resource is disabled",
+}
+
+# Class names of botocore, aiobotocore and aiohttp, looked up along the bases of the error.
+_CREDENTIAL_ERRORS = frozenset(
+    {
+        "NoCredentialsError",
+        "PartialCredentialsError",
+        "UnauthorizedSSOTokenError",
+        "SSOTokenLoadError",
+        "TokenRetrievalError",
+    }
+)
+_CONFIG_ERRORS = frozenset(
+    {
+        "ParamValidationError",
+        "ProfileNotFound",
+        "InvalidConfigError",
+        "ConfigParseError",
+        "ConfigNotFound",
+        "InvalidRegionError",
+        "NoRegionError",
+        "InvalidEndpointConfigurationError",
+        "EndpointProviderError",
+        "UnknownEndpointError",
+        "InvalidS3AddressingStyleError",
+        "InvalidProxiesConfigError",
+        "UnsupportedSignatureVersionError",
+        "MissingDependencyException",
+        "ValueError",
+    }
+)
+
+
+Settled = Outcome | NeedsHead | NeedsGet | TieredError
+"""What an error of the SDK comes to."""
+
+
+def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exception) -> Settled:
+    """What ``error`` stands for; a :class:`TieredError` is to be raised from it. Raises a failure of the body."""
+    failure = call.reader.failure if call.reader is not None else None
+    if failure is not None:
+        raise failure  # the source broke off, so that the server never had the whole body
+    response: Any = getattr(error, "response", None)
+    if isinstance(response, dict) and "Error" in response:
+        return _from_answer(target, request, response)
+    raised = _from_sdk(target, request, error)
+    if isinstance(raised, RemoteUnavailableError) and isinstance(request, Put | CompleteUpload):
+        return PutResult(PutStatus.UNKNOWN, cause=str(raised))
+    return raised
+
+
+def follow_up_of(request: StoreRequest) -> Get | Head:
+    """The one more request that :class:`NeedsHead` or :class:`NeedsGet` asks for."""
+    if isinstance(request, Get):
+        return Head(request.key)
+    if isinstance(request, Head):
+        return Get(request.key, 0, 1)
+    raise TypeError(f"{_name(request)} is never followed up")
+
+
+def without_data(outcome: Outcome) -> Outcome:
+    """The answer of a follow-up without the byte that was read to get it."""
+    return replace(outcome, data=b"") if isinstance(outcome, Object) else outcome
+
+
+def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, Any]) -> Settled:
+    metadata = response.get("ResponseMetadata", {})
+    status = int(metadata.get("HTTPStatusCode") or 0)
+    code = str(response["Error"].get("Code") or status)
+    detail = str(response["Error"].get("Message") or "")
+    what = f"{_name(request)} {target.resource(request)}: {status} {code}" + (f", {detail}" if detail else "")
+    if code == "NoSuchBucket":
+        return NotFoundError(
+            f"the bucket of {what}", hint="create the bucket, or correct the URL, the endpoint or the region"
+        )
+    if status == 304:
+        return NotModified()
+    if code in _REGION_CODES or status in (301, 307):
+        region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") or response["Error"].get("Region")
+        where = f"the bucket is in {region}: " if region else "the bucket is in another region: "
+        return ConfigError(what, hint=where + "set region= or AWS_REGION")
+    if status == 404:
+        return _absent(request, code, what)
+    if isinstance(request, Put | CompleteUpload):
+        if status == 412:
+            return PutResult(PutStatus.LOST)
+        if status == 409:
+            return PutResult(PutStatus.CONFLICT, cause=what)
+    if isinstance(request, Get) and (status == 416 or code == "InvalidRange"):
+        return NeedsHead()
+    return _refused(target, request, status, code, what)
+
+
+def _absent(request: StoreRequest, code: str, what: str) -> Settled:
+    match request:
+        case Get():
+            return Missing()
+        case Head():
+            return NeedsGet()
+        case AbortUpload():
+            return None
+        case Put(condition=Match()):
+            return PutResult(PutStatus.ABSENT)
+        case CompleteUpload():
+            return PutResult(PutStatus.UNKNOWN, cause=what)
+        case UploadPart():
+            return NotFoundError(what, hint="the multipart upload was aborted or has expired: start it again")
+        case Put():
+            return PutResult(PutStatus.UNKNOWN, cause=what)
+    return NotFoundError(what, hint="check the endpoint: it may not be an S3 endpoint")
+
+
+def _refused(target: S3Target, request: StoreRequest, status: int, code: str, what: str) -> Settled:
+    write = isinstance(request, Put | CompleteUpload)
+    if code in _TRANSIENT_CODES or status in TRANSIENT_STATUSES or (status >= 500 and status != 501):
+        if write:
+            return PutResult(PutStatus.UNKNOWN, cause=what)
+        return RemoteUnavailableError(what, hint="the store is busy or failing; it is tried again later")
+    if code in _CHECKSUM_CODES:
+        return CorruptionError(
+            what,
+            path_or_key=target.resource(request),
+            hint="the bytes changed on the way to the store, or since their checksum was taken; nothing was stored",
+        )
+    if status in (401, 403) or code in _CREDENTIAL_HINTS:
+        hint = _CREDENTIAL_HINTS.get(code) or _permission_hint(request)
+        return RemotePermissionError(what, operation=_name(request), resource=target.resource(request), hint=hint)
+    if status == 501 and write:
+        return ConditionalWritesUnsupportedError(
+            what, hint="this store refuses If-Match or If-None-Match; use one that supports conditional writes"
+        )
+    return ConfigError(what, hint="the store refuses this request as it is: check the endpoint, the bucket and the key")
+
+
+def _permission_hint(request: StoreRequest) -> str:
+    if isinstance(request, Get | Head):
+        return "grant s3:GetObject, and s3:ListBucket: without it S3 answers 403 also for a key that does not exist"
+    actions = {"List": "s3:ListBucket", "Delete": "s3:DeleteObject", "AbortUpload": "s3:AbortMultipartUpload"}
+    return f"grant {actions.get(type(request).__name__, 's3:PutObject (and s3:PutObjectTagging)')} to this role or key"
+
+
+def _from_sdk(target: S3Target, request: StoreRequest, error: Exception) -> TieredError:
+    names = {base.__name__ for base in type(error).__mro__}
+    what = f"{_name(request)} {target.resource(request)}: "
+    text = str(error)
+    if names & _CREDENTIAL_ERRORS:
+        return RemotePermissionError(
+            what + "no usable credentials were found",
+            operation=_name(request),
+            resource=target.resource(request),
+            hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or run with a role",
+        )
+    if "SSLError" in names or "SSLCertVerificationError" in names:
+        if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
+            return ConfigError(
+                what + "the certificate of the endpoint is not trusted",
+                hint="set AWS_CA_BUNDLE to the authority of that server, or correct the endpoint",
+            )
+        return RemoteUnavailableError(what + f"TLS failed ({type(error).__name__})", hint="is the endpoint https?")
+    if names & _CONFIG_ERRORS:
+        return ConfigError(what + _one_line(text), hint="correct the bucket, region, profile or endpoint")
+    if "ProxyConnectionError" in names:
+        return RemoteUnavailableError(
+            what + "the proxy does not answer", hint="check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
+        )
+    inner = str(getattr(error, "kwargs", {}).get("error", ""))
+    hint = _network_hint(names, f"{text} {inner}")
+    return RemoteUnavailableError(what + f"{type(error).__name__}, {_one_line(text)}", hint=hint)
+
+
+def _network_hint(names: set[str], text: str) -> str:
+    if any(
+        word in text
+        for word in ("Name or service not known", "nodename nor servname", "name resolution", "getaddrinfo")
+    ):
+        return "the host name does not resolve: check the endpoint and DNS"
+    if "ReadTimeoutError" in names:
+        return "the store did not answer in time"
+    if "EndpointConnectionError" in names or "ConnectTimeoutError" in names:
+        return "nothing answers there: check the endpoint, the network and that the server runs"
+    return "check the network; it is tried again later"
+
+
+def _name(request: StoreRequest) -> str:
+    return type(request).__name__
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    return " ".join(text.split())[:limit]

@@ -1,0 +1,411 @@
+"""Requests and answers of S3, without an SDK: what both S3 stores send, and how they read what comes back.
+
+``call_for`` turns a request into the name and parameters of a botocore operation; ``outcome_of`` turns the parsed
+response into an outcome. The error side is ``store.s3_errors``. Checksums: the header ``x-amz-checksum-crc32c``
+(big-endian base64) together with ``ChecksumAlgorithm`` is understood by all servers tried; the algorithm alone
+would need awscrt, the header alone is dropped by some.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import email.utils
+import io
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+from tiered.errors import RemoteUnavailableError, TieredError
+from tiered.format.crc import crc32c
+from tiered.model import ByteSource, BytesSource
+from tiered.store.base import (
+    AbortUpload,
+    Absent,
+    Body,
+    CompleteUpload,
+    Delete,
+    Deleted,
+    Get,
+    Head,
+    List,
+    ListEntry,
+    Object,
+    Outcome,
+    Page,
+    PartStored,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    StoreRequest,
+    UploadPart,
+    UploadStarted,
+)
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+READ_TIMEOUT_SECONDS = 30.0
+POOL_CONNECTIONS = 16
+"""Connections kept open for one store: at least the requests that run at once."""
+
+PIECE_BYTES = 1024 * 1024
+"""Bodies are read and sent in pieces of this size."""
+
+DEFAULT_REGION = "us-east-1"
+"""Region signed with when none is configured and the endpoint is not Amazon's: such servers ignore it."""
+
+_CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
+_CRC32C_BASE64_CHARS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class S3Target:
+    """Where and how: everything but credentials, which come only from the AWS chain of the SDK."""
+
+    bucket: str
+    prefix: str = ""
+    endpoint_url: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+    read_timeout_seconds: float = READ_TIMEOUT_SECONDS
+    pool_connections: int = POOL_CONNECTIONS
+
+    @property
+    def url(self) -> str:
+        """``s3://bucket/prefix``."""
+        return f"s3://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+    def full_key(self, key: str) -> str:
+        """Key in the bucket."""
+        return f"{self.prefix}/{key}" if self.prefix else key
+
+    def resource(self, request: StoreRequest) -> str:
+        """``s3://bucket/key`` as errors name it."""
+        match request:
+            case List(prefix):
+                return f"s3://{self.bucket}/{self.full_key(prefix)}*"
+            case Delete(keys):
+                first = f"s3://{self.bucket}/{self.full_key(keys[0])}" if keys else self.url
+                return first + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
+            case _:
+                return f"s3://{self.bucket}/{self.full_key(request.key)}"
+
+    def client_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of ``create_client("s3")`` but ``config``."""
+        region = self.region or (DEFAULT_REGION if self.endpoint_url else None)
+        return {"region_name": region, "endpoint_url": self.endpoint_url}
+
+    def config_arguments(self) -> dict[str, Any]:
+        """Keyword arguments of botocore's ``Config``.
+
+        One attempt: a repeat by the SDK after a lost answer turns our own landed PUT into "someone else won".
+        ``when_required``: the defaults of the SDK are refused by several servers. The payload is not signed, as
+        its CRC32C is in a signed header and hashing it again would double the cost of an upload.
+        """
+        path_style = self.path_style if self.path_style is not None else self.endpoint_url is not None
+        return {
+            "signature_version": "s3v4",
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            "connect_timeout": self.connect_timeout_seconds,
+            "read_timeout": self.read_timeout_seconds,
+            "max_pool_connections": self.pool_connections,
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+            "s3": {"addressing_style": "path" if path_style else "auto", "payload_signing_enabled": False},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class S3Call:
+    """One botocore call: ``getattr(client, method)(**parameters)``; ``reader`` is the streaming body, if any."""
+
+    method: str
+    parameters: dict[str, Any]
+    reader: SourceReader | None = field(default=None, repr=False)
+
+
+class SourceReader(io.RawIOBase):
+    """A byte source as the seekable file that SDKs want. Reads ``PIECE_BYTES`` ahead and never more.
+
+    ``failure`` keeps an error of the source: the SDKs wrap it as if the network had failed.
+    """
+
+    def __init__(self, source: ByteSource, start: int, end: int) -> None:
+        super().__init__()
+        self._source = source
+        self._start = start
+        self._size = end - start
+        self._position = 0
+        self._piece = b""
+        self._piece_start = 0
+        self.failure: TieredError | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(0, base + offset)
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        """At most ``size`` and at most one piece: a short read is legal, and holds the memory down."""
+        left = self._size - self._position
+        wanted = min(left, PIECE_BYTES, PIECE_BYTES if size is None or size < 0 else size)
+        if wanted <= 0:
+            return b""
+        at = self._position - self._piece_start
+        if not 0 <= at < len(self._piece):
+            length = min(PIECE_BYTES, left)
+            try:
+                self._piece = self._source.read_at(self._start + self._position, length)
+            except TieredError as error:
+                self.failure = error
+                raise
+            self._piece_start, at = self._position, 0
+        data = self._piece[at : at + wanted]
+        self._position += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def encode_crc(value: int) -> str:
+    """A CRC32C as S3 writes it."""
+    return base64.b64encode(value.to_bytes(4, "big")).decode()
+
+
+def decode_crc(text: str | None) -> int | None:
+    """The CRC32C of a whole object; None for none and for ``abc=-3``, the checksum of checksums of parts."""
+    if not text or len(text) != _CRC32C_BASE64_CHARS:
+        return None
+    try:
+        return int.from_bytes(base64.b64decode(text, validate=True), "big")
+    except (binascii.Error, ValueError):
+        return None
+
+
+def source_of(body: Body) -> ByteSource:
+    """Any body as a byte source."""
+    return BytesSource(body) if isinstance(body, bytes) else body
+
+
+def checksum_of(source: ByteSource, start: int, end: int) -> int:
+    """CRC32C of a range of a source, read in pieces."""
+    value = 0
+    for position in range(start, end, PIECE_BYTES):
+        value = crc32c(source.read_at(position, min(PIECE_BYTES, end - position)), value)
+    return value
+
+
+def call_for(target: S3Target, request: StoreRequest) -> S3Call:
+    """What to send for ``request``."""
+    place: dict[str, Any] = {"Bucket": target.bucket}
+    match request:
+        case List():
+            return S3Call("list_objects_v2", {**place, **_list_parameters(target, request)})
+        case Delete(keys):
+            if len(keys) == 1:
+                return S3Call("delete_object", {**place, "Key": target.full_key(keys[0])})
+            objects = [{"Key": target.full_key(key)} for key in keys]
+            return S3Call("delete_objects", {**place, "Delete": {"Objects": objects, "Quiet": True}})
+    place["Key"] = target.full_key(request.key)
+    match request:
+        case Get():
+            return _get_call(place, request)
+        case Head():
+            return S3Call("head_object", {**place, "ChecksumMode": "ENABLED"})
+        case Put():
+            return _put_call(place, request)
+        case StartUpload(tags=tags):
+            return S3Call("create_multipart_upload", {**place, **_multipart_checksum(), **_tagging(tags)})
+        case UploadPart():
+            return _part_call(place, request)
+        case CompleteUpload():
+            return _complete_call(place, request)
+        case AbortUpload(upload_id=upload_id):
+            return S3Call("abort_multipart_upload", {**place, "UploadId": upload_id})
+
+
+def _list_parameters(target: S3Target, request: List) -> dict[str, Any]:
+    root = f"{target.prefix}/" if target.prefix else ""
+    # Consoles make a marker object "prefix/"; starting after it keeps an empty key out of the answers.
+    after = root + request.start_after
+    parameters: dict[str, Any] = {"Prefix": root + request.prefix, "MaxKeys": request.limit}
+    return {**parameters, "StartAfter": after} if after else parameters
+
+
+def _get_call(place: dict[str, Any], request: Get) -> S3Call:
+    parameters = dict(place)
+    if request.if_none_match is not None:
+        parameters["IfNoneMatch"] = request.if_none_match
+    if request.end is not None and request.end == request.start:
+        return S3Call("head_object", {**parameters, "ChecksumMode": "ENABLED"})  # HTTP has no empty range
+    if request.start or request.end is not None:
+        last = "" if request.end is None else str(request.end - 1)
+        parameters["Range"] = f"bytes={request.start}-{last}"
+    else:
+        parameters["ChecksumMode"] = "ENABLED"  # of a whole object only: with a range some servers send the wrong one
+    return S3Call("get_object", parameters)
+
+
+def _put_call(place: dict[str, Any], request: Put) -> S3Call:
+    body = request.body
+    reader: SourceReader | None
+    payload: bytes | SourceReader
+    if isinstance(body, bytes):
+        size = len(body)
+        crc = crc32c(body) if request.crc32c is None else request.crc32c
+        reader, payload = None, body
+    else:
+        size = body.size
+        crc = checksum_of(body, 0, size) if request.crc32c is None else request.crc32c
+        reader = SourceReader(body, 0, size)
+        payload = b"" if size == 0 else reader
+    condition = {"IfNoneMatch": "*"} if isinstance(request.condition, Absent) else {"IfMatch": request.condition.etag}
+    parameters = {
+        **place,
+        **condition,
+        **_tagging(request.tags),
+        **_checksum(crc),
+        "Body": payload,
+        "ContentLength": size,
+        "ContentType": "application/octet-stream",
+    }
+    return S3Call("put_object", parameters, reader)
+
+
+def _part_call(place: dict[str, Any], request: UploadPart) -> S3Call:
+    size = request.end - request.start
+    crc = checksum_of(request.body, request.start, request.end) if request.crc32c is None else request.crc32c
+    reader = SourceReader(request.body, request.start, request.end)
+    parameters = {
+        **place,
+        **_checksum(crc),
+        "UploadId": request.upload_id,
+        "PartNumber": request.number,
+        "Body": reader if size else b"",
+        "ContentLength": size,
+    }
+    return S3Call("upload_part", parameters, reader)
+
+
+def _complete_call(place: dict[str, Any], request: CompleteUpload) -> S3Call:
+    parts = []
+    for part in request.parts:
+        checksum = {} if part.crc32c is None else {"ChecksumCRC32C": encode_crc(part.crc32c)}
+        parts.append({"PartNumber": part.number, "ETag": part.etag, **checksum})
+    parameters = {
+        **place,
+        "UploadId": request.upload_id,
+        "MultipartUpload": {"Parts": parts},
+        "IfNoneMatch": "*",
+    }
+    return S3Call("complete_multipart_upload", parameters)
+
+
+def _checksum(crc: int) -> dict[str, str]:
+    return {"ChecksumCRC32C": encode_crc(crc), "ChecksumAlgorithm": "CRC32C"}
+
+
+def _multipart_checksum() -> dict[str, str]:
+    return {"ChecksumAlgorithm": "CRC32C", "ChecksumType": "FULL_OBJECT"}
+
+
+def _tagging(tags: tuple[tuple[str, str], ...]) -> dict[str, str]:
+    return {"Tagging": urlencode(tags)} if tags else {}
+
+
+def outcome_of(target: S3Target, request: StoreRequest, response: dict[str, Any], data: bytes = b"") -> Outcome:
+    """The outcome of a successful call; ``data`` is the body of a GET, read to its end."""
+    match request:
+        case Get():
+            return _object(target, request, response, data)
+        case Head():
+            return _described(response, b"", response["ContentLength"])
+        case Put() | CompleteUpload():
+            return PutResult(PutStatus.LANDED, response["ETag"], decode_crc(response.get("ChecksumCRC32C")))
+        case Delete():
+            root = len(target.full_key("x")) - 1
+            return Deleted(
+                tuple(
+                    (error["Key"][root:], error.get("Code", "unknown"))
+                    for error in response.get("Errors", ())
+                    if error.get("Code") != "NoSuchKey"
+                )
+            )
+        case List():
+            return _page(target, response)
+        case StartUpload():
+            return UploadStarted(response["UploadId"])
+        case UploadPart(number=number):
+            return PartStored(number, response["ETag"], decode_crc(response.get("ChecksumCRC32C")))
+        case AbortUpload():
+            return None
+
+
+def _object(target: S3Target, request: Get, response: dict[str, Any], data: bytes) -> Object:
+    if request.end is not None and request.end == request.start:
+        return _described(response, b"", response["ContentLength"])
+    if len(data) != response.get("ContentLength", len(data)):
+        raise RemoteUnavailableError(
+            f"GET {target.resource(request)} gave {len(data)} of {response['ContentLength']} bytes",
+            hint="the connection was cut; the read is repeated",
+        )
+    size = len(data)
+    ranged = _CONTENT_RANGE.fullmatch(response.get("ContentRange") or "")
+    if ranged is not None:
+        size = int(ranged.group(1))
+    elif request.start or request.end is not None:
+        data = data[request.start : request.end]  # the server ignores ranges and sent everything
+    return _described(response, data, size)
+
+
+def _described(response: dict[str, Any], data: bytes, size: int) -> Object:
+    return Object(
+        data,
+        response["ETag"],
+        size,
+        _ms(response.get("LastModified")),
+        _date_ms(response),
+        decode_crc(response.get("ChecksumCRC32C")),
+    )
+
+
+def _page(target: S3Target, response: dict[str, Any]) -> Page:
+    root = len(target.full_key("x")) - 1
+    entries = tuple(
+        ListEntry(item["Key"][root:], item["Size"], item["ETag"], _ms(item.get("LastModified")))
+        for item in response.get("Contents", ())
+        if len(item["Key"]) > root
+    )
+    return Page(entries, bool(response.get("IsTruncated")), _date_ms(response))
+
+
+def _date_ms(response: dict[str, Any]) -> int:
+    header = response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if not header:
+        return 0
+    try:
+        return _ms(email.utils.parsedate_to_datetime(header))
+    except ValueError:
+        return 0
+
+
+def _ms(moment: dt.datetime | None) -> int:
+    return 0 if moment is None else int(moment.timestamp() * 1000)
