@@ -16,6 +16,7 @@ from tests.golden.fixtures import (
     log_bases,
     manifest,
     partition_dir,
+    partition_facts,
     partitions,
     segment_files,
     unpack,
