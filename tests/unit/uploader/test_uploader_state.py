@@ -1,0 +1,339 @@
+"""The uploader's rules against a model of disk and bucket: random orders of facts, and each rule by itself."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.uploader.world import Dice, World, failure, row, topic_id, tp
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    FencedError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+)
+from uploader import actions as act
+from uploader import events as ev
+from uploader.backoff import CAP_MS, RECHECK_PERMISSION_MS, retry_delay_ms
+from uploader.events import DrainMode, Failure, FailureKind, SegmentRef
+from uploader.limits import Limits
+from uploader.state import State
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_random_orders_of_facts_keep_every_invariant(seed: int) -> None:
+    world = World(seed, partitions=1 + seed % 5, limits=Limits(uploads=1 + seed % 4, commit_segments=1 + seed % 7))
+    steal_at = world.rng.randrange(50, 150) if seed % 3 == 0 else -1
+    for step in range(200):
+        if step == steal_at:
+            stolen = world.buckets[tp(0)]
+            stolen.stolen, stolen.epoch = True, stolen.epoch + 1
+        world.step()
+    world.settle()
+    for at, bucket in world.buckets.items():
+        if bucket.stolen:
+            continue
+        assert bucket.next_offset == (world.disk[at][-1].end if world.disk[at] else 0), f"seed {seed}: {at}"
+        assert [(s.base, s.end) for s in world.disk[at]] == [(base, end) for base, end, _ in bucket.commits]
+        assert world.noted.get(at, 0) == bucket.next_offset
+    assert world.state.uploads_in_flight == 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_drain_ends_with_the_truth(seed: int) -> None:
+    world = World(seed, partitions=3)
+    for _ in range(60):
+        world.step()
+    world.scan()
+    world.send(ev.DrainRequested(DrainMode.SEALED, world.now_ms + 25_000))
+    for _ in range(400):
+        if world.exit is not None:
+            break
+        world.step()
+    else:
+        world.now_ms += 25_000
+        world.send(ev.Tick())
+    assert world.exit is not None
+    ends = {at: segments[-1].end if segments else 0 for at, segments in world.disk.items()}
+    behind = [at for at, bucket in world.buckets.items() if bucket.next_offset < ends[at]]
+    if world.exit.code == 75:
+        assert behind
+    assert world.state.handle(ev.Tick(), world.now_ms) == ()
+
+
+class Desk:
+    """A state with one claimed partition, and its orders by kind."""
+
+    def __init__(self, *, limits: Limits | None = None, partitions: int = 1, lazy: bool = False) -> None:
+        self.state = State(Dice(random.Random(1)), limits, lazy=lazy)
+        self.now_ms = 10_000_000
+        self.last: list[act.Action] = []
+        self.partitions = partitions
+
+    def send(self, *events: ev.Event, later_ms: int = 0) -> list[act.Action]:
+        self.now_ms += later_ms
+        self.last = [action for event in events for action in self.state.handle(event, self.now_ms)]
+        return self.last
+
+    def of(self, kind: type) -> list:
+        return [action for action in self.last if isinstance(action, kind)]
+
+    def claimed(self, *, epoch: int = 7, next_offset: int = 0, end: int = 0) -> Desk:
+        for number in range(self.partitions):
+            self.send(ev.PartitionSeen(tp(number), topic_id(), 0, end, end))
+            for register in self.of(act.RegisterTopic):
+                self.send(ev.TopicRegistered(register.order))
+            (claim,) = self.of(act.Claim)
+            self.send(ev.ClaimDone(claim.order, epoch, 0, next_offset))
+        return self
+
+    def seal(self, *bases: int, at: int = 0, first_ms: int = 0) -> list[act.Action]:
+        return self.send(*(ev.SegmentSealed(tp(at), segment(base, first_ms=first_ms)) for base in bases))
+
+    def store(self, upload: act.Upload, later_ms: int = 0) -> list[act.Action]:
+        done = ev.UploadDone(upload.order, row(upload.segment, upload.claim_epoch))
+        return self.send(done, later_ms=later_ms)
+
+
+def segment(base: int, size: int = 10, first_ms: int = 0) -> SegmentRef:
+    return SegmentRef(base, base + size, size * 100, first_ms)
+
+
+def test_only_the_contiguous_prefix_is_committed() -> None:
+    desk = Desk().claimed()
+    first, second, third = (u for u in desk.seal(0, 10, 20) if isinstance(u, act.Upload))
+    desk.store(third, later_ms=1_000)
+    assert desk.of(act.Commit) == []
+    desk.store(second, later_ms=1_000)
+    assert desk.of(act.Commit) == []
+    desk.store(first)
+    (commit,) = desk.of(act.Commit)
+    assert [(r.base, r.next) for r in commit.rows] == [(0, 10), (10, 20), (20, 30)]
+
+
+def test_a_commit_waits_250_ms_for_company() -> None:
+    desk = Desk().claimed()
+    first, second = (u for u in desk.seal(0, 10) if isinstance(u, act.Upload))
+    desk.store(first)
+    assert desk.of(act.Commit) == []
+    assert [r.at_ms for r in desk.of(act.RetryAt)] == [desk.now_ms + 250]
+    desk.send(ev.Tick(), later_ms=249)
+    assert desk.of(act.Commit) == []
+    desk.send(ev.Tick(), later_ms=1)
+    assert [r.base for r in desk.of(act.Commit)[0].rows] == [0]
+    desk.store(second)
+    assert desk.of(act.Commit) == []  # one at a time
+
+
+def test_a_commit_holds_at_most_64_segments() -> None:
+    desk = Desk(limits=Limits(uploads=200)).claimed()
+    uploads = [u for u in desk.seal(*range(0, 1000, 10)) if isinstance(u, act.Upload)]
+    assert len(uploads) == 64  # no further ahead of the committed end
+    for upload in uploads:
+        desk.store(upload)
+    (commit,) = desk.of(act.Commit)
+    assert len(commit.rows) == 64
+    desk.send(ev.CommitDone(commit.order, 640))
+    assert len(desk.of(act.Upload)) == 36
+
+
+def test_the_oldest_byte_goes_first_and_nobody_takes_more_than_a_quarter_while_another_waits() -> None:
+    desk = Desk(limits=Limits(uploads=4), partitions=3).claimed()
+    assert len([u for u in desk.seal(0, 10, 20, 30, 40, 50, at=0, first_ms=5) if isinstance(u, act.Upload)]) == 4
+    desk.seal(0, 10, at=1, first_ms=3)
+    desk.seal(0, 10, at=2, first_ms=1)
+    assert desk.of(act.Upload) == []  # the pool is full
+    answered = [ev.UploadFailed(number, failure(FailureKind.RETRIABLE)) for number in range(1, 30)]
+    desk.send(*answered)
+    assert [u.tp.partition for u in desk.of(act.Upload)][:2] == [2, 1]
+
+
+def test_a_fenced_commit_stops_the_partition_for_good() -> None:
+    desk = Desk().claimed()
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    (commit,) = (c for c in desk.store(upload) if isinstance(c, act.Commit))
+    desk.send(ev.CommitFailed(commit.order, Failure.of(FencedError("a newer claim"))))
+    assert desk.of(act.Note) == [act.Note(tp(0), 0, 7, fenced=True)]
+    desk.seal(10, 20)
+    desk.send(ev.Poked(), ev.Tick(), later_ms=3_600_000)
+    assert [a for a in desk.last if not isinstance(a, act.RetryAt)] == []
+    (view,) = desk.state.views(desk.now_ms)
+    assert view.phase == "fenced"
+    assert view.waiting is not None
+    assert view.waiting.code == "fenced"
+
+
+def test_an_unknown_commit_is_settled_by_a_new_claim_and_uploads_again() -> None:
+    desk = Desk().claimed()
+    first, second = (u for u in desk.seal(0, 10) if isinstance(u, act.Upload))
+    desk.store(first)
+    (commit,) = (c for c in desk.send(ev.Tick(), later_ms=250) if isinstance(c, act.Commit))
+    desk.send(ev.CommitFailed(commit.order, Failure.of(CommitUnknown("no answer"))))
+    assert desk.of(act.CancelUpload) == [act.CancelUpload(second.order)]
+    assert desk.send(ev.Tick(), later_ms=60_000) == []  # not while an old upload is under way
+    (claim,) = (c for c in desk.store(second) if isinstance(c, act.Claim))
+    desk.send(ev.ClaimDone(claim.order, 8, 0, 10))  # it had landed
+    (again,) = desk.of(act.Upload)
+    assert (again.segment.base, again.claim_epoch) == (10, 8)
+
+
+def test_a_row_that_is_not_the_segment_is_never_committed() -> None:
+    desk = Desk().claimed()
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    wrong = row(replace(upload.segment, size_bytes=1), upload.claim_epoch)
+    desk.send(ev.UploadDone(upload.order, wrong))
+    assert desk.of(act.Commit) == []
+    assert desk.state.views(desk.now_ms)[0].waiting.code == "internal"  # type: ignore[union-attr] # it waits
+
+
+def test_permission_is_said_at_once_and_drains_unaided_when_the_policy_is_fixed() -> None:
+    desk = Desk().claimed()
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    denied = Failure.of(RemotePermissionError("AccessDenied", operation="PutObject", resource="x", hint="allow it"))
+    desk.send(ev.UploadFailed(upload.order, denied))
+    (report,) = desk.of(act.Report)
+    assert (report.level, report.event) == (act.Level.ERROR, "failed")
+    assert "allow it" in report.message
+    waiting = desk.state.views(desk.now_ms)[0].waiting
+    assert waiting is not None
+    assert (waiting.code, waiting.since_ms, waiting.unblocks) == ("permission", desk.now_ms, "allow it")
+    assert desk.send(ev.Tick(), later_ms=RECHECK_PERMISSION_MS - 1) == []
+    (again,) = desk.send(ev.Tick(), later_ms=1)
+    assert isinstance(again, act.Upload)
+    desk.store(again)
+    assert "recovered" in [r.event for r in desk.of(act.Report)]
+    assert len(desk.of(act.Commit)) == 1
+
+
+def test_repeats_of_one_failure_are_said_rarely() -> None:
+    desk = Desk().claimed()
+    desk.seal(0)
+    said = 0
+    for _ in range(200):
+        for upload in desk.of(act.Upload):
+            desk.send(ev.UploadFailed(upload.order, Failure.of(RemoteUnavailableError("503"))))
+            said += len(desk.of(act.Report))
+        desk.send(ev.Tick(), later_ms=5_000)
+    assert 2 <= said <= 5
+
+
+def test_a_gap_is_never_committed_and_says_so() -> None:
+    desk = Desk().claimed(next_offset=5, end=40)
+    desk.seal(20, 30)
+    assert desk.of(act.Upload) == []
+    waiting = desk.state.views(desk.now_ms)[0].waiting
+    assert waiting is not None
+    assert (waiting.code, waiting.reason) == ("gap", "offsets 5..20 are neither in the bucket nor on this disk")
+
+
+def test_a_root_inside_a_segment_is_never_committed_over() -> None:
+    desk = Desk().claimed(next_offset=5, end=10)
+    desk.seal(0)
+    assert desk.of(act.Upload) == []
+    assert desk.state.views(desk.now_ms)[0].waiting.code == "misaligned"  # type: ignore[union-attr] # it waits
+
+
+def test_a_bucket_beyond_the_local_end_fences_a_log_with_records() -> None:
+    desk = Desk()
+    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 3, 3))
+    desk.send(ev.TopicRegistered(desk.of(act.RegisterTopic)[0].order))
+    desk.send(ev.ClaimDone(desk.of(act.Claim)[0].order, 4, 0, 100))
+    assert desk.of(act.Note) == [act.Note(tp(0), 100, 4, fenced=True)]
+
+
+def test_a_topic_with_another_id_is_skipped_and_others_go_on() -> None:
+    desk = Desk()
+    desk.send(ev.PartitionSeen(tp(0, "bad"), topic_id(1), 0, 1, 1))
+    (bad,) = desk.of(act.RegisterTopic)
+    desk.send(ev.TopicFailed(bad.order, Failure.of(ConfigError("another id"))))
+    desk.send(ev.PartitionSeen(tp(0, "good"), topic_id(2), 0, 1, 1))
+    (good,) = desk.of(act.RegisterTopic)
+    desk.send(ev.TopicRegistered(good.order))
+    assert [c.tp.topic for c in desk.of(act.Claim)] == ["good"]
+    assert [v.waiting.code for v in desk.state.views(desk.now_ms) if v.waiting] == ["config", "claim"]
+
+
+def test_a_one_shot_run_exits_with_the_status_of_what_is_in_the_way() -> None:
+    desk = Desk().claimed(end=10)
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    desk.send(ev.DrainRequested(DrainMode.SEALED, None, oneshot=True))
+    desk.send(ev.UploadFailed(upload.order, Failure.of(RemotePermissionError("AccessDenied"))))
+    assert [e.code for e in desk.of(act.Exit)] == [12]
+
+
+def test_a_one_shot_run_without_anything_to_do_makes_no_request() -> None:
+    desk = Desk(lazy=True)
+    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 10, 10, noted_offset=10))
+    assert desk.last == []
+    desk.send(ev.DrainRequested(DrainMode.ALL, None, oneshot=True))
+    assert [e.code for e in desk.of(act.Exit)] == [0]
+
+
+def test_a_drain_of_everything_seals_first_and_waits_for_the_commit() -> None:
+    desk = Desk().claimed(end=10)
+    desk.send(ev.DrainRequested(DrainMode.ALL, desk.now_ms + 25_000))
+    (seal,) = desk.of(act.Seal)
+    desk.send(ev.SegmentSealed(tp(0), segment(0)))
+    (upload,) = desk.of(act.Upload)
+    desk.send(ev.SealDone(seal.order, by_writer=False))
+    (commit,) = (c for c in desk.store(upload) if isinstance(c, act.Commit))
+    assert desk.of(act.Exit) == []
+    desk.send(ev.CommitDone(commit.order, 10))
+    assert [e.code for e in desk.of(act.Exit)] == [0]
+
+
+def test_a_drain_that_runs_out_of_time_says_what_stays_local() -> None:
+    desk = Desk().claimed(end=10)
+    desk.seal(0)
+    desk.send(ev.DrainRequested(DrainMode.INFLIGHT, desk.now_ms + 25_000))
+    desk.seal(10)
+    assert desk.of(act.Upload) == []  # not in flight when the drain began
+    desk.send(ev.Tick(), later_ms=25_000)
+    (end,) = desk.of(act.Exit)
+    assert end.code == 75
+    assert "t-0 from offset 0" in end.reason
+
+
+def test_an_idle_tail_is_sealed_only_when_nobody_writes() -> None:
+    desk = Desk(limits=Limits(seal_idle_ms=1_000)).claimed()
+    active = ev.PartitionSeen(tp(0), topic_id(), 0, 5, 5, active_bytes=100, active_since_ms=desk.now_ms)
+    desk.send(ev.WriterSeen("process 1"), active)
+    assert desk.send(ev.Tick(), later_ms=1_000) == []
+    assert [type(a) for a in desk.send(ev.WriterSeen(""))] == [act.Seal]
+
+
+def test_a_partition_that_is_gone_frees_its_slots() -> None:
+    desk = Desk(limits=Limits(uploads=1), partitions=2).claimed()
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    desk.send(ev.PartitionGone(tp(0)))
+    assert desk.of(act.CancelUpload) == [act.CancelUpload(upload.order)]
+    desk.seal(0, at=1)
+    assert desk.of(act.Upload) == []  # the cancelled one still runs
+    desk.send(ev.UploadFailed(upload.order, failure(FailureKind.RETRIABLE)))
+    assert [u.tp for u in desk.of(act.Upload)] == [tp(1)]
+
+
+def test_an_answer_of_the_wrong_kind_changes_nothing() -> None:
+    desk = Desk().claimed()
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    assert desk.send(ev.CommitDone(upload.order, 10), ev.SettleDone(upload.order), ev.CommitDone(999, 1)) == []
+    assert len([c for c in desk.store(upload) if isinstance(c, act.Commit)]) == 1
+
+
+def test_backoff_is_bounded_and_jittered() -> None:
+    ids = Dice(random.Random(3))
+    waits = [retry_delay_ms(attempt, ids) for attempt in range(1, 500)]
+    assert max(waits) <= CAP_MS
+    assert min(waits) >= 1
+    assert len(set(waits)) > 300
+    assert all(retry_delay_ms(1, ids) <= 200 for _ in range(100))
+
+
+def test_limits_are_checked() -> None:
+    with pytest.raises(ConfigError, match="uploads is 0"):
+        Limits(uploads=0)
+    with pytest.raises(ConfigError, match="at most 64"):
+        Limits(commit_segments=65)

@@ -1,0 +1,25 @@
+"""How long to wait before trying again: exponential with full jitter."""
+
+from __future__ import annotations
+
+from tiered.clock import IdSource
+
+BASE_MS = 200
+"""Ceiling of the first wait."""
+
+CAP_MS = 60_000
+"""Ceiling of every wait: a store that is back is noticed within a minute."""
+
+RECHECK_PERMISSION_MS = 60_000
+"""A refused operation is looked at again this often, so that a corrected policy drains unaided."""
+
+RECHECK_FATAL_MS = 600_000
+"""The same for what only a person can correct."""
+
+_MAX_SHIFT = 20
+
+
+def retry_delay_ms(attempt: int, ids: IdSource) -> int:
+    """Wait before attempt ``attempt`` + 1 (``attempt`` from 1): uniform in [1, min(cap, base * 2 ** (attempt - 1))]."""
+    ceiling = min(CAP_MS, BASE_MS << min(max(attempt - 1, 0), _MAX_SHIFT))
+    return 1 + int(ids.random() * (ceiling - 1))

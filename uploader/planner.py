@@ -1,0 +1,121 @@
+"""The rules that order something: what each partition does next, and who gets the free slots."""
+
+from __future__ import annotations
+
+from tiered.model import TopicPartition
+from uploader.actions import Claim, Commit, Level, RegisterTopic, Settle, Upload
+from uploader.ledger import Ledger, TopicState
+from uploader.partition import NONE_MS, Partition, Phase, Work
+
+
+class Planner(Ledger):
+    """Orders given out from the books."""
+
+    def _pump_queue(self, now_ms: int) -> None:
+        held: dict[TopicPartition, None] = {}
+        while self._queue:
+            tp = next(iter(self._queue))
+            del self._queue[tp]
+            p = self._partitions.get(tp)
+            if p is None:
+                continue
+            if not self._pump(p, now_ms):
+                held[tp] = None
+            self._track_wait(p, now_ms)
+        self._queue = held
+
+    def _pump(self, p: Partition, now_ms: int) -> bool:
+        """Orders the next thing for ``p``; False if it waits for a slot and stays in the queue."""
+        self._ready.discard(p.tp)
+        if p.phase is Phase.FENCED or self._may_rest(p):
+            return True
+        topic = self._topics[p.tp.topic]
+        if not topic.registered:
+            self._register(p.tp.topic, topic, now_ms)
+            return True
+        if not p.settled and not p.settle_order and p.settle_at_ms <= now_ms and p.phase is Phase.CLAIMED:
+            p.settle_order = self._order(lambda number: Settle(number, p.tp, p.claim_epoch, p.committed), p).order
+        if p.retry_at_ms > now_ms:
+            return True
+        if p.phase is Phase.NEW:
+            return self._claim(p)
+        if p.phase is not Phase.CLAIMED:
+            return True
+        blocked = p.blocked()
+        if blocked is not None:
+            self._say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
+            return True
+        committed = self._commit_if_due(p, now_ms)
+        if p.next_upload() is not None:
+            self._ready.add(p.tp)
+        return committed
+
+    def _may_rest(self, p: Partition) -> bool:
+        """One-shot runs do not claim what an earlier run has noted as committed."""
+        return self._lazy and p.phase is Phase.NEW and p.committed < 0 and p.end <= max(p.noted, 0)
+
+    def _register(self, name: str, topic: TopicState, now_ms: int) -> None:
+        if not topic.order and topic.retry_at_ms <= now_ms:
+            topic.order = self._order(lambda number: RegisterTopic(number, name)).order
+
+    def _claim(self, p: Partition) -> bool:
+        if p.stale_uploads:
+            return True  # the answer of the last one brings the partition back into the queue
+        if self._claims >= self.limits.claims:
+            return False
+        p.phase = Phase.CLAIMING
+        self._claims += 1
+        self._order(lambda number: Claim(number, p.tp), p)
+        return True
+
+    def _commit_if_due(self, p: Partition, now_ms: int) -> bool:
+        """Commits the stored prefix when it is full, old enough, or when nothing more is under way."""
+        prefix = p.prefix()[: self.limits.commit_segments]
+        if p.commit_order or not prefix:
+            return True
+        if p.ready_since_ms == NONE_MS:
+            p.ready_since_ms = now_ms
+        due_ms = p.ready_since_ms + self.limits.commit_wait_ms
+        if len(prefix) < self.limits.commit_segments and p.uploading and now_ms < due_ms:
+            self._wait_until(due_ms, p.tp)
+            return True
+        if self._commits >= self.limits.commits:
+            return False
+        rows = tuple(work.row for work in prefix if work.row is not None)
+        p.commit_order = self._order(lambda number: Commit(number, p.tp, p.claim_epoch, rows), p).order
+        p.ready_since_ms = NONE_MS
+        self._commits += 1
+        return True
+
+    def _fill_pool(self, now_ms: int) -> None:
+        """Oldest un-uploaded byte first; a partition above its share only while no other one waits."""
+        while self._uploads < self.limits.uploads:
+            chosen = min(
+                (
+                    (p.uploading >= self.limits.share, work.segment.first_ms, tp)
+                    for tp in self._ready
+                    if (work := (p := self._partitions[tp]).next_upload()) is not None and self._may_upload(p, work)
+                ),
+                default=None,
+            )
+            if chosen is None:
+                return
+            self._upload(self._partitions[chosen[2]], now_ms)
+
+    def _may_upload(self, p: Partition, work: Work) -> bool:
+        """After a failure one upload at a time is the probe; a drain sends only what it promised."""
+        if p.attempts and p.uploading:
+            return False
+        return self._drain is None or self._drain.wants(p, work.segment.base)
+
+    def _upload(self, p: Partition, now_ms: int) -> None:
+        work = p.next_upload()
+        if work is None:
+            return
+        action = self._order(lambda number: Upload(number, p.tp, work.segment, p.claim_epoch), p, work)
+        work.order = action.order
+        p.uploading += 1
+        self._uploads += 1
+        if p.next_upload() is None:
+            self._ready.discard(p.tp)
+        self._track_wait(p, now_ms)

@@ -1,0 +1,371 @@
+"""Every rule of the uploader: facts in, orders out. No I/O, no clock, no task; randomness only as jitter.
+
+``State.handle(event, now_ms)`` returns what to do now. ``now_ms`` is wall-clock-like and never goes back (the
+runner sees to that). The rules, each of them an invariant of the tests:
+
+* Only the contiguous prefix of stored and verified segments is committed, under the claim that stored them.
+* At most ``limits.uploads`` uploads are under way, cancelled ones included until they have ended.
+* After ``fenced`` nothing of the partition is ordered again.
+* A commit whose outcome is unknown is settled by a new claim; what the old claim stored is uploaded again.
+* Whatever can succeed later is tried again, for ever; what cannot is said, and looked at again.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from tiered.clock import IdSource
+from tiered.model import Row
+from uploader import events as ev
+from uploader.actions import Action, Claim, Commit, Level, Note, RegisterTopic, Seal, Settle, Upload
+from uploader.drain import Drain
+from uploader.events import DrainMode, Event, Failure, FailureKind
+from uploader.ledger import OpenOrder, TopicState
+from uploader.limits import Limits
+from uploader.partition import NONE_MS, Partition, Phase, Work
+from uploader.planner import Planner
+from uploader.waiting import PartitionView, view_of
+
+WRITER_SEAL_MS = 60_000
+"""A writer that was asked to roll is asked again after this time."""
+
+
+class State(Planner):
+    """The uploader's mind. Not thread-safe: one event at a time."""
+
+    def __init__(self, ids: IdSource, limits: Limits | None = None, *, lazy: bool = False) -> None:
+        """``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs)."""
+        super().__init__(ids, limits or Limits(), lazy=lazy)
+        self._seal_order = 0
+        self._seal_attempts = 0
+        self._seal_at_ms = 0
+        self._seal_failure: Failure | None = None
+        self._writer = ""
+        self._disk_said_ms = NONE_MS
+        self._exited = False
+
+    def handle(self, event: Event, now_ms: int) -> tuple[Action, ...]:
+        """Takes one fact, returns what to do; after ``Exit`` nothing more."""
+        self._out = []
+        if self._exited:
+            return ()
+        self._take(event, now_ms)
+        self._run_timers(now_ms)
+        self._seal_if_due(now_ms)
+        self._pump_queue(now_ms)
+        self._fill_pool(now_ms)
+        if self._drain is not None:
+            ending = self._drain.ending(self._partitions, now_ms, obstacle=self._obstacle)
+            if ending is not None:
+                self._exited = True
+                self._out.append(ending)
+                return tuple(self._out)
+        self._ask_for_wake()
+        return tuple(self._out)
+
+    def views(self, now_ms: int) -> list[PartitionView]:
+        """One line per partition for ``status`` and the metrics, by name."""
+        found = []
+        for _, p in sorted(self._partitions.items()):
+            topic = self._topics[p.tp.topic]
+            found.append(view_of(p, now_ms, topic.failure, topic.registered))
+        return found
+
+    @property
+    def uploads_in_flight(self) -> int:
+        """Upload orders that are not answered yet."""
+        return self._uploads
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the program is to end."""
+        return self._drain is not None
+
+    def _take(self, event: Event, now_ms: int) -> None:
+        match event:
+            case ev.PartitionSeen():
+                self._seen(event, now_ms)
+            case ev.PartitionGone(tp):
+                self._gone(tp)
+            case ev.SegmentSealed():
+                self._sealed(event)
+            case ev.WriterSeen(holder):
+                self._writer = holder
+            case ev.DiskLow():
+                self._disk_low(event, now_ms)
+            case ev.DrainRequested():
+                self._begin_drain(event, now_ms)
+            case ev.Poked():
+                self._poke(now_ms)
+            case ev.Tick():
+                for p in self._partitions.values():
+                    self._track_wait(p, now_ms)
+            case _:
+                self._answer(event, now_ms)
+
+    def _answer(self, event: ev.Answer, now_ms: int) -> None:
+        """Only the first answer to an open order counts, and only if it answers that kind of order."""
+        opened = self._orders.get(event.order)
+        if opened is None or not isinstance(event, _ANSWERS[type(opened.action)]):
+            return
+        del self._orders[event.order]
+        match event:
+            case ev.TopicRegistered() | ev.TopicFailed():
+                self._topic_answer(opened, event, now_ms)
+            case ev.ClaimDone() | ev.ClaimFailed():
+                self._claim_answer(opened, event, now_ms)
+            case ev.UploadDone() | ev.UploadFailed():
+                self._upload_answer(opened, event, now_ms)
+            case ev.CommitDone() | ev.CommitFailed():
+                self._commit_answer(opened, event, now_ms)
+            case ev.SettleDone() | ev.SettleFailed():
+                self._settle_answer(opened, event, now_ms)
+            case ev.SealDone() | ev.SealFailed():
+                self._seal_answer(event, now_ms)
+            case _:
+                assert_never(event)
+        if opened.owner is not None and self._partitions.get(opened.owner.tp) is opened.owner:
+            self._queue[opened.owner.tp] = None
+
+    # ------------------------------------------------------------------ what is on the disk
+
+    def _seen(self, event: ev.PartitionSeen, now_ms: int) -> None:
+        p = self._partitions.get(event.tp)
+        if p is not None and p.topic_id != event.topic_id:
+            self._gone(event.tp)
+            p = None
+        if p is None:
+            p = Partition(tp=event.tp, topic_id=event.topic_id, wait_since_ms=now_ms)
+            self._partitions[event.tp] = p
+            self._topics.setdefault(event.tp.topic, TopicState())
+        p.local_start, p.flushed, p.end = event.local_start_offset, event.flushed_offset, event.end_offset
+        p.active_bytes, p.active_since_ms = event.active_bytes, event.active_since_ms
+        p.noted = max(p.noted, event.noted_offset)
+        self._queue[p.tp] = None
+
+    def _sealed(self, event: ev.SegmentSealed) -> None:
+        p = self._partitions.get(event.tp)
+        if p is None or event.segment.end <= p.known_committed:
+            return
+        known = p.works.get(event.segment.base)
+        if known is None:
+            p.works[event.segment.base] = Work(event.segment)
+            p.end = max(p.end, event.segment.end)
+        elif known.segment != event.segment and not known.order and known.row is None:
+            known.segment = event.segment
+        self._queue[p.tp] = None
+
+    def _disk_low(self, event: ev.DiskLow, now_ms: int) -> None:
+        if self._disk_said_ms != NONE_MS and now_ms < self._disk_said_ms + self.limits.repeat_report_ms:
+            return
+        self._disk_said_ms = now_ms
+        text = f"the disk of the log is {event.used_percent} % full, {event.free_bytes} bytes are free"
+        self._say(Level.WARN, "disk_low", text, None, (("free_bytes", event.free_bytes),))
+
+    # ------------------------------------------------------------------ answers
+
+    def _topic_answer(self, opened: OpenOrder, event: ev.TopicRegistered | ev.TopicFailed, now_ms: int) -> None:
+        action = opened.action
+        if not opened.live or not isinstance(action, RegisterTopic):
+            return
+        topic = self._topics[action.topic]
+        topic.order = 0
+        members = [tp for tp in self._partitions if tp.topic == action.topic]
+        if isinstance(event, ev.TopicRegistered):
+            if topic.failure is not None:
+                self._say(Level.INFO, "recovered", f"topic {action.topic} is registered")
+            topic.registered, topic.failure, topic.attempts = True, None, 0
+            self._queue.update(dict.fromkeys(members))
+            return
+        topic.attempts += 1
+        first = topic.failure is None or topic.failure.code != event.failure.code
+        topic.failure = event.failure
+        topic.retry_at_ms = now_ms + self._delay_ms(event.failure, topic.attempts)
+        for tp in members[:1]:
+            self._wait_until(topic.retry_at_ms, tp)
+        if first or now_ms >= topic.reported_ms + self.limits.repeat_report_ms:
+            topic.reported_ms = now_ms
+            level = Level.WARN if event.failure.kind is FailureKind.RETRIABLE else Level.ERROR
+            text = f"topic {action.topic} is not registered: {event.failure.message}"
+            hint = f" ({event.failure.hint})" if event.failure.hint else ""
+            self._say(level, "failed" if first else "still_failing", text + hint, None, (("code", event.failure.code),))
+
+    def _claim_answer(self, opened: OpenOrder, event: ev.ClaimDone | ev.ClaimFailed, now_ms: int) -> None:
+        self._claims -= 1
+        p = opened.owner
+        if p is None or not opened.live:
+            return
+        if isinstance(event, ev.ClaimFailed):
+            if event.failure.kind is FailureKind.FENCED:
+                self._fence_and_note(p, event.failure, now_ms)
+                return
+            p.phase = Phase.NEW
+            self._failed(p, event.failure, "claiming the writer role", now_ms)
+            return
+        p.claim_epoch, p.committed = event.claim_epoch, event.next_offset
+        if event.next_offset > p.end > p.local_start:
+            text = f"{p.tp} ends at offset {p.end} on this disk, but the bucket goes on to {event.next_offset}"
+            hint = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
+            self._fence_and_note(p, Failure(FailureKind.FENCED, "diverged", text, hint, exit_code=11), now_ms)
+            return
+        p.phase, p.settled, p.settle_at_ms, p.settle_attempts = Phase.CLAIMED, False, 0, 0
+        p.forget_committed()
+        self._succeeded(p, "claiming the writer role")
+        self._out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
+        fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))
+        self._say(Level.INFO, "claimed", f"the writer role is ours, the bucket ends at {p.committed}", p.tp, fields)
+
+    def _fence_and_note(self, p: Partition, failure: Failure, now_ms: int) -> None:
+        self._fence(p, failure, now_ms)
+        self._out.append(Note(p.tp, p.known_committed, p.claim_epoch, fenced=True))
+
+    def _upload_answer(self, opened: OpenOrder, event: ev.UploadDone | ev.UploadFailed, now_ms: int) -> None:
+        self._uploads -= 1
+        p, work, action = opened.owner, opened.work, opened.action
+        if p is None or work is None or not isinstance(action, Upload):
+            return
+        if not opened.live:
+            p.stale_uploads -= 1
+            return
+        p.uploading -= 1
+        work.order = 0
+        if isinstance(event, ev.UploadFailed):
+            self._failed(p, event.failure, f"uploading {p.tp} from offset {work.segment.base}", now_ms)
+        elif not _matches(event.row, action):
+            text = f"the row {event.row.base}..{event.row.next} is not the segment {action.segment.base}"
+            self._failed(p, Failure(FailureKind.FATAL, "internal", text), "uploading", now_ms)
+        else:
+            work.row = event.row
+            self._succeeded(p, "uploading")
+
+    def _commit_answer(self, opened: OpenOrder, event: ev.CommitDone | ev.CommitFailed, now_ms: int) -> None:
+        self._commits -= 1
+        p, action = opened.owner, opened.action
+        if p is None or not opened.live or not isinstance(action, Commit):
+            return
+        p.commit_order = 0
+        if isinstance(event, ev.CommitDone):
+            if event.next_offset != action.rows[-1].next:
+                text = f"the root read back ends at {event.next_offset}, not at {action.rows[-1].next}"
+                self._reclaim(p, Failure(FailureKind.UNKNOWN, "commit_unknown", text, exit_code=75), now_ms)
+                return
+            p.committed = event.next_offset
+            p.forget_committed()
+            self._succeeded(p, "committing")
+            self._out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
+            fields = (("segments", len(action.rows)), ("uploaded_offset", p.committed))
+            self._say(Level.INFO, "committed", f"{len(action.rows)} segments are in the catalog", p.tp, fields)
+        elif event.failure.kind is FailureKind.FENCED:
+            self._fence_and_note(p, event.failure, now_ms)
+        elif event.failure.kind is FailureKind.UNKNOWN:
+            self._reclaim(p, event.failure, now_ms)
+        else:
+            self._failed(p, event.failure, f"committing {p.tp} from offset {p.committed}", now_ms)
+
+    def _reclaim(self, p: Partition, failure: Failure, now_ms: int) -> None:
+        """Only a new claim tells whether the commit is in; until then nothing is stored."""
+        self._drop_claim(p)
+        p.phase = Phase.NEW
+        self._failed(p, failure, f"committing {p.tp} from offset {p.committed}", now_ms)
+
+    def _settle_answer(self, opened: OpenOrder, event: ev.SettleDone | ev.SettleFailed, now_ms: int) -> None:
+        p, action = opened.owner, opened.action
+        if p is None or not opened.live or not isinstance(action, Settle):
+            return
+        p.settle_order = 0
+        if isinstance(event, ev.SettleDone):
+            p.settled = True
+            return
+        p.settle_attempts += 1
+        p.settle_at_ms = now_ms + self._delay_ms(event.failure, p.settle_attempts)
+        self._wait_until(p.settle_at_ms, p.tp)
+        if p.settle_attempts == 1:
+            text = f"what the last run left is still in the bucket: {event.failure.message}"
+            self._say(Level.WARN, "settle_failed", text, p.tp, (("code", event.failure.code),))
+
+    # ------------------------------------------------------------------ sealing and the end
+
+    def _seal_if_due(self, now_ms: int) -> None:
+        """For a drain of everything, and for an idle tail that no writer looks after."""
+        if self._seal_order or self._seal_at_ms > now_ms:
+            return
+        if self._drain is not None:
+            drain = self._drain
+            due = drain.mode is DrainMode.ALL and any(
+                not drain.is_met(p) and p.sealed_end < drain.targets[p.tp] and p.phase is not Phase.FENCED
+                for p in self._partitions.values()
+                if p.tp in drain.targets
+            )
+        else:
+            idle_ms = self.limits.seal_idle_ms
+            due = (
+                not self._writer
+                and idle_ms >= 0
+                and any(
+                    p.active_bytes and NONE_MS < p.active_since_ms <= now_ms - idle_ms
+                    for p in self._partitions.values()
+                )
+            )
+        if due:
+            self._seal_order = self._order(Seal).order
+
+    def _seal_answer(self, event: ev.SealDone | ev.SealFailed, now_ms: int) -> None:
+        self._seal_order = 0
+        if isinstance(event, ev.SealDone):
+            self._seal_failure, self._seal_attempts = None, 0
+            self._seal_at_ms = now_ms + WRITER_SEAL_MS
+        else:
+            self._seal_attempts += 1
+            self._seal_failure = event.failure
+            self._seal_at_ms = now_ms + self._delay_ms(event.failure, self._seal_attempts)
+            if self._seal_attempts == 1:
+                text = f"the active segments were not sealed: {event.failure.message}"
+                self._say(Level.WARN, "seal_failed", text, None, (("code", event.failure.code),))
+        self._wait_until(self._seal_at_ms, None)
+
+    def _begin_drain(self, event: ev.DrainRequested, now_ms: int) -> None:
+        self._drain = Drain.begin(event, self._partitions)
+        self._seal_at_ms = now_ms
+        self._say(Level.INFO, "drain_started", f"sending {event.mode.value} data, then ending")
+        if event.deadline_ms is not None:
+            self._wait_until(event.deadline_ms, None)
+        self._poke(now_ms)
+
+    def _poke(self, now_ms: int) -> None:
+        """Somebody waits: what backs off after a failure of the store is tried now."""
+        for p in self._partitions.values():
+            if p.failure is not None and p.failure.kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN):
+                p.retry_at_ms = now_ms
+            self._queue[p.tp] = None
+        for topic in self._topics.values():
+            if topic.failure is not None and topic.failure.kind is FailureKind.RETRIABLE:
+                topic.retry_at_ms = now_ms
+
+    def _obstacle(self, p: Partition) -> Failure | None:
+        topic = self._topics[p.tp.topic]
+        if topic.failure is not None and topic.failure.kind in (FailureKind.PERMISSION, FailureKind.FATAL):
+            return topic.failure
+        if self._seal_failure is not None and self._seal_failure.kind is FailureKind.FATAL and not p.works:
+            return self._seal_failure
+        return p.obstacle()
+
+
+_ANSWERS: dict[type, tuple[type, type]] = {
+    RegisterTopic: (ev.TopicRegistered, ev.TopicFailed),
+    Claim: (ev.ClaimDone, ev.ClaimFailed),
+    Upload: (ev.UploadDone, ev.UploadFailed),
+    Commit: (ev.CommitDone, ev.CommitFailed),
+    Settle: (ev.SettleDone, ev.SettleFailed),
+    Seal: (ev.SealDone, ev.SealFailed),
+}
+
+
+def _matches(row: Row, action: Upload) -> bool:
+    """Whether the row says what was ordered: nothing else may ever reach a commit."""
+    segment = action.segment
+    return (row.base, row.next, row.size, row.claim_epoch) == (
+        segment.base,
+        segment.end,
+        segment.size_bytes,
+        action.claim_epoch,
+    )
