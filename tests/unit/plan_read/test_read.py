@@ -1,0 +1,182 @@
+"""Which tier serves which offsets, and which bytes of an object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered.errors import OffsetGapError, OffsetOutOfRangeError
+from tiered.format.rows import Rows
+from tiered.model import Positions, Row, TopicPartition
+from tiered.plan.read import (
+    ByteRange,
+    LocalSpan,
+    RemoteSpan,
+    RequestSizes,
+    Tier,
+    TierRange,
+    byte_range,
+    earliest_offset,
+    latest_offset,
+    plan_tiers,
+    segment_ranges,
+)
+
+TP = TopicPartition("flights", 0)
+
+
+def plan(start: int, end: int | None, local: LocalSpan | None, remote: RemoteSpan | None) -> list[tuple[str, int, int]]:
+    return [(r.tier.value, r.start, r.end) for r in plan_tiers(TP, start, end, local=local, remote=remote)]
+
+
+def test_remote_below_what_this_disk_has_and_local_above() -> None:
+    local = LocalSpan(start_offset=40, end_offset=100, uploaded_offset=80)
+    remote = RemoteSpan(0, 80)
+    assert plan(0, None, local, remote) == [("remote", 0, 40), ("local", 40, 100)]
+    assert plan(50, 70, local, remote) == [("local", 50, 70)]
+    assert plan(10, 20, local, remote) == [("remote", 10, 20)]
+
+
+def test_between_its_own_uploaded_offset_and_the_committed_end_the_catalog_wins() -> None:
+    diverged = LocalSpan(start_offset=0, end_offset=120, uploaded_offset=50)
+    assert plan(0, None, diverged, RemoteSpan(0, 90)) == [("local", 0, 50), ("remote", 50, 90), ("local", 90, 120)]
+
+
+def test_a_copied_volume_that_knows_of_no_upload_serves_nothing_that_is_committed() -> None:
+    copy = LocalSpan(start_offset=0, end_offset=70, uploaded_offset=0)
+    assert plan(0, None, copy, RemoteSpan(0, 90)) == [("remote", 0, 90)]
+
+
+def test_one_tier_alone() -> None:
+    assert plan(5, None, LocalSpan(0, 10, 0), None) == [("local", 5, 10)]
+    assert plan(5, None, None, RemoteSpan(0, 10)) == [("remote", 5, 10)]
+    assert plan(0, None, None, None) == []
+
+
+def test_at_the_end_there_is_nothing_and_beyond_it_an_error() -> None:
+    local, remote = LocalSpan(40, 100, 80), RemoteSpan(20, 80)
+    assert plan(100, None, local, remote) == []
+    assert plan(30, 20, local, remote) == []
+    assert plan(90, 1000, local, remote) == [("local", 90, 100)]
+    with pytest.raises(OffsetOutOfRangeError) as above:
+        plan(101, None, local, remote)
+    assert (above.value.requested, above.value.earliest, above.value.latest) == (101, 20, 100)
+    with pytest.raises(OffsetOutOfRangeError) as below:
+        plan(19, None, local, remote)
+    assert "flights-0: offset 19 is outside 20 to 100" in str(below.value)
+
+
+def test_offsets_in_no_tier_are_an_error_with_both_ends() -> None:
+    with pytest.raises(OffsetGapError) as gap:
+        plan(0, None, LocalSpan(60, 100, 0), RemoteSpan(0, 40))
+    assert (gap.value.start, gap.value.end) == (40, 60)
+    with pytest.raises(OffsetGapError) as late_remote:
+        plan(0, None, LocalSpan(0, 100, 20), RemoteSpan(30, 80))
+    assert (late_remote.value.start, late_remote.value.end) == (20, 30)
+    # A range that does not touch the gap is served.
+    assert plan(70, 90, LocalSpan(60, 100, 0), RemoteSpan(0, 40)) == [("local", 70, 90)]
+
+
+def test_an_empty_tier_has_no_earliest() -> None:
+    assert earliest_offset(LocalSpan(90, 90, 90), RemoteSpan(20, 90)) == 20
+    assert earliest_offset(LocalSpan(0, 0, 0), RemoteSpan(20, 90)) == 20
+    assert earliest_offset(LocalSpan(90, 90, 90), RemoteSpan(90, 90)) == 90
+    assert latest_offset(LocalSpan(0, 0, 0), RemoteSpan(20, 90)) == 90
+    assert (earliest_offset(None, None), latest_offset(None, None)) == (0, 0)
+
+
+def test_a_span_of_a_partition_log() -> None:
+    assert LocalSpan.of(Positions(0, 40, 80, 90, 100)) == LocalSpan(40, 100, 80)
+
+
+spans = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted)
+
+
+@given(spans, st.integers(0, 40), spans, st.integers(0, 45), st.integers(0, 45))
+def test_every_offset_is_served_once_by_the_tier_that_may(
+    local_span: list[int], uploaded: int, remote_span: list[int], start: int, end: int
+) -> None:
+    local, remote = LocalSpan(*local_span, uploaded), RemoteSpan(*remote_span)
+
+    def server(offset: int) -> Tier | None:
+        here, there = (span.start_offset <= offset < span.end_offset for span in (local, remote))
+        if here and (offset < uploaded or offset >= remote.end_offset):
+            return Tier.LOCAL
+        return Tier.REMOTE if there else None
+
+    stop = min(end, latest_offset(local, remote))
+    try:
+        ranges = plan_tiers(TP, start, end, local=local, remote=remote)
+    except OffsetOutOfRangeError:
+        assert not earliest_offset(local, remote) <= start <= latest_offset(local, remote)
+        return
+    except OffsetGapError as gap:
+        assert all(server(offset) is None for offset in range(gap.start, gap.end))
+        assert all(server(offset) for offset in range(start, gap.start))
+        assert gap.end == latest_offset(local, remote) or server(gap.end)
+        return
+    covered = {offset: part.tier for part in ranges for offset in range(part.start, part.end)}
+    assert covered == {offset: server(offset) for offset in range(start, stop)}
+    assert all(a.end == b.start and a.tier is not b.tier for a, b in zip(ranges, ranges[1:], strict=False))
+
+
+def test_tier_ranges_are_values() -> None:
+    assert TierRange(Tier.LOCAL, 0, 1) == TierRange(Tier.LOCAL, 0, 1)
+
+
+def row(base: int, end: int) -> Row:
+    return Row(base, end, 0, 0, 100, 0, 0, base, 0, 1, end - base, 0, 0)
+
+
+def test_segments_of_a_range() -> None:
+    rows = Rows.from_rows([row(0, 10), row(10, 20), row(20, 30)])
+    found = [(part.row.base, part.start, part.end) for part in segment_ranges(rows, 5, 21)]
+    assert found == [(0, 5, 10), (10, 10, 20), (20, 20, 21)]
+    assert list(segment_ranges(rows, 7, 7)) == []
+    assert list(segment_ranges(rows, 30, 40)) == []
+    assert list(segment_ranges(Rows.from_rows([]), 0, 9)) == []
+
+
+@dataclass(frozen=True)
+class Batch:
+    last: int
+    position: int
+
+
+def test_bytes_of_an_offset_range_by_its_index() -> None:
+    entries = [(9, 100), (19, 300), (29, 500)]  # (last offset of a batch, where that batch begins)
+    assert byte_range(entries, 600, 0, 100) == ByteRange(0, 600)
+    assert byte_range(entries, 600, 12, 14) == ByteRange(100, 500)
+    assert byte_range(entries, 600, 19, 20) == ByteRange(300, 500)
+    assert byte_range(entries, 600, 20, 21) == ByteRange(300, 600)
+    assert byte_range(entries, 600, 0, 5) == ByteRange(0, 300)
+    assert byte_range([], 600, 3, 4) == ByteRange(0, 600)
+    assert ByteRange(10, 30).size_bytes == 20
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=20), st.integers(0, 60), st.integers(1, 60))
+def test_a_byte_range_always_holds_the_batches_of_the_offsets(indexed: list[bool], start: int, length: int) -> None:
+    all_batches = [Batch(i * 3 + 2, i * 7) for i in range(len(indexed))]
+    size = len(indexed) * 7
+    entries = [(b.last, b.position) for b, kept in zip(all_batches, indexed, strict=True) if kept]
+    end = min(start + length, len(indexed) * 3)
+    if start >= end:
+        return
+    wanted = byte_range(entries, size, start, end)
+    for b in all_batches:
+        if b.last >= start and b.last - 2 < end:
+            assert wanted.start <= b.position
+            assert wanted.end >= b.position + 7
+
+
+def test_requests_double_and_end_at_chunks() -> None:
+    sizes = RequestSizes(chunk_bytes=4, max_request_bytes=16)
+    position, taken = 6, []
+    while position < 70:
+        piece = sizes.take(position, 70)
+        taken.append((piece.start, piece.end))
+        position = piece.end
+    assert taken == [(6, 8), (8, 16), (16, 32), (32, 48), (48, 64), (64, 70)]

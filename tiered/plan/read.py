@@ -1,0 +1,230 @@
+"""A wanted offset range, what each tier holds -> which tier serves which offsets, and which bytes of an object.
+
+::
+
+    offset   remote.start      local.start     uploaded      committed     local.end
+                  |                 |              |             |             |
+    volume's own  |---- remote -----|---- local ---|-- remote ---|--- local ---|
+
+Below the committed end the catalog is the log. This volume may serve those offsets from its own disk only below
+its own ``uploaded`` offset, which it wrote after a root that was read back: from there to the committed end
+another volume may have committed other records under the same offsets, so the remote tier wins. Above the
+committed end only the disk exists. Offsets that neither tier holds are an error, never a jump.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiered.errors import OffsetGapError, OffsetOutOfRangeError
+from tiered.model import Positions, Row, TopicPartition
+
+CHUNK_BYTES = 4 * 1024 * 1024
+"""Unit of cache, accounting and alignment of reads from an object."""
+
+MAX_REQUEST_BYTES = 16 * 1024 * 1024
+"""Largest single read of an object: a request costs the same CPU whatever its size, a buffer does not."""
+
+
+class Tier(enum.StrEnum):
+    """Where an offset is read from."""
+
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSpan:
+    """Offsets on this disk; ``uploaded_offset`` is the end of what this volume itself knows to be committed."""
+
+    start_offset: int
+    end_offset: int
+    uploaded_offset: int
+
+    @classmethod
+    def of(cls, positions: Positions) -> LocalSpan:
+        """The local tier of a partition log."""
+        return cls(positions.local_start_offset, positions.end_offset, positions.uploaded_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSpan:
+    """Offsets that the catalog names: the root's ``start_offset`` and ``next_offset``."""
+
+    start_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierRange:
+    """Offsets ``start`` to ``end`` (exclusive), all from one tier."""
+
+    tier: Tier
+    start: int
+    end: int
+
+
+def earliest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
+    """The smallest offset over both tiers (an empty tier has none, unless both are empty)."""
+    spans = [span for span in (local, remote) if span is not None]
+    filled = [span.start_offset for span in spans if span.end_offset > span.start_offset]
+    return min(filled) if filled else max((span.start_offset for span in spans), default=0)
+
+
+def latest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
+    """The exclusive end over both tiers: the offset that the next record gets."""
+    return max((span.end_offset for span in (local, remote) if span is not None), default=0)
+
+
+def plan_tiers(
+    tp: TopicPartition,
+    start: int,
+    end: int | None = None,
+    *,
+    local: LocalSpan | None,
+    remote: RemoteSpan | None,
+) -> tuple[TierRange, ...]:
+    """Ranges that cover ``start`` to ``end`` (None or beyond the end: to the latest) in order, without a hole.
+
+    Raises OffsetOutOfRangeError if ``start`` is below the earliest or above the latest offset (at the latest the
+    plan is empty, as in Kafka), OffsetGapError if offsets in between are in neither tier.
+    """
+    earliest, latest = earliest_offset(local, remote), latest_offset(local, remote)
+    if not earliest <= start <= latest:
+        raise OffsetOutOfRangeError(
+            f"{tp}: offset {start} is outside {earliest} to {latest}",
+            requested=start,
+            earliest=earliest,
+            latest=latest,
+            hint=f"start at {earliest} (earliest) or {latest} (latest)",
+        )
+    stop = latest if end is None else min(end, latest)
+    ranges: list[TierRange] = []
+    at = start
+    while at < stop:
+        tier, until = _serve(at, local, remote)
+        if tier is None:
+            until = _next_served(at, local, remote)
+            raise OffsetGapError(
+                f"{tp}: offsets {at} to {until} are neither on this disk nor in the catalog",
+                start=at,
+                end=until,
+                hint=f"run check; to go on without them, start at {until}",
+            )
+        until = min(until, stop)
+        if ranges and ranges[-1].tier is tier:
+            ranges[-1] = TierRange(tier, ranges[-1].start, until)
+        else:
+            ranges.append(TierRange(tier, at, until))
+        at = until
+    return tuple(ranges)
+
+
+def _serve(at: int, local: LocalSpan | None, remote: RemoteSpan | None) -> tuple[Tier | None, int]:
+    """Who serves ``at``, and up to where (exclusive); no tier: a gap."""
+    committed = remote.end_offset if remote is not None else 0
+    if local is not None and local.start_offset <= at < local.end_offset:
+        if at >= committed:
+            return Tier.LOCAL, local.end_offset
+        if at < local.uploaded_offset:
+            return Tier.LOCAL, min(local.end_offset, local.uploaded_offset)
+    if remote is not None and remote.start_offset <= at < committed:
+        if local is not None and at < local.start_offset < min(local.uploaded_offset, local.end_offset, committed):
+            return Tier.REMOTE, local.start_offset
+        return Tier.REMOTE, committed
+    return None, at
+
+
+def _next_served(at: int, local: LocalSpan | None, remote: RemoteSpan | None) -> int:
+    """The smallest offset above ``at`` that a tier serves; the latest if none does."""
+    edges = {latest_offset(local, remote)}
+    for span in (local, remote):
+        if span is not None:
+            edges |= {span.start_offset, span.end_offset}
+    return min(edge for edge in edges if edge > at and (_serve(edge, local, remote)[0] or edge == max(edges)))
+
+
+class CatalogRows(Protocol):
+    """What this planner needs of the rows of a root: sorted by base, without holes between them."""
+
+    def __len__(self) -> int:
+        """Number of segments."""
+
+    def row(self, index: int) -> Row:
+        """The segment at ``index``."""
+
+    def find_offset(self, offset: int) -> int | None:
+        """Index of the segment whose range holds ``offset``, None outside all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRange:
+    """Offsets ``start`` to ``end`` (exclusive) of the remote segment ``row``."""
+
+    row: Row
+    start: int
+    end: int
+
+
+def segment_ranges(rows: CatalogRows, start: int, end: int) -> Iterator[SegmentRange]:
+    """The remote segments that hold ``start`` to ``end``, in order, each with its share of the range."""
+    first = rows.find_offset(start) if start < end else None
+    if first is None:
+        return
+    for index in range(first, len(rows)):
+        row = rows.row(index)
+        if row.base >= end:
+            return
+        yield SegmentRange(row, max(start, row.base), min(end, row.next))
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes ``start`` to ``end`` (exclusive) of an object."""
+
+    start: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Length."""
+        return self.end - self.start
+
+
+def byte_range(entries: Sequence[tuple[int, int]], size_bytes: int, start: int, end: int) -> ByteRange:
+    """The bytes of a ``.log`` of ``size_bytes`` that hold offsets ``start`` to ``end`` (exclusive).
+
+    ``entries`` are those of its offset index: (last offset of an append, position where that append begins). The
+    range begins at a batch at or below ``start`` and ends at or behind the batch that holds ``end - 1``, so at
+    most one index interval is read in vain at each side.
+    """
+    below = bisect.bisect_right(entries, start, key=lambda entry: entry[0])
+    first = entries[below - 1][1] if below else 0
+    behind = bisect.bisect_left(entries, end - 1, key=lambda entry: entry[0]) + 1
+    last = entries[behind][1] if behind < len(entries) else size_bytes
+    return ByteRange(min(first, size_bytes), min(max(last, first), size_bytes))
+
+
+class RequestSizes:
+    """How much to ask for next: one chunk after a seek, doubled with every sequential request up to a limit.
+
+    Requests end at multiples of ``chunk_bytes``, so that a chunk that was read once is found again in the cache.
+    """
+
+    def __init__(self, chunk_bytes: int = CHUNK_BYTES, max_request_bytes: int = MAX_REQUEST_BYTES) -> None:
+        self._chunk_bytes = chunk_bytes
+        self._max_bytes = max(chunk_bytes, max_request_bytes)
+        self._next_bytes = chunk_bytes
+
+    def take(self, position: int, end: int) -> ByteRange:
+        """The next request at ``position`` of an object that is wanted up to ``end``."""
+        aligned = position - position % self._chunk_bytes
+        until = min(aligned + self._next_bytes, end)
+        self._next_bytes = min(self._next_bytes * 2, self._max_bytes)
+        return ByteRange(position, until)

@@ -1,0 +1,82 @@
+"""One read of a segment object, as steps: what to ask for, and what the answer must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiered.errors import CorruptionError
+from tiered.model import Row, TopicPartition
+from tiered.plan.read import CHUNK_BYTES, ByteRange, RequestSizes, SegmentRange
+from tiered.remote.cache import ByteCache
+from tiered.store.base import Get, Missing, Object, Steps
+
+
+class SegmentGone(Exception):
+    """An object that the pinned root names does not exist (any more). Settled inside the reader by a newer root."""
+
+    def __init__(self, key: str, row: Row) -> None:
+        super().__init__(key)
+        self.key = key
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Bytes ``range`` of the ``.log`` of a segment.
+
+    ``seek``: the first read at a new place. It brings the whole aligned chunk and keeps it in the cache; the
+    sequential reads behind it pass the cache by, so that a scan never empties it.
+    """
+
+    segment: SegmentRange
+    key: str
+    range: ByteRange
+    seek: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """How much it brings to its consumer."""
+        return self.range.size_bytes
+
+    def steps(self, tp: TopicPartition, cache: ByteCache) -> Steps[memoryview]:
+        """The bytes, from the cache or by one GET. Raises SegmentGone, CorruptionError if the object is too short."""
+        start, end = self.range.start, self.range.end
+        if not self.seek:
+            data = yield from read_range(tp, self.key, self.segment.row, start, end)
+            return memoryview(data)
+        chunk_start = start - start % CHUNK_BYTES
+        held = cache.get(self.key, chunk_start)
+        if held is None:
+            row = self.segment.row
+            chunk_end = min(max(chunk_start + CHUNK_BYTES, end), row.size)
+            held = yield from read_range(tp, self.key, row, chunk_start, chunk_end)
+            cache.put(self.key, chunk_start, held)
+        return memoryview(held)[start - chunk_start : end - chunk_start]
+
+
+def fetches(
+    segment: SegmentRange, key: str, wanted: ByteRange, sizes: RequestSizes, *, seek: bool = True
+) -> Iterator[Fetch]:
+    """The reads that bring ``wanted`` of a segment, in order; ``sizes`` goes on growing from segment to segment."""
+    position = wanted.start
+    while position < wanted.end:
+        piece = sizes.take(position, wanted.end)
+        yield Fetch(segment, key, piece, seek)
+        position, seek = piece.end, False
+
+
+def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
+    """Exactly the bytes ``start`` to ``end`` of an object of segment ``row``. Raises SegmentGone, CorruptionError."""
+    found: Object | Missing = yield Get(key, start, end)
+    if isinstance(found, Missing):
+        raise SegmentGone(key, row)
+    if len(found.data) != end - start:
+        raise CorruptionError(
+            f"{tp}: {key} gave {len(found.data)} of the bytes {start} to {end}; the object has {found.size} bytes",
+            path_or_key=key,
+            position=start + len(found.data),
+            offset=row.base,
+            hint="the object is not the one that was committed: run check",
+        )
+    return found.data

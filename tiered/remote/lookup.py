@@ -1,0 +1,182 @@
+"""Where in a remote partition an offset, a time or an aborted transaction is: root rows, then one index bundle.
+
+Steps only, for both drivers. A bundle up to ``WHOLE_BUNDLE_BYTES`` is fetched whole, since a request costs more
+than its bytes; of a larger one the head, then single sections by range. All of them are cached under their key.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import numpy as np
+
+from tiered.errors import CorruptionError
+from tiered.format.batch import decode_records
+from tiered.format.bundle import HEAD_BYTES, BundleHead, SectionKind, decode_bundle_head, verify_section
+from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, index_key, segment_key
+from tiered.format.offset_index import OffsetIndex
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.root import Root
+from tiered.format.time_index import TimeIndex
+from tiered.format.txn_index import collect, decode_txns
+from tiered.model import AbortedTxn, Row, TopicPartition
+from tiered.plan.read import ByteRange, RequestSizes, SegmentRange, byte_range
+from tiered.remote.assembly import SegmentScan
+from tiered.remote.cache import ByteCache
+from tiered.remote.fetch import fetches, read_range
+from tiered.store.base import Steps
+
+WHOLE_BUNDLE_BYTES = 1024 * 1024
+"""Bundles up to this size are fetched in one request."""
+
+INDEX_WORTH_BYTES = 1024 * 1024
+"""Segments up to this size are read from their start: fetching an index would cost a request more."""
+
+
+class SegmentLookup:
+    """Index lookups in the segments of one partition. Holds nothing but the cache; safe to share."""
+
+    def __init__(self, tp: TopicPartition, topic_id: UUID, cache: ByteCache) -> None:
+        self._tp = tp
+        self._topic_id = topic_id
+        self._cache = cache
+
+    def log_key(self, row: Row) -> str:
+        """Key of the ``.log`` of a row."""
+        return segment_key(self._topic_id, self._tp.partition, row)
+
+    def section(self, row: Row, kind: SectionKind) -> Steps[bytes]:
+        """One verified section of the bundle of ``row``; empty if the bundle has none of this kind, or none exists.
+
+        Raises SegmentGone, CorruptionError.
+        """
+        if not row.idx_len:
+            return b""
+        key = index_key(self._topic_id, self._tp.partition, row)
+        prefix_bytes = row.idx_len if row.idx_len <= WHOLE_BUNDLE_BYTES else HEAD_BYTES
+        prefix = yield from self._cached(key, row, 0, prefix_bytes)
+        head = decode_bundle_head(prefix, key=key)
+        self._check_head(head, row, key)
+        section = head.section(kind)
+        if section is None:
+            return b""
+        end = section.position + section.length
+        if end <= len(prefix):
+            return verify_section(section, prefix[section.position : end], key=key)
+        data = yield from self._cached(key, row, section.position, end)
+        return verify_section(section, data, key=key)
+
+    def byte_range(self, row: Row, start: int, end: int) -> Steps[ByteRange]:
+        """Bytes of the ``.log`` of ``row`` with offsets ``start`` to ``end``; no request if all of it is wanted."""
+        if start <= row.base and end >= row.next:
+            return ByteRange(0, row.size)
+        if row.size <= INDEX_WORTH_BYTES:
+            return ByteRange(0, row.size)
+        index = yield from self._offset_index(row)
+        return byte_range(index.entries, row.size, start, end)
+
+    def offset_for_time(self, root: Root, timestamp: int) -> Steps[tuple[int, int] | None]:
+        """(offset, timestamp) of the first record whose timestamp is at or after ``timestamp``, None if there is none.
+
+        Kafka's rule (``ListOffsets``), also where timestamps are out of order: the first in offset order, control
+        records included. Records below the root's ``start_offset`` do not count; where Kafka gives up after the
+        first segment that could have matched, later ones are tried.
+        """
+        rows = root.rows
+        first = rows.find_timestamp(timestamp)
+        if first is None:
+            return None
+        for at in np.flatnonzero(rows.columns["max_ts"][first:] >= timestamp).tolist():
+            row = rows.row(first + at)
+            if row.flags & FLAG_HOLE or row.next <= root.start_offset:
+                continue
+            found = yield from self._search(row, timestamp, max(row.base, root.start_offset))
+            if found is not None:
+                return found
+        return None
+
+    def aborted_txns(self, root: Root, start: int, end: int) -> Steps[list[AbortedTxn]]:
+        """Aborted transactions with records in offsets ``start`` to ``end``, in the order of their markers.
+
+        As Kafka collects them: transaction indexes from the segment of ``start`` on, until one says that nothing
+        before ``end`` was open any more. Segments without aborted transactions cost nothing.
+        """
+        rows = root.rows
+        first = rows.find_offset(max(start, root.start_offset))
+        found: list[AbortedTxn] = []
+        if first is None:
+            return found
+        for at in np.flatnonzero(rows.columns["flags"][first:] & FLAG_ABORTED_TXNS).tolist():
+            row = rows.row(first + at)
+            data = yield from self.section(row, SectionKind.TXN_INDEX)
+            more, complete = collect(decode_txns(data, row.base), start, end)
+            found += more
+            if complete:
+                break
+        return found
+
+    def last_stable_offset(self, root: Root) -> Steps[int]:
+        """The first offset of the oldest transaction still open at the end of the remote tier, else its end."""
+        if not len(root.rows):
+            return root.next_offset
+        data = yield from self.section(root.rows.row(-1), SectionKind.PRODUCER_SNAPSHOT)
+        if not data:
+            return root.next_offset
+        firsts = [entry.txn_first_offset for entry in decode_snapshot(data)]
+        return max(root.start_offset, min([first for first in firsts if first >= 0], default=root.next_offset))
+
+    def _search(self, row: Row, timestamp: int, start: int) -> Steps[tuple[int, int] | None]:
+        data = yield from self.section(row, SectionKind.TIME_INDEX)
+        index = TimeIndex.from_bytes(data, row.base)
+        _, below = index.lookup(timestamp)
+        above = next((offset for ts, offset in index.entries if ts > timestamp), row.next - 1)
+        begin, middle = max(below, start), above + 1
+        if begin < middle < row.next:
+            found = yield from self._scan_times(row, timestamp, start, begin, middle)
+            if found is not None:
+                return found
+            begin = middle  # all that matched lies below the log's start: the rest of the segment may match, too
+        return (yield from self._scan_times(row, timestamp, start, begin, row.next))
+
+    def _scan_times(self, row: Row, timestamp: int, start: int, begin: int, end: int) -> Steps[tuple[int, int] | None]:
+        """The first match at or after ``start`` in batches that touch offsets ``begin`` to ``end``."""
+        wanted = yield from self.byte_range(row, begin, end)
+        key = self.log_key(row)
+        scan = SegmentScan(self._tp, key, row, position=wanted.start, start=begin, end=end)
+        for fetch in fetches(SegmentRange(row, begin, end), key, wanted, RequestSizes()):
+            data = yield from fetch.steps(self._tp, self._cache)
+            for header, batch in scan.feed(data):
+                if header.max_timestamp < timestamp:
+                    continue
+                for record in decode_records(batch):
+                    if record.timestamp >= timestamp and record.offset >= start:
+                        return record.offset, record.timestamp
+            if scan.done:
+                return None
+        scan.finish()
+        return None
+
+    def _offset_index(self, row: Row) -> Steps[OffsetIndex]:
+        data = yield from self.section(row, SectionKind.OFFSET_INDEX)
+        return OffsetIndex.from_bytes(data, row.base)
+
+    def _cached(self, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
+        held = self._cache.get(key, start)
+        if held is None:
+            held = yield from read_range(self._tp, key, row, start, end)
+            self._cache.put(key, start, held)
+        return held
+
+    def _check_head(self, head: BundleHead, row: Row, key: str) -> None:
+        descriptor = head.descriptor
+        told = (descriptor.topic_id, descriptor.partition, descriptor.base_offset, descriptor.end_offset)
+        wanted = (self._topic_id, self._tp.partition, row.base, row.next)
+        if told != wanted or (descriptor.size_bytes, descriptor.crc32c) != (row.size, row.crc):
+            raise CorruptionError(
+                f"{self._tp}: {key} describes offsets {descriptor.base_offset} to {descriptor.end_offset} of "
+                f"{descriptor.topic_id}-{descriptor.partition}, the catalog names {row.base} to {row.next}",
+                path_or_key=key,
+                position=0,
+                offset=row.base,
+                hint="the object is not the one that was committed: run check; a bundle can be rebuilt from its .log",
+            )

@@ -1,0 +1,313 @@
+"""The cold tier of one partition as one stream of batches, found through one pinned root.
+
+::
+
+    root (pinned) -> segment_ranges -> byte ranges -> fetch_ahead -> SegmentScan -> batches, verified
+                     plan.read         index bundle   prefetch      assembly
+
+A reader never lists the bucket. What it cannot read it reports; two things it settles by itself, once each:
+
+* a batch that is not what its CRC says is read once more, past the cache, before it is an error;
+* an object that is gone makes it load the root again and go on at the same offset: the segment was rewritten or
+  trimmed meanwhile. Only if the offset itself is gone, or the new root still names the object, is it an error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource
+from tiered.errors import CorruptionError, OffsetOutOfRangeError
+from tiered.format.batch import BatchHeader
+from tiered.format.keys import FLAG_HOLE, root_key
+from tiered.format.root import Root, decode_root
+from tiered.model import AbortedTxn, Row, TopicPartition
+from tiered.plan.read import RequestSizes, SegmentRange, segment_ranges
+from tiered.remote.assembly import SegmentScan
+from tiered.remote.cache import ByteCache
+from tiered.remote.fetch import Fetch, SegmentGone, fetches
+from tiered.remote.lookup import SegmentLookup
+from tiered.remote.prefetch import BUFFER_BYTES, fetch_ahead
+from tiered.store.base import Get, Missing, NotModified, Object, Steps, Store
+from tiered.store.driver import drive
+
+MAX_REFRESHES = 3
+"""Times that a reader loads the root again without getting one batch further."""
+
+T = TypeVar("T")
+
+
+class SegmentReader:
+    """Batches of segments that the caller already knows: no root is read. Thread-safe; keeps only a cache.
+
+    ``buffer_bytes`` bounds what one stream reads ahead. Raises SegmentGone where an object does not exist.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tp: TopicPartition,
+        topic_id: UUID,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        cache: ByteCache | None = None,
+        verify_crc: bool = True,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        self.tp = tp
+        self.cache = cache if cache is not None else ByteCache()
+        self.lookup = SegmentLookup(tp, topic_id, self.cache)
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._verify_crc = verify_crc
+        self._buffer_bytes = buffer_bytes
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carries steps out on the store."""
+        return drive(self._store, steps, clock=self._clock, ids=self._ids)
+
+    def stream(self, segments: Iterator[SegmentRange]) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Verified batches that touch the offsets of ``segments``, in order, one attempt each.
+
+        The first and the last batch of a segment may hold offsets outside its range.
+        """
+        scan: SegmentScan | None = None
+        current: SegmentRange | None = None
+        for fetch, data in fetch_ahead(self._fetches(segments), self._fetch, max_bytes=self._buffer_bytes):
+            if scan is None or fetch.segment is not current:
+                if scan is not None:
+                    scan.finish()
+                current = fetch.segment
+                scan = SegmentScan(
+                    self.tp,
+                    fetch.key,
+                    current.row,
+                    position=fetch.range.start,
+                    start=current.start,
+                    end=current.end,
+                    verify_crc=self._verify_crc,
+                )
+            yield from scan.feed(data)
+        if scan is not None:
+            scan.finish()
+
+    def _fetches(self, segments: Iterator[SegmentRange]) -> Iterator[Fetch]:
+        sizes = RequestSizes()
+        seek = True
+        for segment in segments:
+            row = segment.row
+            if row.flags & FLAG_HOLE:
+                continue
+            wanted = self.run(self.lookup.byte_range(row, segment.start, segment.end))
+            yield from fetches(segment, self.lookup.log_key(row), wanted, sizes, seek=seek)
+            seek = False
+
+    def _fetch(self, fetch: Fetch) -> memoryview:
+        return self.run(fetch.steps(self.tp, self.cache))
+
+
+class RemotePartition:
+    """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
+
+    The root is loaded on first use and stays pinned until :meth:`refresh`. ``cache`` may be shared by readers of
+    one store. ``verify_crc=False`` leaves out the CRC of batches, nothing else.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        topic: str,
+        topic_id: UUID,
+        partition: int,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        cache: ByteCache | None = None,
+        verify_crc: bool = True,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        self.tp = TopicPartition(topic, partition)
+        self.topic_id = topic_id
+        self._key = root_key(topic_id, partition)
+        self._segments = SegmentReader(
+            store,
+            self.tp,
+            topic_id,
+            clock=clock,
+            ids=ids,
+            cache=cache,
+            verify_crc=verify_crc,
+            buffer_bytes=buffer_bytes,
+        )
+        self._lock = threading.Lock()
+        self._root: Root | None = None
+        self._etag = ""
+        self._loaded = False
+
+    # -- the root ------------------------------------------------------------------------------------------------
+
+    def root(self) -> Root | None:
+        """The pinned root; None if nothing was ever committed for this partition. Loads it on first use.
+
+        Raises RemoteUnavailableError, RemotePermissionError, CorruptionError: unknown is not empty.
+        """
+        return self._root if self._loaded else self.refresh()
+
+    def refresh(self) -> Root | None:
+        """Pins the newest root (one conditional GET). Raises as :meth:`root`, also if the root went back or is gone."""
+        with self._lock:
+            found = self._segments.run(_load_root(self._key, self._etag))
+            if isinstance(found, Missing) and self._root is not None:
+                raise CorruptionError(
+                    f"{self.tp}: the catalog {self._key} was there (version {self._root.version}) and is gone",
+                    path_or_key=self._key,
+                    hint="the topic was destroyed, or its objects were deleted by hand: restore the root from hist/",
+                )
+            if isinstance(found, Object):
+                root = decode_root(found.data, key=self._key)
+                if self._root is not None and root.version < self._root.version:
+                    raise CorruptionError(
+                        f"{self.tp}: the catalog {self._key} went back from version {self._root.version} "
+                        f"to {root.version}",
+                        path_or_key=self._key,
+                        hint="somebody put an old root in place: run check before anything is written",
+                    )
+                self._root, self._etag = root, found.etag
+            self._loaded = True
+            return self._root
+
+    @property
+    def start_offset(self) -> int:
+        """The log start in the pinned root, 0 without one."""
+        root = self.root()
+        return root.start_offset if root is not None else 0
+
+    @property
+    def next_offset(self) -> int:
+        """The committed end in the pinned root, 0 without one."""
+        root = self.root()
+        return root.next_offset if root is not None else 0
+
+    def segments(self) -> list[Row]:
+        """The live segments of the pinned root, in offset order."""
+        root = self.root()
+        return list(root.rows) if root is not None else []
+
+    # -- records -------------------------------------------------------------------------------------------------
+
+    def read_batches(self, start_offset: int, end_offset: int | None = None) -> Iterator[memoryview]:
+        """Whole raw batches, verified, from the one that holds ``start_offset`` up to ``end_offset`` (exclusive).
+
+        None, or an end beyond the pinned root, means its end. The first and the last batch may hold records
+        outside the range. Memory stays bounded whatever the range; a consumer that stops stops the reading.
+
+        Raises OffsetOutOfRangeError outside ``start_offset..next_offset`` of the root, CorruptionError (topic,
+        partition, offset, key, position), RemoteUnavailableError.
+        """
+        for _, batch in self.read_headed(start_offset, end_offset):
+            yield batch
+
+    def read_headed(self, start_offset: int, end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """As :meth:`read_batches`, each batch with its header, which was read anyway."""
+        at = start_offset
+        root = self._check_range(at)
+        end = self.next_offset if end_offset is None else min(end_offset, self.next_offset)
+        repeated_at = -1
+        refreshes = 0
+        while root is not None and at < end:
+            try:
+                for header, batch in self._segments.stream(segment_ranges(root.rows, at, end)):
+                    at = header.next_offset
+                    refreshes = 0
+                    yield header, batch
+                return
+            except SegmentGone as gone:
+                refreshes += 1
+                root = self._after_loss(gone, at, refreshes)
+            except CorruptionError as error:
+                if repeated_at == at:
+                    raise
+                repeated_at = at
+                self._forget(error)
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record at or after ``timestamp`` (ms), None if the remote tier has none."""
+        return self._settled(lambda root: self._segments.lookup.offset_for_time(root, timestamp), None)
+
+    def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
+        """Aborted transactions with records in ``start`` to ``end`` (exclusive), as far as their markers are here."""
+        return self._settled(lambda root: self._segments.lookup.aborted_txns(root, start, end), [])
+
+    def last_stable_offset(self) -> int:
+        """Where read_committed ends if this tier is all there is: the first record of the oldest open transaction."""
+        return self._settled(self._segments.lookup.last_stable_offset, 0)
+
+    # -- trouble -------------------------------------------------------------------------------------------------
+
+    def _check_range(self, offset: int) -> Root | None:
+        root = self.root()
+        earliest, latest = (root.start_offset, root.next_offset) if root is not None else (0, 0)
+        if not earliest <= offset <= latest:
+            raise self._out_of_range(offset, earliest, latest)
+        return root
+
+    def _after_loss(self, gone: SegmentGone, at: int, refreshes: int) -> Root:
+        """The root to go on with at offset ``at`` after an object that the old one named was not there."""
+        root = self.refresh()
+        if root is not None and at < root.start_offset:
+            raise self._out_of_range(at, root.start_offset, root.next_offset)
+        index = root.rows.find_offset(gone.row.base) if root is not None else None
+        still_named = root is not None and index is not None and root.rows.row(index) == gone.row
+        if root is None or still_named or refreshes > MAX_REFRESHES:
+            raise CorruptionError(
+                f"{self.tp}: {gone.key} is gone and version {root.version if root else 0} of the catalog still names "
+                f"it (offsets {gone.row.base} to {gone.row.next})",
+                path_or_key=gone.key,
+                position=0,
+                offset=max(at, gone.row.base),
+                hint="look for a lifecycle rule or a person that deletes objects of this prefix; a disk that still "
+                "has the segment can upload it again",
+            )
+        return root
+
+    def _settled(self, lookup: Callable[[Root], Steps[T]], without_root: T) -> T:
+        """Runs a lookup with the same two second chances that reading has."""
+        root = self.root()
+        repeated = False
+        refreshes = 0
+        while root is not None:
+            try:
+                return self._segments.run(lookup(root))
+            except SegmentGone as gone:
+                refreshes += 1
+                root = self._after_loss(gone, max(gone.row.base, root.start_offset), refreshes)
+            except CorruptionError as error:
+                if repeated:
+                    raise
+                repeated = True
+                self._forget(error)
+        return without_root
+
+    def _forget(self, error: CorruptionError) -> None:
+        """Makes the next attempt read what was damaged from the store, data and indexes of that segment."""
+        for suffix in (".log", ".idx"):
+            self._segments.cache.drop(error.path_or_key[: -len(suffix)] + suffix)
+
+    def _out_of_range(self, offset: int, earliest: int, latest: int) -> OffsetOutOfRangeError:
+        return OffsetOutOfRangeError(
+            f"{self.tp}: offset {offset} is outside {earliest} to {latest}, which the catalog covers",
+            requested=offset,
+            earliest=earliest,
+            latest=latest,
+            hint=f"start at {earliest} (earliest) or {latest} (latest)",
+        )
+
+
+def _load_root(key: str, etag: str) -> Steps[Object | Missing | NotModified]:
+    found: Object | Missing | NotModified = yield Get(key, if_none_match=etag or None)
+    return found
