@@ -100,7 +100,7 @@ NO_ROLES: Mapping[str, RoleState] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=True)
+@dataclass(frozen=True, slots=True)
 class Root:
     """One version of a partition's catalog. Offsets are half-open: remote data covers ``[start_offset, next_offset)``.
 
@@ -125,8 +125,8 @@ class Root:
     gc_floor: int = 0
     added: Tally = Tally()
     removed: Tally = Tally()
-    rows: Rows = NO_ROWS
-    trash: Trash = NO_TRASH
+    rows: Rows = field(default_factory=lambda: NO_ROWS)
+    trash: Trash = field(default_factory=lambda: NO_TRASH)
     format: int = FORMAT
     features: tuple[str, ...] = ()
 

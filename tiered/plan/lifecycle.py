@@ -1,0 +1,177 @@
+"""Who may own a partition: the volume table, evaluated again on every retry of a claim.
+
+=====================================================  ====================  ======================================
+a writer claims                                        the root says         result
+=====================================================  ====================  ======================================
+any volume                                             no writer yet         granted
+a volume without records (also one the root names)     last claim by any     granted: resumes at ``next_offset``
+                                                                             under a new leader epoch
+volume V whose disk holds the root's token and         last claim by V       granted
+last append
+volume V whose disk does not hold both                 last claim by V       refused: a copy or an old snapshot
+a new volume, restored to exactly ``next_offset``      last claim by another granted, new leader epoch
+a new volume, restored to another offset               last claim by another refused: restore again
+volume V with records                                  last claim by another refused: V lost the log
+=====================================================  ====================  ======================================
+
+Why a proof: copied volumes and restored snapshots are everyday events in a cloud. With the volume id alone a copy
+takes ``next_offset`` as its own and acknowledges records that the log does not hold.
+
+A maintainer holds no records; its claim is always granted. A Spark sink is a volume ``spark:{queryId}`` like any
+other (``remote.fence.sink_proof``).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from tiered.format.keys import Role
+from tiered.format.root import STATE_OPEN, Root
+
+HELD_SEPARATOR = ","
+HELD_LIMIT = 256
+"""Ids remembered in one held value: the newest. More are pending only after as many crashes in a row."""
+SPARK_VOLUME = "spark:"
+
+
+class Reason(enum.Enum):
+    """Why an intent was refused."""
+
+    FENCED = "fenced"  # another claim owns the role, or the volume may not claim
+    STATE = "state"  # the log is sealed or being deleted
+    GAP = "gap"  # the append does not begin where the catalog ends
+    OUT_OF_RANGE = "out_of_range"  # an offset beyond the end
+    INVALID = "invalid"  # the call itself is wrong
+    NOTHING = "nothing"  # already so: no commit is needed
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An intent that must not be committed on this root; ``message`` names topic, partition and offsets."""
+
+    reason: Reason
+    message: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredFrom:
+    """The root from which a volume was restored."""
+
+    version: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeProof:
+    """What a volume can show for itself.
+
+    ``token`` and ``last_append`` are the values last handed to ``persist``, as its disk holds them (opaque text:
+    several ids, the newest last, because a commit may be pending). ``empty``: it holds no records.
+    ``start_offset``, ``end_offset`` and ``leader_epoch`` are the local log's; the first writer of an empty catalog
+    begins it at ``start_offset``.
+    """
+
+    volume_id: str
+    empty: bool
+    end_offset: int
+    token: str = ""
+    last_append: str = ""
+    restored_from: RestoredFrom | None = None
+    start_offset: int = 0
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A claim that may be committed. ``new_leader_epoch``: the volume starts a new one at ``next_offset``.
+
+    ``resumes``: the local log must begin at ``next_offset``, whatever it was before. ``begins_at`` is where an
+    empty catalog begins, None for one that has begun.
+    """
+
+    new_leader_epoch: bool
+    resumes: bool = False
+    begins_at: int | None = None
+
+
+def held_ids(value: str) -> tuple[str, ...]:
+    """The ids in a held value, the oldest first."""
+    return tuple(part for part in value.split(HELD_SEPARATOR) if part)
+
+
+def hold(value: str, *more: str) -> str:
+    """A held value with ``more`` ids (empty ones are skipped), each once, at most ``HELD_LIMIT``."""
+    ids = dict.fromkeys([*held_ids(value), *(part for one in more for part in held_ids(one))])
+    return HELD_SEPARATOR.join(list(ids)[-HELD_LIMIT:])
+
+
+def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
+    """The table above. ``volume`` is None for a maintainer only."""
+    if root.state != STATE_OPEN:
+        return Refusal(Reason.STATE, f"{root.where} is {root.state}: nobody may claim it")
+    if role is not Role.WRITER:
+        return Grant(new_leader_epoch=False)
+    if volume is None or not volume.volume_id:
+        return Refusal(Reason.INVALID, f"{root.where}: a writer's claim needs the id of its volume")
+    writer = root.writer
+    begun = bool(root.added.segments or root.next_offset)
+    if writer.epoch == 0 and not begun:
+        return Grant(new_leader_epoch=True, begins_at=volume.start_offset)
+    if volume.empty:
+        return Grant(new_leader_epoch=True, resumes=True)
+    if writer.epoch == 0:  # a catalog rebuilt from its objects knows no writer any more
+        return _behind(root, volume) or Grant(new_leader_epoch=True)
+    if volume.volume_id == writer.volume:
+        return _same_volume(root, volume)
+    return _other_volume(root, volume)
+
+
+def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
+    """A log that ends below ``next_offset`` would give its next records offsets that the catalog holds already."""
+    if volume.end_offset >= root.next_offset:
+        return None
+    return Refusal(
+        Reason.FENCED,
+        f"{root.where}: volume {volume.volume_id} ends at offset {volume.end_offset}, below the committed end "
+        f"{root.next_offset}: its disk has lost records",
+        hint="restore it, or run `tiered repair rejoin` to let it start again at the committed end",
+    )
+
+
+def _same_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
+    writer = root.writer
+    token_held = writer.token in held_ids(volume.token)
+    append_held = not writer.last_append or writer.last_append in held_ids(volume.last_append)
+    if token_held and append_held:
+        return _behind(root, volume) or Grant(new_leader_epoch=False)
+    missing = "claim" if not token_held else "append"
+    return Refusal(
+        Reason.FENCED,
+        f"{root.where}: volume {volume.volume_id} does not hold the last {missing} that the catalog knows of it: "
+        f"it is a copy, or an older snapshot, of the volume that {writer.owner} claimed",
+        hint="stop the other copy, or run `tiered repair rejoin` to make this one a fresh volume; nothing was deleted",
+    )
+
+
+def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
+    writer, restored = root.writer, volume.restored_from
+    if restored is not None and restored.version <= root.version and volume.end_offset == restored.next_offset:
+        if volume.end_offset == root.next_offset:
+            return Grant(new_leader_epoch=True)
+        return Refusal(
+            Reason.FENCED,
+            f"{root.where}: volume {volume.volume_id} was restored up to offset {volume.end_offset}, "
+            f"the catalog ends at {root.next_offset} since {writer.owner} wrote on",
+            hint="restore again, then open the log",
+        )
+    sink = SPARK_VOLUME in {writer.volume[: len(SPARK_VOLUME)], volume.volume_id[: len(SPARK_VOLUME)]}
+    return Refusal(
+        Reason.FENCED,
+        f"{root.where} belongs to volume {writer.volume} (claimed by {writer.owner}, epoch {writer.epoch}): "
+        f"volume {volume.volume_id} holds records up to offset {volume.end_offset} and may not write it",
+        hint="`tiered topics handover` gives the partition to another kind of writer"
+        if sink
+        else "`tiered repair rejoin` moves the diverged tail aside and lets this volume start again",
+    )

@@ -1,0 +1,387 @@
+"""The catalog of one partition, as seen by one process: create, claim, append, trim, and nothing in doubt.
+
+All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One at a time.
+
+The commit loop: build the next root from the intent, PUT it on the ETag of the last, send the same again until
+the store says 200 or 412; after a 412 read back and decide by commit ids. Inside one epoch a role is one sequential
+process, so ``last_commit`` of the role is overwritten only by that process; other roles' commits keep it, and a
+claim copies it to ``sealed``. So a lost answer is always decidable, exactly:
+
+==================================================  =========================================================
+the root read back after a 412                      result
+==================================================  =========================================================
+my role's ``last_commit`` is mine                   committed
+a newer epoch, ``sealed`` of mine names my commit   committed; the next call raises ``FencedError``
+a newer epoch, ``sealed`` names another commit      ``FencedError``: proven not committed
+a newer epoch, no entry (over 64 claims ago)        ``CommitUnknown``
+my epoch, my commit before                          proven not committed: again on the newer root
+my epoch, a commit that I did not make              ``FencedError``: a copy of this process uses its claim
+==================================================  =========================================================
+
+After ``CommitUnknown``, or steps that were abandoned with a PUT under way, every call but ``claim``, ``load`` and
+``read_back`` raises: the claim's CAS is the barrier that settles it. Nothing here ever deletes an object.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    FencedError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.format.crc import crc32c
+from tiered.format.keys import Role
+from tiered.format.root import Root, encode_root
+from tiered.model import EpochEntry, Row
+from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, TrimIntent, create_root
+from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, hold
+from tiered.remote.fence import Claim, Persist, known_to
+from tiered.remote.refusal import Exclusive, refusal_error
+from tiered.remote.root_view import RootView
+from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
+from tiered.store.base import (
+    ABSENT,
+    Backoff,
+    Get,
+    Match,
+    NewId,
+    Now,
+    Put,
+    PutStatus,
+    Steps,
+    Time,
+)
+
+MAX_CLOCK_LEAD_MS = 3_600_000
+"""A commit whose time would be later than the store's by more than this is refused: grace times are counted from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLimits:
+    """Bounds of one commit, all its attempts included."""
+
+    deadline_ms: int = COMMIT_DEADLINE_MS
+    max_clock_lead_ms: int = MAX_CLOCK_LEAD_MS
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The claim that this process holds; ``last_commit`` is its own newest."""
+
+    role: Role
+    epoch: int
+    owner: str
+    last_commit: str
+
+
+class Catalog(RootView):
+    """One partition's catalog. ``persist`` is needed by whoever claims the writer's role (``remote.fence``).
+
+    ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before the first.
+    """
+
+    def __init__(
+        self,
+        topic_id: UUID,
+        partition: int,
+        topic: str,
+        *,
+        persist: Persist | None = None,
+        limits: CommitLimits | None = None,
+    ) -> None:
+        super().__init__(topic_id, partition, topic)
+        self._limits = limits or CommitLimits()
+        self._persist = persist
+        self._held: _Held | None = None
+        self._token = self._last_append = ""  # what this process has persisted
+        self._doubt = self._fenced = ""  # why no commit may be made, until the next claim
+        self._busy = threading.Lock()
+
+    @property
+    def claim_epoch(self) -> int:
+        """The epoch that this process holds, 0 without a claim."""
+        return self._held.epoch if self._held else 0
+
+    @property
+    def in_doubt(self) -> str:
+        """Why the next call must be a claim, ``""`` if it need not."""
+        return self._doubt or self._fenced
+
+    # -- changing ----------------------------------------------------------------------------------------------------
+
+    def load_or_create(self, owner: str) -> Steps[Root]:
+        """The newest root; creates an empty one (create-only) if there is none."""
+        deadline = yield from deadline_after(self._limits.deadline_ms)
+        attempt = 0
+        while True:
+            root = yield from self.load()
+            if root is not None:
+                return root
+            stamp = yield from self._stamp(Role.WRITER, 0, owner)
+            first = create_root(self.topic_id, self.partition, self.topic, stamp)
+            self._check(first, None)
+            body = encode_root(first)
+            settled = yield from settle(Put(self.key, body, ABSENT, crc32c(body)), deadline, self.name)
+            if settled.status is PutStatus.LANDED:
+                self.root, self.etag = first, settled.etag
+                return first
+            attempt += 1  # lost: ours by an earlier attempt, or another's; both are the catalog, read it
+            yield from self._pause(deadline, attempt)
+
+    def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
+        """Takes the role for this process and fences every older one. Creates the catalog if there is none.
+
+        Settles what was in doubt. ``volume`` (writers only) is judged by ``plan.lifecycle``, again on every retry.
+        Raises FencedError if it may not have the role, CommitUnknown if the outcome is not known: claim again.
+        """
+        role = Role(role)
+        if role is Role.WRITER and (volume is None or self._persist is None):
+            raise ConfigError(f"{self.name}: a writer's claim needs volume= and the catalog's persist=")
+        with Exclusive(self.name, self._busy):
+            self._held = None  # a claim that raises leaves none: its CAS may have landed
+            yield from self.load_or_create(owner)
+            deadline = yield from deadline_after(self._limits.deadline_ms)
+            token = yield NewId()
+            attempt = 0
+            while True:
+                claim = yield from self._try_claim(role, owner, volume, token, deadline)
+                if claim is not None:
+                    return claim
+                attempt += 1
+                yield from self._pause(deadline, attempt)
+
+    def append(self, rows: Sequence[Row], epochs: Sequence[EpochEntry] = ()) -> Steps[Root]:
+        """Commits rows behind ``next_offset``; gives the acknowledged root, or a newer one that holds the commit.
+
+        ``epochs``: leader epochs that begin inside these rows. Raises FencedError (proven not committed),
+        OffsetGapError, ConfigError for rows that are not uploads of this claim, CommitUnknown, LogDestroyedError,
+        RemoteUnavailableError (nothing landed).
+        """
+        append_id = yield NewId()
+        intent = AppendIntent(tuple(rows), append_id, tuple(epochs))
+
+        def keep() -> None:
+            committed = self.root.writer.last_append if self.root else ""
+            self._keep(self._token, hold(committed, append_id))  # older tokens are dead since the claim landed
+
+        return (yield from self.commit(intent, before=keep))
+
+    def trim(self, offset: int) -> Steps[Root]:
+        """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end."""
+        return (yield from self.commit(TrimIntent(offset)))
+
+    def commit(self, intent: Intent, *, before: Callable[[], None] | None = None) -> Steps[Root]:
+        """Commits an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent."""
+        with Exclusive(self.name, self._busy):
+            held = self._require_claim()
+            deadline = yield from deadline_after(self._limits.deadline_ms)
+            attempt = 0
+            while True:
+                root = self._current()
+                stamp = yield from self._stamp(held.role, held.epoch, held.owner)
+                planned = intent.apply(root, stamp)
+                if isinstance(planned, Refusal):
+                    if planned.reason is Reason.NOTHING:
+                        return root
+                    raise self._refused(planned, root, intent)
+                if before is not None:
+                    before()
+                    before = None
+                if (yield from self._replace(held, planned, deadline)):
+                    return self._current()
+                attempt += 1
+                yield from self._pause(deadline, attempt)
+
+    # -- one attempt --------------------------------------------------------------------------------------------------
+
+    def _replace(self, held: _Held, planned: Root, deadline: Deadline) -> Steps[bool]:
+        """One CAS: True if ``planned`` is committed, False if it is proven not to be and ``root`` is newer now."""
+        settled = yield from self._put(planned, deadline)
+        if settled:
+            self._settled(held, planned.commit.id)
+            return True
+        back = yield from self._read_after_loss(deadline)
+        state = back.roles[held.role.value]
+        if state.epoch == held.epoch:
+            if state.last_commit == planned.commit.id:
+                self._settled(held, planned.commit.id)
+                return True
+            self._doubt = ""
+            self._expect_own(back)
+            return False
+        sealed = back.sealed_commit(held.role.value, held.epoch)
+        if sealed is None:
+            raise CommitUnknown(
+                f"{back.where}: role {held.role.value} is at epoch {state.epoch}, how epoch {held.epoch} ended is no "
+                f"longer recorded; nothing was deleted",
+                hint="claim again, then compare the catalog with the local segments",
+            )
+        self._fenced = self._taken(back, held)
+        self._doubt = ""
+        if sealed.last_commit == planned.commit.id:
+            return True
+        raise FencedError(f"{self._fenced}; the commit is proven not to be in it", hint=_FENCED_HINT)
+
+    def _try_claim(
+        self, role: Role, owner: str, volume: VolumeProof | None, token: str, deadline: Deadline
+    ) -> Steps[Claim | None]:
+        root = self._current()
+        if volume is not None:
+            volume = known_to(volume, self._token, self._last_append)
+        intent = ClaimIntent(role, owner, volume, token if role is Role.WRITER else "")
+        stamp = yield from self._stamp(role, root.roles[role.value].epoch, owner)
+        planned = intent.apply(root, stamp)
+        if isinstance(planned, Refusal):
+            raise self._refused(planned, root, intent)
+        if volume is not None:
+            self._keep(hold(volume.token, token), hold(volume.last_append, root.writer.last_append))
+        mine = yield from self._put(planned, deadline)
+        if not mine:
+            back = yield from self._read_after_loss(deadline)
+            sealed = back.sealed_commit(role.value, planned.commit.epoch)
+            if sealed is not None and sealed.last_commit == planned.commit.id:
+                self._doubt = ""
+                raise FencedError(f"{back.where}: the claim was granted and taken over at once", hint=_FENCED_HINT)
+            if back.roles[role.value].last_commit != planned.commit.id:
+                self._doubt = ""  # proven lost, and whatever was in doubt before it can no longer land
+                return None
+        self._held = _Held(role, planned.commit.epoch, owner, planned.commit.id)
+        self._doubt = self._fenced = ""
+        self._token = token if role is Role.WRITER else ""
+        new_epoch = role is Role.WRITER and planned.leader_epoch != root.leader_epoch
+        return Claim(
+            role=role,
+            epoch=planned.commit.epoch,
+            leader_epoch=planned.leader_epoch,
+            next_offset=planned.next_offset,
+            new_leader_epoch=new_epoch,
+            resumes=new_epoch and volume is not None and volume.empty and bool(root.writer.epoch or root.next_offset),
+            previous=root.roles[role.value],
+            root=self._current(),
+        )
+
+    def _put(self, planned: Root, deadline: Deadline) -> Steps[bool]:
+        """The CAS itself: True landed, False lost. In doubt from before the PUT until it is settled."""
+        self._check(planned, self.root)
+        body = encode_root(planned)
+        doubt = self._doubt
+        self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"
+        put = Put(self.key, body, Match(self.etag), crc32c(body))
+        try:
+            settled = yield from settle(put, deadline, f"{self.name}, {planned.commit.op}")
+        except CommitUnknown:
+            raise
+        except TieredError:
+            self._doubt = doubt  # settle raises anything else only if nothing of this PUT can have landed
+            raise
+        if settled.status is PutStatus.ABSENT:
+            raise self._destroyed()  # and in doubt for ever: there is nothing left to settle it
+        if settled.status is PutStatus.LANDED:
+            self.root, self.etag = planned, settled.etag
+            return True
+        return False
+
+    def _read_after_loss(self, deadline: Deadline) -> Steps[Root]:
+        """The root after a 412. It must be read: until then our own earlier attempt may be what we lost to."""
+        attempt = 0
+        while True:
+            try:
+                got = yield Get(self.key)
+            except RemoteUnavailableError as error:
+                attempt += 1
+                time: Time = yield Now()
+                if deadline.passed(time):
+                    raise CommitUnknown(f"{self.name}: {self._doubt}: {error.message}", hint=_CLAIM_HINT) from error
+                yield Backoff(attempt)
+                continue
+            root = yield from self._received(got)
+            if root is None:
+                raise self._destroyed()
+            return root
+
+    # -- small parts --------------------------------------------------------------------------------------------------
+
+    def _accepted(self, root: Root) -> None:
+        if not self._doubt:
+            self._expect_own(root)
+
+    def _expect_own(self, root: Root) -> None:
+        """Only this process commits under its epoch: anything else means that a copy of it uses the claim."""
+        held = self._held
+        if held is None:
+            return
+        state = root.roles[held.role.value]
+        if state.epoch > held.epoch:
+            self._fenced = self._taken(root, held)
+        elif state.last_commit != held.last_commit:
+            self._fenced = f"{root.where}: another process commits under epoch {held.epoch} of role {held.role.value}"
+            raise FencedError(self._fenced, hint="stop the copy of this process, then open the log again")
+
+    def _taken(self, root: Root, held: _Held) -> str:
+        state = root.roles[held.role.value]
+        return (
+            f"{root.where}: {state.owner} claimed role {held.role.value} with epoch {state.epoch}, "
+            f"this process held epoch {held.epoch}"
+        )
+
+    def _settled(self, held: _Held, commit_id: str) -> None:
+        self._held = replace(held, last_commit=commit_id)
+        self._doubt = ""
+
+    def _current(self) -> Root:
+        if self.root is None:
+            raise ConfigError(f"{self.name}: load or claim the catalog first")
+        return self.root
+
+    def _require_claim(self) -> _Held:
+        if self._fenced:
+            raise FencedError(self._fenced, hint=_FENCED_HINT)
+        if self._doubt:
+            raise CommitUnknown(f"{self.name}: {self._doubt}", hint=_CLAIM_HINT)
+        if self._held is None:
+            raise ConfigError(f"{self.name}: a commit needs a claim", hint="call claim first")
+        return self._held
+
+    def _stamp(self, role: Role, epoch: int, owner: str) -> Steps[Stamp]:
+        commit_id = yield NewId()
+        time: Time = yield Now()
+        ts_ms = max(time.now_ms, self.root.commit.ts_ms + 1) if self.root else time.now_ms
+        if self._store_date is not None:
+            date_ms, at = self._store_date
+            lead_ms = ts_ms - date_ms - int((time.monotonic - at) * 1000)
+            if lead_ms > self._limits.max_clock_lead_ms:
+                raise ConfigError(
+                    f"{self.name}: this commit would be dated {lead_ms} ms later than the store's clock",
+                    hint="set the clock of this machine: objects are kept for a grace time counted from it",
+                )
+        return Stamp(commit_id, time.now_ms, role, epoch, owner)
+
+    def _pause(self, deadline: Deadline, attempt: int) -> Steps[None]:
+        time: Time = yield Now()
+        if deadline.passed(time):
+            raise RemoteUnavailableError(
+                f"{self.name}: lost {attempt} races for the root in {deadline.after_ms} ms; nothing was committed",
+                hint="try again",
+            )
+        yield Backoff(attempt)
+
+    def _keep(self, token: str, last_append: str) -> None:
+        if self._persist is not None:
+            self._persist(token, last_append)
+        self._token, self._last_append = token, last_append
+
+    def _refused(self, refusal: Refusal, root: Root, intent: Intent) -> TieredError:
+        if refusal.reason is Reason.FENCED and not isinstance(intent, ClaimIntent):
+            self._fenced = refusal.message
+        return refusal_error(refusal, root, intent)
+
+
+_CLAIM_HINT = "claim again: the claim settles it"
+_FENCED_HINT = "another process writes this partition now; open the log again to see whether this volume may"

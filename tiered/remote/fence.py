@@ -1,0 +1,82 @@
+"""What a claim is to its holder: the proof kept on the volume, and the words for who owns a partition.
+
+A claim carries a random token and every append commit an id. Both are handed to ``persist`` and must be durable on the
+volume *before* the root that carries them is sent: written afterwards, a crash in between locks the rightful owner
+out. ``persist`` gets opaque text that replaces what it kept before (None: keep it). The text holds the last id that is
+known to be in the root and those that may be under way, so that whichever of them landed, the volume can show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tiered.format.keys import Role
+from tiered.format.root import RoleState, Root
+from tiered.plan.lifecycle import SPARK_VOLUME, RestoredFrom, VolumeProof, hold
+
+Persist = Callable[[str | None, str | None], None]
+"""``persist(token, last_append)``: both are kept, fsynced, when it returns; None leaves one as it is; may raise."""
+
+
+def forget(token: str | None, last_append: str | None) -> None:
+    """A ``persist`` for those who hold no records: maintainers and sinks."""
+
+
+def owner_of(host: str, pid: int, program: str = "") -> str:
+    """How a claim names its holder: ``host:pid`` and the program."""
+    return f"{host}:{pid} {program}".strip()
+
+
+def sink_proof(root: Root | None, query_id: str) -> VolumeProof:
+    """The proof of a Spark sink, from the root itself.
+
+    A sink has no disk whose copy could diverge: all its records are objects. It claims a partition that nobody
+    owns or that it owned last; one that a local log owns is refused.
+    """
+    if root is None:
+        return VolumeProof(SPARK_VOLUME + query_id, empty=False, end_offset=0)
+    writer = root.writer
+    return VolumeProof(
+        SPARK_VOLUME + query_id,
+        empty=False,
+        end_offset=root.next_offset,
+        token=writer.token,
+        last_append=writer.last_append,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A granted claim. ``leader_epoch`` is the one under which this volume writes from ``next_offset`` on.
+
+    ``resumes``: the local log must begin at ``next_offset``, under ``leader_epoch`` (a fresh volume).
+    ``new_leader_epoch``: it differs from that of the claim before. ``previous`` is the role before this claim.
+    """
+
+    role: Role
+    epoch: int
+    leader_epoch: int
+    next_offset: int
+    new_leader_epoch: bool
+    resumes: bool
+    previous: RoleState
+    root: Root
+
+    @property
+    def not_recovered(self) -> str:
+        """What a fresh volume cannot know: one sentence for the log, ``""`` if nothing can be missing."""
+        if not self.resumes or not self.previous.epoch:
+            return ""
+        return (
+            f"{self.root.topic}-{self.root.partition} resumes at offset {self.next_offset}: records that "
+            f"{self.previous.owner} acknowledged beyond it and never uploaded are only on volume {self.previous.volume}"
+        )
+
+
+def known_to(volume: VolumeProof, token: str, last_append: str) -> VolumeProof:
+    """The proof with what this process itself has persisted since ``volume`` was read."""
+    return replace(volume, token=hold(volume.token, token), last_append=hold(volume.last_append, last_append))
+
+
+__all__ = ["Claim", "Persist", "RestoredFrom", "VolumeProof", "forget", "known_to", "owner_of", "sink_proof"]

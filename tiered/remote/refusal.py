@@ -1,0 +1,77 @@
+"""Refused intents as the errors that callers see, and the guard of one commit at a time."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+from tiered.errors import (
+    ConfigError,
+    FencedError,
+    NotFoundError,
+    OffsetGapError,
+    OffsetOutOfRangeError,
+    TieredError,
+)
+from tiered.format.keys import FLAG_MAINTAINER
+from tiered.format.root import Root
+from tiered.model import Row
+from tiered.plan.commit import AppendIntent, Intent, TrimIntent
+from tiered.plan.lifecycle import Reason, Refusal
+
+
+class LogDestroyedError(NotFoundError):
+    """The root was there and is gone: the partition was destroyed, or the bucket was tampered with."""
+
+    code = "log_destroyed"
+
+
+def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
+    """The error for an intent that was refused; nothing was sent."""
+    if refusal.reason is Reason.FENCED:
+        return FencedError(refusal.message, hint=refusal.hint)
+    if refusal.reason is Reason.GAP and isinstance(intent, AppendIntent):
+        return OffsetGapError(refusal.message, start=root.next_offset, end=intent.rows[0].base, hint=refusal.hint)
+    if refusal.reason is Reason.OUT_OF_RANGE and isinstance(intent, TrimIntent):
+        return OffsetOutOfRangeError(
+            refusal.message,
+            requested=intent.offset,
+            earliest=root.start_offset,
+            latest=root.next_offset,
+            hint=refusal.hint,
+        )
+    return ConfigError(refusal.message, hint=refusal.hint)
+
+
+def uncovered(root: Root, row: Row) -> str:
+    """Why ``root`` does not hold the range of a committed row, ``""`` if it does, or if it was trimmed.
+
+    A maintainer may have replaced the row by others over the same range; a writer's row stays as it was.
+    """
+    if row.next <= root.start_offset:
+        return ""
+    if row.next > root.next_offset:
+        return f"ends at offset {root.next_offset}, the committed row {row.base}..{row.next} is beyond it"
+    index = root.rows.find_offset(max(row.base, root.start_offset))
+    if index is None:
+        return f"no row holds offset {row.base}"
+    found = root.rows.row(index)
+    if not found.flags & FLAG_MAINTAINER and found != row:
+        return f"offset {row.base} is held by {found}, not by the committed {row}"
+    return ""
+
+
+class Exclusive:
+    """One commit at a time: a second one that starts meanwhile is a ConfigError, not a race. Abandoned steps let go."""
+
+    def __init__(self, name: str, lock: threading.Lock) -> None:
+        self._name, self._lock = name, lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            raise ConfigError(f"{self._name}: a commit of this catalog is under way", hint="commit one after the other")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()

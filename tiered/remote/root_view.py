@@ -1,0 +1,91 @@
+"""The root of one partition as a reader sees it: fetched, verified, never older than one seen before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from tiered.errors import CorruptionError
+from tiered.format.keys import root_key
+from tiered.format.root import Root, decode_root
+from tiered.model import Row
+from tiered.plan.invariants import check_root
+from tiered.remote.refusal import LogDestroyedError, uncovered
+from tiered.store.base import Get, Missing, NotModified, Now, Object, Steps, Time
+
+_CHECK_HINT = "run `tiered check`; nothing was written"
+
+
+class RootView:
+    """Reading half of a catalog. ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before."""
+
+    def __init__(self, topic_id: UUID, partition: int, topic: str) -> None:
+        self.topic_id, self.partition, self.topic = topic_id, partition, topic
+        self.key = root_key(topic_id, partition)
+        self.root: Root | None = None
+        self.etag = ""
+        self._store_date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
+
+    @property
+    def name(self) -> str:
+        """``topic-partition``."""
+        return f"{self.topic}-{self.partition}"
+
+    def load(self) -> Steps[Root | None]:
+        """The newest root, None if the partition has no catalog yet. A conditional GET if one was seen before.
+
+        Raises LogDestroyedError if the root vanished, CorruptionError for damaged, foreign or older content.
+        """
+        return (yield from self._received((yield Get(self.key, if_none_match=self.etag or None))))
+
+    refresh = load
+
+    def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:
+        """The root by an unconditional GET, checked; each of ``rows`` must be covered by it or trimmed.
+
+        Call it before local bytes are deleted. Raises CorruptionError if a row is not there.
+        """
+        root = yield from self._received((yield Get(self.key)))
+        if root is None:
+            raise self._destroyed()
+        for row in rows:
+            flaw = uncovered(root, row)
+            if flaw:
+                raise CorruptionError(f"{root.where}: {flaw}", path_or_key=self.key, offset=row.base, hint=_CHECK_HINT)
+        return root
+
+    def _received(self, got: object) -> Steps[Root | None]:
+        """The root that an answer holds, accepted; None if the key is absent and was never seen."""
+        if isinstance(got, NotModified):
+            return self.root
+        if isinstance(got, Missing):
+            if self.root is not None:
+                raise self._destroyed()
+            return None
+        if not isinstance(got, Object):
+            raise TypeError(f"a GET gave {got!r}")
+        time: Time = yield Now()
+        root = decode_root(got.data, key=self.key)
+        self._check(root, self.root)
+        if got.date_ms:
+            self._store_date = (got.date_ms, time.monotonic)
+        self.root, self.etag = root, got.etag
+        self._accepted(root)
+        return root
+
+    def _accepted(self, root: Root) -> None:
+        """A root was read: nothing more to do for a reader."""
+
+    def _check(self, root: Root, previous: Root | None) -> None:
+        if (root.topic_id, root.partition) != (self.topic_id, self.partition):
+            raise CorruptionError(f"{self.key} holds the root of {root.where}", path_or_key=self.key, hint=_CHECK_HINT)
+        violations = check_root(root, previous)
+        if violations:
+            text = "; ".join(str(violation) for violation in violations[:3])
+            raise CorruptionError(f"{root.where}, {self.key}: {text}", path_or_key=self.key, hint=_CHECK_HINT)
+
+    def _destroyed(self) -> LogDestroyedError:
+        return LogDestroyedError(
+            f"{self.name}: the catalog {self.key} was there and is gone: the partition was destroyed",
+            hint="records that were not uploaded are still on local disk; nothing was deleted there",
+        )

@@ -1,0 +1,97 @@
+"""A conditional PUT until its outcome is known: the one place that decides what 412, 409, timeouts and 5xx mean.
+
+==========================  ==========================================================================
+answer                      meaning
+==========================  ==========================================================================
+200                         landed
+412                         this attempt did not land; an earlier one may have: the caller reads back
+404 (to ``If-Match``)       the key is gone
+409                         did not land, says nothing about anybody else: the same request again
+5xx, timeout, reset         landed, lost or still under way: the same body, the same condition again
+deadline                    ``CommitUnknown`` if any attempt is unknown, else ``RemoteUnavailableError``
+==========================  ==========================================================================
+
+A read never settles an unknown PUT: the request may still be on its way. Another conditional PUT does, because ETags
+never repeat: after its 200 or 412 the first one can never land.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
+from tiered.store.base import Backoff, Now, Put, PutResult, PutStatus, Steps, Time
+
+COMMIT_DEADLINE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """``status`` is LANDED, LOST or ABSENT. ``etag`` only if landed."""
+
+    status: PutStatus
+    etag: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """An instant of the driver's monotonic clock, in seconds."""
+
+    at: float
+    after_ms: int
+
+    def passed(self, time: Time) -> bool:
+        """Whether it is over."""
+        return time.monotonic >= self.at
+
+
+def deadline_after(after_ms: int) -> Steps[Deadline]:
+    """A deadline ``after_ms`` from now."""
+    time: Time = yield Now()
+    return Deadline(time.monotonic + after_ms / 1000, after_ms)
+
+
+def settle(put: Put, deadline: Deadline, what: str) -> Steps[Settled]:
+    """Sends ``put`` until it landed, lost or the key is gone. ``what`` names topic and partition for messages.
+
+    Raises CommitUnknown if the outcome is not known, any other error only if nothing can have landed.
+    """
+    attempt, cause = 0, ""
+    while True:
+        attempt += 1
+        try:
+            result: PutResult = yield put
+        except RemoteUnavailableError as error:
+            result = PutResult(PutStatus.UNKNOWN, cause=str(error))
+        except TieredError as error:
+            if cause:
+                raise _unknown(what, put.key, cause) from error
+            raise
+        match result.status:
+            case PutStatus.LANDED:
+                return Settled(PutStatus.LANDED, result.etag)
+            case PutStatus.LOST | PutStatus.ABSENT:
+                return Settled(result.status)
+            case PutStatus.UNKNOWN:
+                cause = result.cause or "no answer"
+            case PutStatus.CONFLICT:
+                pass
+            case _:
+                assert_never(result.status)
+        time: Time = yield Now()
+        if deadline.passed(time):
+            if cause:
+                raise _unknown(what, put.key, cause)
+            raise RemoteUnavailableError(
+                f"{what}: {attempt} PUTs of {put.key} in {deadline.after_ms} ms, all answered 409; nothing landed",
+                hint="try again",
+            )
+        yield Backoff(attempt)
+
+
+def _unknown(what: str, key: str, cause: str) -> CommitUnknown:
+    return CommitUnknown(
+        f"{what}: it is not known whether the PUT of {key} landed ({cause}); nothing was deleted",
+        hint="claim again: the claim settles it",
+    )
