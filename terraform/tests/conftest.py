@@ -37,7 +37,7 @@ def policies(outputs: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def client(outputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
-    """S3 clients by role ("admin": may do all), on a server that checks signatures and policies.
+    """S3 clients by role ("admin": may do all; "impostor": the writer's key id, a wrong secret), on a server that checks signatures and policies.
 
     The bucket has no policy of its own: the server ignores conditions, so that a Deny for plain http would
     refuse everything.
@@ -68,6 +68,8 @@ def client(outputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
             iam.attach_user_policy(UserName=role, PolicyArn=arn)
             key = iam.create_access_key(UserName=role)["AccessKey"]
             clients[role] = connect("s3", key["AccessKeyId"], key["SecretAccessKey"])
+            if role == "writer":
+                clients["impostor"] = connect("s3", key["AccessKeyId"], "a wrong secret")
         _enforce(url)
         yield clients.__getitem__
     finally:
