@@ -11,8 +11,8 @@
             ...
 
 Files have no asynchronous interface, so the blocking parts run on a small pool of threads of each log
-(``WORKER_THREADS``); a stream decodes ``RECORDS_PER_STEP`` records per step. Cancelling an ``await`` leaves no task behind: the
-step under way ends on its thread, and its outcome is what it is (an append that was cancelled may have landed).
+(``WORKER_THREADS``); a stream decodes ``RECORDS_PER_STEP`` records per step. Cancelling an ``await`` leaves no task
+behind: the step under way ends on its thread, and its outcome is what it is (a cancelled append may have landed).
 The daemon and its uploads run on aiobotocore; this facade reads through the same plan and store as the sync one.
 """
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from tiered.config import TopicConfig
+    from tiered.local.topics import TopicInfo
 
 WORKER_THREADS = 4
 """Threads of one open log or reader: calls beyond these wait their turn."""
@@ -210,15 +211,15 @@ class Log:
         topic = await self._worker.call(self._log.topic, name, partitions=partitions, create=create, config=config)
         return Topic(topic, self._worker)
 
-    def topics(self) -> list[str]:
-        """Names of the topics on this disk."""
+    def topics(self) -> dict[str, TopicInfo]:
+        """The topics on this disk by name."""
         return self._log.topics()
 
     async def flush(self) -> None:
         """As ``Log.flush``."""
         await self._worker.call(self._log.flush)
 
-    async def sync(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (the sync facade's own name)
+    async def sync(self, timeout: float | None = None) -> None:
         """As ``Log.sync``."""
         await self._worker.call(self._log.sync, timeout)
 
@@ -236,8 +237,8 @@ class Reader:
         self._reader = reader
         self._worker = worker
 
-    async def topics(self) -> dict[str, int]:
-        """Topics and how many partitions each has."""
+    async def topics(self) -> dict[str, TopicInfo]:
+        """As ``Reader.topics``."""
         return await self._worker.call(self._reader.topics)
 
     async def topic(self, name: str) -> Reads:

@@ -24,6 +24,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, DataLocalError, TieredError, UnknownTopicError
 from tiered.local.manager import LocalLog
+from tiered.local.topics import TopicInfo
 from tiered.model import Positions, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Store
@@ -148,9 +149,9 @@ class Log:
         """The store's URL; None for a log that is only local."""
         return self._store.url if self._store is not None else None
 
-    def topics(self) -> list[str]:
-        """Names of the topics on this disk, sorted."""
-        return sorted(self._local.topics())
+    def topics(self) -> dict[str, TopicInfo]:
+        """The topics on this disk by name."""
+        return dict(sorted(self._local.topics().items()))
 
     def topic(
         self,

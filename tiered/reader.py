@@ -15,9 +15,10 @@ from uuid import UUID
 
 from tiered.arrow import table_of
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.config import LogConfig
+from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.local.manager import LocalLog
+from tiered.local.topics import TopicInfo
 from tiered.model import ConsumerRecord, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import list_topics, load_topic
@@ -111,15 +112,15 @@ class Reader:
         places += [self._store.url] if self._store is not None else []
         return f"<Reader {' + '.join(places)}>"
 
-    def topics(self) -> dict[str, int]:
-        """Topics of both tiers and how many partitions each has. Over a bucket this lists ``topics/``."""
-        found: dict[str, int] = {}
-        if self._store is not None:
-            entries = drive(self._store, list_topics(), clock=self._clock, ids=self._ids)
-            found.update({entry.topic: entry.partitions for entry in entries})
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics of both tiers by name. Over a bucket this lists ``topics/``, the only listing a reader causes."""
+        found: dict[str, TopicInfo] = {}
         if self._local is not None:
-            for name, info in self._local.topics().items():
-                found[name] = max(found.get(name, 0), info.partitions)
+            found.update(self._local.topics())
+        if self._store is not None:
+            for entry in drive(self._store, list_topics(), clock=self._clock, ids=self._ids):
+                config = TopicConfig.from_properties(entry.config)
+                found[entry.topic] = TopicInfo(entry.topic, entry.topic_id, entry.partitions, config)
         return dict(sorted(found.items()))
 
     def topic(self, name: str) -> TopicReads:
@@ -196,7 +197,7 @@ class Reader:
     def _search(
         self, reads: TopicReads, key: bytes, wanted: ReadRange, chosen: range | tuple[int, ...], report: FindReport
     ) -> Iterator[ConsumerRecord]:
-        before = self._metrics.snapshot().bytes_received
+        before = self._received_bytes()
         for partition in chosen:
             stream = reads.stream(partition)
             report.partitions += 1
@@ -205,9 +206,9 @@ class Reader:
                 report.records_scanned += 1
                 if record.key == key:
                     report.records_found += 1
-                    report.bytes_read = self._metrics.snapshot().bytes_received - before
+                    report.bytes_read = self._received_bytes() - before
                     yield record
-        report.bytes_read = self._metrics.snapshot().bytes_received - before
+        report.bytes_read = self._received_bytes() - before
         report.complete = True
 
     def to_arrow(
@@ -234,7 +235,13 @@ class Reader:
 
     def requests(self) -> dict[str, int]:
         """Requests made to the store so far, by operation."""
-        return dict(self._metrics.snapshot().requests)
+        counts: dict[str, int] = {}
+        for figures in self._metrics.snapshot():
+            counts[figures.op] = counts.get(figures.op, 0) + figures.requests
+        return counts
+
+    def _received_bytes(self) -> int:
+        return sum(figures.received_bytes for figures in self._metrics.snapshot())
 
     def close(self) -> None:
         """Releases files and connections. Safe to call again."""

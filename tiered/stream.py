@@ -110,6 +110,10 @@ class PartitionStream:
         """The exclusive end over both tiers."""
         return latest_offset(*self.spans())
 
+    def flushed_offset(self) -> int:
+        """What this disk has fsynced (exclusive end); 0 without a local tier."""
+        return self._local.positions().flushed_offset if self._local is not None else 0
+
     def last_stable_offset(self) -> int:
         """Where a ``read_committed`` stream ends: the local tier's, or the end of what is remote."""
         local, remote = self.spans()

@@ -102,6 +102,20 @@ class TopicReads:
         timestamp = parse_time(time, now_ms=self._now_ms())
         return {TopicPartition(self.name, p): self.stream(p).offset_for_time(timestamp) for p in range(self.partitions)}
 
+    def positions(self, partition: int) -> Positions:
+        """Where the partition stands over both tiers, looked at anew; without a local tier all ends are the remote's."""
+        stream = self.stream(partition)
+        local, remote = stream.spans()
+        committed = remote.end_offset if remote is not None else 0
+        end = stream.latest()
+        return Positions(
+            start_offset=stream.earliest(),
+            local_start_offset=local.start_offset if local is not None else committed,
+            uploaded_offset=committed,
+            flushed_offset=max(committed, stream.flushed_offset()),
+            end_offset=end,
+        )
+
     def _check_partition(self, partition: int) -> int:
         if not 0 <= partition < self.partitions:
             raise UnknownTopicError(

@@ -1,0 +1,266 @@
+"""The facade: append, read over both tiers, sync, adopt, and what it refuses."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    DataLocalError,
+    FencedError,
+    ForkedLogError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    LockedError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from tiered.model import NewRecord, TopicPartition
+from tiered.store.base import PutStatus
+
+SMALL = {"segment.bytes": 4096, "index.interval.bytes": 256}
+
+
+def store_url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'store'}"
+
+
+def values(records: object) -> list[bytes | None]:
+    return [record.value for record in records]  # type: ignore[attr-defined]  # an iterator of records
+
+
+def test_append_tells_the_offset_and_read_gives_it_back(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("orders", partitions=2, create=True)
+        first = topic.append(b"a", key=b"k", headers=[("h", b"x"), ("n", None)], timestamp=1000)
+        second = topic.append(None, key=b"k", timestamp=1001)
+        assert (first.partition, first.offset, first.end_offset) == (second.partition, 0, 1)
+        assert second.offset == 1
+        got = list(topic.read(first.partition))
+        assert [(r.offset, r.timestamp, r.key, r.value, r.headers, r.tier) for r in got] == [
+            (0, 1000, b"k", b"a", [("h", b"x"), ("n", None)], "local"),
+            (1, 1001, b"k", None, [], "local"),
+        ]
+        assert list(topic.read(1 - first.partition)) == []
+        assert got[0].datetime == dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)
+
+
+def test_sync_then_lose_the_disk_then_read_from_the_store(tmp_path: Path) -> None:
+    url = store_url(tmp_path)
+    sent = [b"%06d" % i * 20 for i in range(600)]
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config=SMALL)
+        for at in range(0, 600, 20):
+            topic.append_many([NewRecord(v, b"k", 1_000 + at) for v in sent[at : at + 20]])
+        log.sync(timeout=30)
+        positions = topic.positions(0)
+        assert (positions.uploaded_offset, positions.flushed_offset, positions.end_offset) == (600, 600, 600)
+        tiers = {r.tier for r in topic.read()}
+        assert tiers == {"local"}
+    with tiered.open_reader(url) as reader:
+        assert {n: i.partitions for n, i in reader.topics().items()} == {"t": 1}
+        got = list(reader.topic("t").read())
+        assert values(got) == sent
+        assert [r.offset for r in got] == list(range(600))
+        assert {r.tier for r in got} == {"remote"}
+        assert "list" not in {op.lower() for op, n in reader.requests().items() if n} - {"list"}
+
+
+def test_a_fresh_directory_goes_on_where_the_bucket_ended_under_a_new_leader_epoch(tmp_path: Path) -> None:
+    url = store_url(tmp_path)
+    with tiered.open(tmp_path / "first", remote=url) as log:
+        log.topic("t", create=True, config=SMALL).append_many([b"%d" % i for i in range(10)])
+        log.sync(timeout=30)
+    with tiered.open(tmp_path / "second", remote=url) as log:
+        topic = log.topic("t")
+        assert topic.config.segment_bytes == 4096
+        assert topic.append(b"10").offset == 10
+        log.sync(timeout=30)
+        got = list(topic.read())
+        assert values(got) == [b"%d" % i for i in range(11)]
+        assert [r.tier for r in got] == ["remote"] * 10 + ["local"]
+        assert got[-1].leader_epoch == got[0].leader_epoch + 1
+    with tiered.open(tmp_path / "first", remote=url) as log, pytest.raises(FencedError, match="t-0"):
+        # the first volume lost the log: it may not commit under the second one's offsets
+        topic = log.topic("t")
+        topic.append(b"late")
+        log.sync(timeout=30)
+    with tiered.open_reader(url) as reader:
+        assert values(reader.topic("t").read()) == [b"%d" % i for i in range(11)]
+
+
+def test_a_copied_volume_is_refused(tmp_path: Path) -> None:
+    import shutil
+
+    url = store_url(tmp_path)
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        log.topic("t", create=True).append(b"0")
+        log.sync(timeout=30)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        log.topic("t").append(b"1")
+        log.sync(timeout=30)
+    with tiered.open(tmp_path / "copy", remote=url) as log, pytest.raises(FencedError):
+        topic = log.topic("t")
+        topic.append(b"other 1")
+        log.sync(timeout=30)
+    with tiered.open_reader(url) as reader:
+        assert values(reader.topic("t").read()) == [b"0", b"1"]
+
+
+def test_reopening_the_same_volume_goes_on(tmp_path: Path) -> None:
+    url = store_url(tmp_path)
+    for round_ in range(4):
+        with tiered.open(tmp_path / "log", remote=url) as log:
+            topic = log.topic("t", create=True)
+            assert topic.append(b"%d" % round_).offset == round_
+            log.sync(timeout=30)
+    with tiered.open_reader(url) as reader:
+        assert values(reader.topic("t").read()) == [b"0", b"1", b"2", b"3"]
+
+
+def test_times_and_offsets_are_half_open_and_exclude_each_other(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True, config=SMALL)
+        for i in range(100):
+            topic.append(b"%d" % i * 50, timestamp=1_700_000_000_000 + i * 1000)
+            if i == 59:
+                log.sync(timeout=30)
+        assert [r.offset for r in topic.read(start=10, end=13)] == [10, 11, 12]
+        since = 1_700_000_000_000 + 20_000
+        assert [r.offset for r in topic.read(since=since, until=since + 3000)] == [20, 21, 22]
+        assert [r.offset for r in topic.read(since="2023-11-14T22:14:50Z")] == list(range(90, 100))
+        assert list(topic.read(until=1_699_999_999_999)) == []
+        assert [r.offset for r in topic.read(start="latest")] == []
+        with pytest.raises(ConfigError, match="exclude each other"):
+            list(topic.read(start=1, since=since))
+        with pytest.raises(InvalidTimestampError, match="time zone"):
+            list(topic.read(since=dt.datetime(2023, 1, 1)))
+        with pytest.raises(OffsetOutOfRangeError) as caught:
+            list(topic.read(start=101))
+        assert (caught.value.requested, caught.value.earliest, caught.value.latest) == (101, 0, 100)
+        assert topic.offsets_for_times(since)[TopicPartition("t", 0)] == (20, since)
+
+
+def test_out_of_order_times_are_found_exactly(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True, config=SMALL)
+        times = [1_700_000_000_000 + (i * 37 % 100) * 1000 for i in range(200)]
+        for i, ts in enumerate(times):
+            topic.append(b"%d" % i * 40, timestamp=ts)
+            if i == 150:
+                log.sync(timeout=30)
+        since, until = 1_700_000_030_000, 1_700_000_040_000
+        expected = [i for i, ts in enumerate(times) if since <= ts < until]
+        assert [r.offset for r in topic.read(since=since, until=until)] == expected
+        first = next(i for i, ts in enumerate(times) if ts >= 1_700_000_099_000)
+        assert topic.offsets_for_times(1_700_000_099_000)[TopicPartition("t", 0)] == (first, times[first])
+
+
+def test_find_by_key_prunes_by_time_and_says_whether_it_is_complete(tmp_path: Path) -> None:
+    url = store_url(tmp_path)
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", partitions=3, create=True, config=SMALL)
+        for i in range(600):
+            topic.append(b"%d" % i * 20, key=b"k%d" % (i % 7), timestamp=1_700_000_000_000 + i * 1000)
+        log.sync(timeout=30)
+    with tiered.open_reader(url) as reader:
+        found = reader.find("t", key=b"k3", since=1_700_000_100_000, until=1_700_000_200_000)
+        assert not found.report.complete
+        assert sorted(r.timestamp for r in found) == [
+            1_700_000_000_000 + i * 1000 for i in range(100, 200) if i % 7 == 3
+        ]
+        assert found.report.complete
+        assert found.report.segments_pruned > 0
+        assert 0 < found.report.records_scanned < 600
+        assert list(reader.find("t", key=b"nobody")) == []
+
+
+def test_append_many_reports_the_place_of_a_bad_record(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", partitions=2, create=True)
+        with pytest.raises(InvalidRecordError) as caught:
+            topic.append_many([(b"v", b"k"), (b"v", b"k"), ("text", b"k")])  # type: ignore[list-item]  # the bad input
+        assert caught.value.index == 2
+        assert list(topic.read()) == []
+        with pytest.raises(InvalidRecordError, match="record 1 is a int"):
+            topic.append_many([b"v", 7])  # type: ignore[list-item]  # the bad input
+        written = topic.append_many([(b"a", b"1"), (b"b", b"2"), (b"c", None), b"d"])
+        assert sum(md.end_offset - md.offset for md in written) == 4
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_durability_waits_for_its_position(tmp_path: Path, durability: str) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", create=True)
+        topic.append(b"v", durability=durability)
+        positions = topic.positions(0)
+        assert positions.end_offset == 1
+        assert positions.flushed_offset == (1 if durability == "disk" else 0)
+        with pytest.raises(ConfigError, match="durability='paper'"):
+            topic.append(b"v", durability="paper")
+
+
+def test_wrong_calls_get_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError):
+        tiered.open(tmp_path / "absent", create=False)
+    with pytest.raises(ConfigError, match="nothing to read from"):
+        tiered.open_reader()
+    with tiered.open(tmp_path / "log") as log:
+        with pytest.raises(UnknownTopicError, match="no topic nope"):
+            log.topic("nope")
+        log.topic("orders", partitions=3, create=True)
+        with pytest.raises(UnknownTopicError, match="did you mean orders"):
+            log.topic("order")
+        with pytest.raises(ConfigError, match="3 partitions, not 4"):
+            log.topic("orders", partitions=4)
+        with pytest.raises(ConfigError, match="other settings: segment.bytes"):
+            log.topic("orders", config={"segment.bytes": 999_999})
+        with pytest.raises(ConfigError, match=r"segment\.bytes"):
+            log.topic("other", create=True, config={"segment.bites": 1})
+        with pytest.raises(ConfigError):
+            log.topic("bad/name", create=True)
+        with pytest.raises(ConfigError, match="no remote"):
+            log.sync()
+        with pytest.raises(UnknownTopicError, match="no partition 3"):
+            log.topic("orders").append(b"v", partition=3)
+        with pytest.raises(ConfigError, match="offsets differ by partition"):
+            log.topic("orders").read(start=0)
+        with pytest.raises(LockedError, match=str(os.getpid())):
+            tiered.open(tmp_path / "log")
+    with pytest.raises(ClosedError):
+        log.topic("orders").append(b"v")
+    log.close()
+
+
+def test_a_forked_child_gets_an_error(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", create=True)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                topic.append(b"child")
+            except ForkedLogError:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        assert topic.append(b"parent").offset == 0
+
+
+def test_wait_for_an_uploader_that_is_not_there_times_out_with_what_is_local(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        log.topic("t", create=True).append(b"v")
+        with pytest.raises(DataLocalError, match="t-0 0 of 1"):
+            log.wait_uploaded({TopicPartition("t", 0): 1}, 0.0)
+
+
+def test_statuses_of_a_put_are_five() -> None:
+    assert {s.value for s in PutStatus} == {"landed", "lost", "conflict", "absent", "unknown"}

@@ -1,0 +1,332 @@
+"""A local log meets its bucket: topics are registered, partitions adopted, sealed segments uploaded inline.
+
+::
+
+    adopt:  topics/{topic} registered or adopted -> a volume that never claimed a partition claims it now, because a
+            fresh directory must begin where the bucket ended, before its first append
+    sync:   (uploader lock) claim -> upload sealed segments, a few together -> commit -> read the root back
+            -> tiered-offset-checkpoint -> only now may local bytes go
+
+The daemon does the same through ``uploader``; both drive the same steps of ``remote``. Whoever holds
+``tiered-uploader.lock`` commits; the claim on disk tells whether another process of this volume has claimed since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tiered.clock import Clock, IdSource
+from tiered.errors import (
+    ConditionalWritesUnsupportedError,
+    ConfigError,
+    DataLocalError,
+    FencedError,
+    OffsetGapError,
+    RemoteUnavailableError,
+)
+from tiered.local.uploads import SAME, ClaimProof, Claims, PartitionUpload, UploadCheckpoint, uploader_lock
+from tiered.model import Row, TopicPartition
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.remote.catalog import Catalog
+from tiered.remote.fence import Claim, owner_of
+from tiered.remote.topics import TopicEntry, load_topic, register_topic
+from tiered.remote.upload import upload_segment
+from tiered.store.base import Capabilities, Get, Steps, Store
+from tiered.store.driver import drive
+from tiered.store.probe import probe
+
+if TYPE_CHECKING:
+    from tiered.local.manager import LocalLog, TopicInfo
+    from tiered.local.partition import PartitionLog
+    from tiered.local.sealed import SealedLocalSegment
+
+UPLOADS_TOGETHER = 4
+"""Segments of one partition that an inline sync uploads at once."""
+ROWS_PER_COMMIT = 64
+"""Segments of one commit."""
+ADOPT_TIMEOUT_S = 60.0
+"""How long opening a fresh directory waits for the uploader of another process to claim its partitions."""
+ADOPT_POLL_S = 0.2
+
+_logger = logging.getLogger("tiered.tiering")
+
+
+class Tiering:
+    """The bucket side of one open log. Thread-safe: one sync at a time."""
+
+    def __init__(self, local: LocalLog, store: Store, *, clock: Clock, ids: IdSource) -> None:
+        self._local = local
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
+        self._checkpoint = UploadCheckpoint(local.directory, local.files)
+        self._claims = Claims(local.directory, local.files)
+        self._catalogs: dict[TopicPartition, Catalog] = {}
+        self._capabilities: Capabilities | None = None
+        self._registered: set[str] = set()
+        self._busy = threading.RLock()
+
+    @staticmethod
+    def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> None:
+        """One GET: raises what no waiting mends (no such bucket, no permission); an unreachable store only warns."""
+        try:
+            drive(store, _look(), clock=clock, ids=ids)
+        except RemoteUnavailableError as error:
+            _logger.warning("%s cannot be reached now, appends go on: %s", store.url, error)
+
+    def find_topic(self, name: str) -> TopicEntry | None:
+        """The bucket's entry of a topic, None if it has none. Raises RemoteUnavailableError: unknown is not "none"."""
+        return drive(self._store, load_topic(name), clock=self._clock, ids=self._ids)
+
+    def adopt(self, info: TopicInfo) -> None:
+        """Registers the topic and claims the partitions that this volume never claimed before.
+
+        Raises ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a
+        partition without records cannot know its first offset; a log that was claimed before only warns.
+        """
+        tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
+        unclaimed = [tp for tp in tps if self._proof(tp).token is None]
+        try:
+            self._register(info)
+            for tp in unclaimed:
+                self._adopt_partition(tp)
+        except RemoteUnavailableError as error:
+            if unclaimed:
+                raise
+            _logger.warning("topic %s is not checked against %s now: %s", info.name, self._store.url, error)
+
+    def _register(self, info: TopicInfo) -> None:
+        if info.name in self._registered:
+            return
+        entry = drive(
+            self._store,
+            register_topic(info.name, info.topic_id, info.partitions, info.config.to_properties()),
+            clock=self._clock,
+            ids=self._ids,
+        )
+        if entry.topic_id != info.topic_id:
+            raise ConfigError(
+                f"topic {info.name}: its id is {info.topic_id} on disk and {entry.topic_id} in {self._store.url}",
+                hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
+            )
+        self._registered.add(info.name)
+
+    def _adopt_partition(self, tp: TopicPartition) -> None:
+        log = self._local.partition(tp)
+        root = drive(self._store, self._catalog(tp, log).load(), clock=self._clock, ids=self._ids)
+        if root is None:
+            return  # nothing is remote: the first sync creates the catalog
+        if self.held_elsewhere():
+            self._wait_for_claim(tp, log)
+            return
+        with self._busy, self._uploader_lock():
+            self._claim(tp, log)
+
+    def _wait_for_claim(self, tp: TopicPartition, log: PartitionLog) -> None:
+        """The uploader of another process claims for this volume; what it was granted is read from the root."""
+        deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
+        catalog = self._catalog(tp, log)
+        while True:
+            root = drive(self._store, catalog.load(), clock=self._clock, ids=self._ids)
+            if root is not None and root.writer.volume == self._local.volume_id:
+                if _is_empty(log) and root.next_offset:
+                    log.start_at(root.next_offset, root.leader_epoch)
+                elif root.leader_epoch > _leader_epoch(log):
+                    log.new_leader_epoch(root.leader_epoch)
+                return
+            if self._clock.monotonic() >= deadline:
+                raise RemoteUnavailableError(
+                    f"{tp}: the uploader of {self._local.directory} has not claimed it within {ADOPT_TIMEOUT_S:.0f} s",
+                    hint="tiered-uploader status says what it waits for",
+                )
+            self._clock.sleep(ADOPT_POLL_S)
+
+    def held_elsewhere(self) -> bool:
+        """Whether another process is this directory's uploader."""
+        holder = uploader_lock(self._local.directory, self._local.files).holder()
+        return holder is not None and holder.pid != os.getpid()
+
+    @contextmanager
+    def _uploader_lock(self) -> Iterator[None]:
+        lock = uploader_lock(self._local.directory, self._local.files)
+        lock.acquire(program="tiered sync", since_ms=self._clock.now_ms())
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
+        """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
+
+        Raises DataLocalError after ``timeout_s``, LockedError if an uploader has started meanwhile, FencedError,
+        RemoteUnavailableError, RemotePermissionError, CommitUnknown; what was committed before stays committed.
+        """
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        with self._busy, self._uploader_lock():
+            for tp, end in ends.items():
+                try:
+                    self._sync_partition(tp, end, deadline)
+                except FencedError:
+                    self._note_fenced(tp)
+                    raise
+
+    def _sync_partition(self, tp: TopicPartition, end: int, deadline: float | None) -> None:
+        log = self._local.partition(tp)
+        if log.positions().uploaded_offset >= end or _is_empty(log):
+            return
+        self._register(self._local.topics()[tp.topic])
+        catalog = self._claimed(tp, log)
+        while (root := catalog.root) is not None and root.next_offset < end:
+            segments = log.sealed_segments(root.next_offset)[:ROWS_PER_COMMIT]
+            _check_contiguous(tp, root.next_offset, end, segments)
+            if deadline is not None and self._clock.monotonic() >= deadline:
+                raise DataLocalError(
+                    f"{tp}: committed up to {root.next_offset} of {end} when the time was up",
+                    hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
+                )
+            self._upload(tp, log, catalog, segments)
+        if catalog.root is not None:
+            self._note(tp, log, catalog)
+
+    def _upload(
+        self, tp: TopicPartition, log: PartitionLog, catalog: Catalog, segments: Sequence[SealedLocalSegment]
+    ) -> None:
+        capabilities = self._probed()
+
+        def one(segment: SealedLocalSegment) -> Row:
+            return self._drive_upload(segment, log, catalog.claim_epoch, capabilities)
+
+        if len(segments) == 1:
+            rows = [one(segments[0])]
+        else:
+            with ThreadPoolExecutor(min(UPLOADS_TOGETHER, len(segments)), thread_name_prefix="tiered-upload") as pool:
+                rows = list(pool.map(one, segments))
+        drive(self._store, catalog.append(rows, log.leader_epochs()), clock=self._clock, ids=self._ids)
+        drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)
+        self._note(tp, log, catalog)
+
+    def _drive_upload(
+        self, segment: SealedLocalSegment, log: PartitionLog, claim_epoch: int, capabilities: Capabilities
+    ) -> Row:
+        steps = upload_segment(
+            segment,
+            topic_id=log.topic_id,
+            partition=log.tp.partition,
+            claim_epoch=claim_epoch,
+            capabilities=capabilities,
+        )
+        return drive(self._store, steps, clock=self._clock, ids=self._ids)
+
+    def _note(self, tp: TopicPartition, log: PartitionLog, catalog: Catalog) -> None:
+        """After a root that was read back, never before: this permits local deletion."""
+        root = catalog.root
+        if root is None:
+            return
+        upload = PartitionUpload(root.next_offset, catalog.claim_epoch, False, root.start_offset)
+        self._checkpoint.update({tp: upload})
+        log.set_uploaded(root.next_offset, catalog.claim_epoch, fenced=False)
+
+    def _note_fenced(self, tp: TopicPartition) -> None:
+        """A newer claim owns the partition: appends are refused from now on, by every process of this directory."""
+        log = self._local.partition(tp)
+        before = self._checkpoint.read().get(tp, PartitionUpload(log.positions().uploaded_offset))
+        self._checkpoint.update({tp: dataclasses.replace(before, fenced=True)})
+        log.set_uploaded(before.end_offset, before.claim_epoch, fenced=True)
+
+    def _probed(self) -> Capabilities:
+        if self._capabilities is None:
+            capabilities = drive(self._store, probe(), clock=self._clock, ids=self._ids)
+            if not capabilities.conditional_writes:
+                raise ConditionalWritesUnsupportedError(
+                    f"{self._store.url} ignores conditional writes: two writers could both win",
+                    hint="use a store that honours If-Match and If-None-Match on PUT",
+                )
+            self._capabilities = capabilities
+        return self._capabilities
+
+    def _catalog(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
+        if tp not in self._catalogs:
+
+            def persist(token: str | None, last_append: str | None) -> None:
+                self._claims.write(
+                    tp,
+                    token=SAME if token is None else token,
+                    last_append=SAME if last_append is None else last_append,
+                )
+
+            self._catalogs[tp] = Catalog(log.topic_id, tp.partition, tp.topic, persist=persist)
+        return self._catalogs[tp]
+
+    def _claimed(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
+        """The catalog with a claim of this process that no other process of this volume has superseded."""
+        catalog = self._catalog(tp, log)
+        if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):
+            self._claim(tp, log)
+        return self._catalogs[tp]
+
+    def _claim(self, tp: TopicPartition, log: PartitionLog) -> Claim:
+        self._probed()
+        del self._catalogs[tp]
+        catalog = self._catalog(tp, log)
+        claim = drive(
+            self._store, catalog.claim("w", self._owner, self._volume_proof(tp, log)), clock=self._clock, ids=self._ids
+        )
+        if claim.resumes and claim.next_offset:
+            log.start_at(claim.next_offset, claim.leader_epoch)
+        elif claim.new_leader_epoch and claim.leader_epoch > _leader_epoch(log):
+            log.new_leader_epoch(claim.leader_epoch)
+        if claim.not_recovered:
+            _logger.warning("%s", claim.not_recovered)
+        self._note(tp, log, catalog)
+        return claim
+
+    def _proof(self, tp: TopicPartition) -> ClaimProof:
+        return self._claims.read().get(tp, ClaimProof())
+
+    def _volume_proof(self, tp: TopicPartition, log: PartitionLog) -> VolumeProof:
+        proof, positions = self._proof(tp), log.positions()
+        return VolumeProof(
+            volume_id=self._local.volume_id,
+            empty=_is_empty(log),
+            end_offset=positions.end_offset,
+            token=proof.token or "",
+            last_append=proof.last_append or "",
+            restored_from=RestoredFrom(*proof.restored_from) if proof.restored_from else None,
+            start_offset=positions.local_start_offset,
+            leader_epoch=_leader_epoch(log),
+        )
+
+
+def _look() -> Steps[None]:
+    yield Get("topics/.look", 0, 1)
+
+
+def _is_empty(log: PartitionLog) -> bool:
+    positions = log.positions()
+    return positions.end_offset == positions.local_start_offset
+
+
+def _leader_epoch(log: PartitionLog) -> int:
+    epochs = log.leader_epochs()
+    return epochs[-1].epoch if epochs else -1
+
+
+def _check_contiguous(tp: TopicPartition, committed: int, end: int, segments: Sequence[SealedLocalSegment]) -> None:
+    """The next segment must begin where the catalog ends: a commit appends only a contiguous prefix."""
+    first = segments[0].descriptor.base_offset if segments else end
+    if first != committed:
+        raise OffsetGapError(
+            f"{tp}: the catalog ends at {committed}, the next sealed segment on this disk begins at {first}",
+            start=committed,
+            end=first,
+            hint="segments were removed from the log directory, or it belongs to another log: run tiered check",
+        )
