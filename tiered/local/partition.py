@@ -1,0 +1,181 @@
+"""One partition on this disk, for writing or read-only: what the rest of the product sees of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from uuid import UUID
+
+from tiered.clock import Clock
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, ForkedLogError
+from tiered.local.files import Files
+from tiered.local.foreign import ForeignPartition
+from tiered.local.reading import View, offset_for_time, read_batches
+from tiered.local.scan import BUFFER_BYTES
+from tiered.local.sealed import SealedLocalSegment
+from tiered.local.uploads import PartitionUpload
+from tiered.local.writer import PartitionWriter
+from tiered.model import EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
+
+
+class PartitionLog:
+    """Thread-safe. A forked child gets ForkedLogError from every call; a read-only one ConfigError from writing."""
+
+    def __init__(
+        self,
+        files: Files,
+        source: PartitionWriter | ForeignPartition,
+        config: TopicConfig,
+        *,
+        clock: Clock,
+        upload: Callable[[], PartitionUpload | None],
+        recovery_point: Callable[[], int],
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        self.tp: TopicPartition = source.tp
+        self.topic_id: UUID = source.topic_id
+        self._files = files
+        self._source = source
+        self._writer = source if isinstance(source, PartitionWriter) else None
+        self._config = config
+        self._clock = clock
+        self._upload = upload
+        self._recovery_point = recovery_point
+        self._buffer_bytes = buffer_bytes
+        self._pid = os.getpid()
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self._config if self._writer is None else self._writer.config
+
+    @property
+    def writable(self) -> bool:
+        """Whether this process may append."""
+        return self._writer is not None
+
+    def positions(self) -> Positions:
+        """Where the partition starts, and the three ends (model.Positions)."""
+        if self._writer is not None:
+            self._check_process()
+            writer = self._writer
+            upload, flushed, end = writer.upload, writer.flushed_offset, writer.end_offset
+            local_start, log_start = writer.local_start, writer.log_start
+        else:
+            view = self._view()
+            upload, end, local_start = self._upload(), view.end_offset, view.start_offset
+            flushed, log_start = min(self._recovery_point(), end), view.start_offset
+        uploaded, start = 0, log_start
+        if upload is not None:
+            uploaded = upload.end_offset
+            start = min(local_start, upload.start_offset) if upload.start_offset >= 0 else log_start
+        return Positions(start, local_start, uploaded, flushed, end)
+
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
+        """One atomic batch at the next offsets; in the page cache when this returns.
+
+        ``timestamp`` of the result is that of the first record (the log's time with LogAppendTime). Raises
+        InvalidRecordError, InvalidTimestampError or RecordTooLargeError with the record's index, DiskFullError,
+        FencedError, LocalIOError; then nothing was appended, except that LocalIOError from the fsync of a segment
+        that this call sealed leaves the partition offline with its tail in doubt.
+        """
+        return self._write().append(records)
+
+    def append_batches(self, data: bytes) -> RecordMetadata:
+        """Encoded v2 batches, one after the other, all or none. Offsets and leader epoch are reassigned.
+
+        ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+        """
+        return self._write().append_batches(data)
+
+    def read_batches(
+        self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
+    ) -> Iterator[memoryview]:
+        """Whole raw batches, undecoded: from the one that holds ``start_offset`` to below ``end_offset`` (None: the end).
+
+        The first batch may begin below ``start_offset``, the last may end above ``end_offset``. ``max_bytes`` never
+        keeps back the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
+        """
+        return read_batches(
+            self._files,
+            self._view(),
+            start_offset,
+            end_offset,
+            max_bytes=max_bytes,
+            verify=verify,
+            buffer_bytes=self._buffer_bytes,
+        )
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
+        return offset_for_time(self._files, self._view(), timestamp)
+
+    def flush(self) -> None:
+        """All records appended before this call survive a power cut when it returns. Threads share one fsync.
+
+        LocalIOError if fsync fails: the partition goes offline, since the kernel may have thrown the pages away.
+        """
+        self._write().flush()
+
+    def roll(self) -> bool:
+        """Seals the active segment, durably, if it holds records; returns whether it did."""
+        return self._write().roll()
+
+    def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
+        """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
+        self._check_process()
+        return [segment for segment in self._source.sealed if segment.end_offset > start_offset]
+
+    def delete_local_before(self, offset: int) -> list[int]:
+        """Whole sealed segments below ``offset`` leave the disk; returns their bases.
+
+        On a tiered log never above the committed end (:meth:`set_uploaded`), whatever ``offset`` says.
+        """
+        return self._write().delete_local_before(offset)
+
+    def set_uploaded(
+        self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1
+    ) -> None:
+        """Tells what a root that was *read back* holds. From then on the log counts as tiered."""
+        self._write().set_uploaded(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
+
+    def start_at(self, offset: int, leader_epoch: int) -> None:
+        """An empty log resumes at ``offset`` (a fresh volume). ConfigError if it holds records."""
+        self._write().start_at(offset, leader_epoch)
+
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """Leader epochs and their first offsets, ascending."""
+        self._check_process()
+        return self._source.epochs.entries
+
+    def new_leader_epoch(self, epoch: int) -> None:
+        """Records from here on carry ``epoch``. ConfigError unless it is greater than all before."""
+        self._write().new_leader_epoch(epoch)
+
+    def apply_retention(self) -> list[int]:
+        """One pass of the local retention rules now; returns the bases that left the disk."""
+        return self._write().apply_retention(self._clock.now_ms())
+
+    def tick(self, now_ms: int) -> None:
+        """Timers of the partition; nothing on a read-only one."""
+        if self._writer is not None:
+            self._check_process()
+            self._writer.tick(now_ms)
+
+    def _view(self) -> View:
+        self._check_process()
+        return self._source.view()
+
+    def _write(self) -> PartitionWriter:
+        if self._writer is None:
+            raise ConfigError(f"{self.tp} was opened read-only", hint="open the log directory for writing")
+        self._check_process()
+        return self._writer
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedLogError(
+                f"{self.tp} was opened by process {self._pid}, this is its fork {os.getpid()}",
+                hint="open the log in the child, after the fork; the parent keeps writing",
+            )

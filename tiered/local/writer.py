@@ -1,0 +1,507 @@
+"""The writing side of one partition: assign offsets, append, roll, fsync, let sealed segments go.
+
+Two locks, taken in this order: ``_flush_lock`` (one fsync at a time; whoever waits for it usually finds its records
+already safe) and ``_lock`` (everything else; never held across an fsync of records).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ClosedError, ConfigError, DiskFullError, FencedError, LocalIOError, TieredError
+from tiered.format.batch import assign_offsets, encode_batch
+from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from tiered.local.active import ActiveSegment, BatchFacts
+from tiered.local.epochs import LeaderEpochs
+from tiered.local.files import Files
+from tiered.local.reading import Extent, View
+from tiered.local.recovery import FoundSegment, LoadedPartition
+from tiered.local.seal import SEAL_SUFFIX, read_note, write_note
+from tiered.local.sealed import SealedLocalSegment
+from tiered.local.space import DiskReserve
+from tiered.local.uploads import PartitionUpload
+from tiered.local.validation import RecordRules
+from tiered.model import NewRecord, RecordMetadata, TopicPartition
+from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
+from tiered.plan.roll import RollReason, jitter_ms
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the partitions of a directory share. ``sealed`` is called, without locks, when a seal became durable."""
+
+    files: Files
+    clock: Clock
+    ids: IdSource
+    config: LogConfig
+    reserve: DiskReserve
+    sealed: Callable[[], None]
+
+
+class PartitionWriter:
+    """Thread-safe. ``upload`` is what the uploader last told, None while the log is not tiered."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        directory: Path,
+        tp: TopicPartition,
+        *,
+        topic_id: UUID,
+        config: TopicConfig,
+        epochs: LeaderEpochs,
+        loaded: LoadedPartition,
+        start_offset: int | None,
+        recovery_point: int,
+    ) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
+        self.epochs = epochs
+        self.upload: PartitionUpload | None = PartitionUpload(0) if around.config.remote else None
+        self._around = around
+        self._files = around.files
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._closing: list[ActiveSegment] = []
+        self._trash: list[tuple[int, Path]] = []
+        self._offline: TieredError | None = None
+        self._closed = False
+        self.configure(config)
+        now_ms = around.clock.now_ms()
+        *sealed, tail = loaded.segments
+        self._sealed = tuple(self._adopt(segment) for segment in sealed)
+        self._active = self._resume(tail, now_ms)
+        self._end = tail.end_offset
+        self._flushed = min(recovery_point, self._end)
+        self._new_names = True
+        self.log_start = loaded.segments[0].base_offset if start_offset is None else start_offset
+        if epochs.latest < 0:
+            epochs.assign(0, self._end)
+        self._epoch = epochs.latest
+        self._last_retention_ms = self._last_flush_ms = now_ms
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be given."""
+        return self._end
+
+    @property
+    def flushed_offset(self) -> int:
+        """Records below survive a power cut."""
+        return self._flushed
+
+    @property
+    def local_start(self) -> int:
+        """The first offset on this disk."""
+        sealed, active = self._sealed, self._active
+        return max(sealed[0].base_offset if sealed else active.base_offset, self.log_start)
+
+    @property
+    def first_base(self) -> int:
+        """Base of the first segment on this disk."""
+        sealed, active = self._sealed, self._active
+        return sealed[0].base_offset if sealed else active.base_offset
+
+    @property
+    def sealed(self) -> tuple[SealedLocalSegment, ...]:
+        """Sealed segments whose files are durable."""
+        flushed = self._flushed
+        return tuple(segment for segment in self._sealed if segment.end_offset <= flushed)
+
+    def view(self) -> View:
+        """What a read that begins now may see."""
+        with self._lock:
+            self._check_open()
+            sealed, active, end = self._sealed, self._active, self._end
+            tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
+            start = self.local_start
+        extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s) for s in sealed]
+        return View(self.tp, start, end, (*extents, tail), not self.config.compacted)
+
+    # -- append ----------------------------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
+        """One atomic batch."""
+        now_ms = self._around.clock.now_ms()
+        rules = self._rules
+        settled, least, greatest = rules.settle(records, now_ms)
+        count = len(settled)
+        with self._lock:
+            base = self._end
+            data = encode_batch(
+                settled,
+                base_offset=base,
+                leader_epoch=self._epoch,
+                codec=rules.codec,
+                level=rules.level,
+                timestamp_type=rules.timestamp_type,
+                append_time_ms=now_ms if rules.timestamp_type else -1,
+            )
+            size = len(data)
+            if size > rules.max_bytes:
+                rules.check_size(size, settled)
+            facts = (BatchFacts(size, base + count - 1, count, least, greatest),)
+            rolled = self._store(data, facts, greatest, base + count, now_ms)
+        self._settle_append(rolled)
+        timestamp = now_ms if rules.timestamp_type else settled[0][2]
+        return RecordMetadata(self.tp.topic, self.tp.partition, base, timestamp, base + count)
+
+    def append_batches(self, data: bytes) -> RecordMetadata:
+        """Encoded v2 batches, all or none; offsets and leader epoch are assigned here."""
+        now_ms = self._around.clock.now_ms()
+        settled: list[tuple[bytes, BatchFacts]] = []
+        index = 0
+        for piece, header in self._rules.split(data):
+            settled.append(self._rules.settle_batch(piece, header, now_ms, index))
+            index += header.last_offset_delta + 1
+        buffer = bytearray(b"".join(piece for piece, _ in settled))
+        if len(buffer) > self._active.segment_bytes:
+            self._rules.check_size(len(buffer), ())
+        with self._lock:
+            base = end = self._end
+            position = 0
+            facts = []
+            for piece, fact in settled:
+                assign_offsets(memoryview(buffer)[position:], end, self._epoch)
+                facts.append(fact._replace(last_offset=end + fact.last_offset))
+                end += fact.last_offset + 1
+                position += len(piece)
+            greatest = max(fact.max_timestamp for fact in facts)
+            rolled = self._store(bytes(buffer), facts, greatest, end, now_ms)
+        self._settle_append(rolled)
+        return RecordMetadata(self.tp.topic, self.tp.partition, base, greatest, end)
+
+    def _store(self, data: bytes, facts: Sequence[BatchFacts], greatest: int, end: int, now_ms: int) -> bool:
+        """Writes, rolling first if it is time; returns whether it rolled. The lock is held."""
+        self._check_writable()
+        active = self._active
+        self._around.reserve.take(len(data))
+        reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
+        if reason is not None:
+            self._roll(reason, now_ms)
+            active = self._active
+        try:
+            active.append(data, facts, self._epoch, now_ms)
+        except DiskFullError:
+            raise
+        except TieredError as error:
+            self._go_offline(error)
+            raise
+        self._end = end
+        return reason is not None
+
+    def _settle_append(self, rolled: bool) -> None:
+        """What an append leaves to do without the lock: a segment that it sealed, and ``flush.messages``."""
+        if rolled:
+            self.flush_to(self._active.base_offset)
+        if self._end - self._flushed >= self._flush_messages:
+            self.flush_to(self._end)
+
+    # -- roll and fsync --------------------------------------------------------------------------------------------
+
+    def roll(self, reason: RollReason = RollReason.REQUESTED) -> bool:
+        """Seals the active segment, durably, if it holds records; returns whether it did."""
+        with self._lock:
+            self._check_writable()
+            rolled = self._active.size_bytes > 0
+            if rolled:
+                self._roll(reason, self._around.clock.now_ms())
+        self.flush_to(self._active.base_offset)
+        return rolled
+
+    def _roll(self, reason: RollReason, now_ms: int) -> None:
+        old = self._active
+        if old.size_bytes == 0:
+            return
+        old.seal()
+        self._active = self._create(self._end, now_ms)
+        self._closing.append(old)
+        self._new_names = True
+        self._sealed = (
+            *self._sealed,
+            self._segment(old.base_offset, self._end, old.size_bytes, old.appended_ms, old),
+        )
+        LOGGER.debug(
+            "segment_sealed partition=%s base=%d end=%d reason=%s", self.tp, old.base_offset, self._end, reason
+        )
+
+    def flush(self) -> None:
+        """All records appended so far survive a power cut when this returns."""
+        self._check_writable(fenced_too=False)
+        self.flush_to(self._end)
+
+    def flush_to(self, offset: int) -> None:
+        """Records below ``offset`` are durable. If fsync fails: LocalIOError, and the partition is offline."""
+        if self._flushed >= offset:
+            return
+        with self._flush_lock:
+            if self._flushed >= offset:
+                return
+            with self._lock:
+                self._check_writable(fenced_too=False)
+                end, active, closing, new_names = self._end, self._active, list(self._closing), self._new_names
+            try:
+                for segment in closing:
+                    segment.write_seal()
+                    segment.sync()
+                active.sync()
+                if new_names:
+                    self._files.sync_directory(self._directory)
+            except TieredError as error:
+                self._go_offline(error)
+                raise self._offline_error(error) from error
+            with self._lock:
+                self._flushed = end
+                self._new_names = self._new_names and self._active is not active
+                del self._closing[: len(closing)]
+            for segment in closing:
+                segment.close()
+        if closing:
+            self._around.sealed()
+
+    def flush_recovered(self) -> None:
+        """After a recovery: what is on disk becomes durable, so that it counts as flushed."""
+        for path in [segment.path for segment in self._sealed if segment.end_offset > self._flushed]:
+            handle = self._files.open_read(path)
+            try:
+                self._files.sync(handle)
+            finally:
+                self._files.close(handle)
+        self.flush_to(self._end)
+
+    # -- going away ------------------------------------------------------------------------------------------------
+
+    def delete_local_before(self, offset: int) -> list[int]:
+        """Whole sealed segments below ``offset`` leave the disk, oldest first; returns their bases."""
+        with self._lock:
+            self._check_writable(fenced_too=False)
+            limit = offset if self.upload is None else min(offset, self.upload.end_offset)
+            flushed = self._flushed
+            gone = 0
+            for segment in self._sealed:
+                if segment.end_offset > limit or segment.end_offset > flushed:
+                    break
+                gone += 1
+            going, self._sealed = self._sealed[:gone], self._sealed[gone:]
+            if not going:
+                return []
+            if self.upload is None:
+                self.log_start = max(self.log_start, going[-1].end_offset)
+                self.epochs.truncate_from_start(self.log_start)
+            due_ms = self._around.clock.now_ms() + self.config.file_delete_delay_ms
+            for segment in going:
+                self._trash += [(due_ms, path) for path in segment.rename_away()]
+            self._files.sync_directory(self._directory)
+        bases = [segment.base_offset for segment in going]
+        LOGGER.info("segments_deleted partition=%s bases=%s", self.tp, bases)
+        return bases
+
+    def start_at(self, offset: int, leader_epoch: int) -> None:
+        """An empty log resumes at ``offset`` under ``leader_epoch``. ConfigError if it holds records."""
+        with self._flush_lock, self._lock:
+            self._check_writable(fenced_too=False)
+            if self._sealed or self._active.size_bytes:
+                raise ConfigError(f"{self.tp} holds records: it cannot start at offset {offset}")
+            old = self._active
+            old.close()
+            if offset != old.base_offset:
+                for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX):
+                    self._files.unlink(old.path.with_suffix(suffix))
+            self._active = self._create(offset, self._around.clock.now_ms())
+            self._end = self._flushed = self.log_start = offset
+            self.epochs.clear()
+            self.epochs.assign(leader_epoch, offset)
+            self._epoch = leader_epoch
+            self._files.sync_directory(self._directory)
+
+    def new_leader_epoch(self, epoch: int) -> None:
+        """Records appended from here on carry ``epoch``, which must be greater than all before."""
+        with self._lock:
+            self._check_writable(fenced_too=False)
+            if epoch <= self.epochs.latest:
+                raise ConfigError(f"{self.tp}: leader epoch {epoch} is not above {self.epochs.latest}")
+            self.epochs.assign(epoch, self._end)
+            self._epoch = epoch
+
+    def set_uploaded(self, upload: PartitionUpload) -> None:
+        """What the bucket holds; a committed end never goes back."""
+        with self._lock:
+            known = self.upload
+            if known is not None and upload.end_offset < known.end_offset:
+                upload = PartitionUpload(known.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
+            self.upload = upload
+
+    def configure(self, config: TopicConfig) -> None:
+        """Takes over changed settings; the sizes of index files change with the next segment."""
+        self.config = config
+        self._rules = RecordRules(config)
+        self._flush_messages = config.flush_messages
+
+    def tick(self, now_ms: int) -> None:
+        """Timers: ``seal.ms``, ``flush.ms``, retention, and files whose delay is over."""
+        if self._offline is not None or self._closed:
+            return
+        fenced = self.upload is not None and self.upload.fenced
+        if not fenced and self._active.idle_reason(now_ms) is not None:
+            self.roll(RollReason.WALL_CLOCK)
+        if now_ms - self._last_flush_ms >= self.config.flush_ms:
+            self._last_flush_ms = now_ms
+            self.flush()
+        if not fenced and now_ms - self._last_retention_ms >= self._around.config.retention_check_interval_ms:
+            self._last_retention_ms = now_ms
+            self.apply_retention(now_ms)
+        self._empty_trash(now_ms)
+
+    def apply_retention(self, now_ms: int) -> list[int]:
+        """One pass of ``plan.retention``; returns the bases that left the disk. Nothing by default."""
+        config = self.config
+        limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
+        if max(limits) < 0 and self.log_start <= self.first_base:
+            return []
+        sealed = self.sealed
+        plan = plan_local_retention(
+            [
+                LocalSegmentFacts(s.base_offset, s.end_offset, s.size_bytes, s.max_timestamp, s.appended_ms)
+                for s in sealed
+            ],
+            active_bytes=self._active.size_bytes,
+            config=config,
+            now_ms=now_ms,
+            log_start_offset=self.log_start,
+            committed_end=None if self.upload is None else self.upload.end_offset,
+        )
+        return self.delete_local_before(plan.delete_below) if plan.bases else []
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Durable and trimmed; returns whether all of it is. LocalIOError if a thread does not let go in time."""
+        if not self._flush_lock.acquire(timeout=timeout_seconds):
+            raise LocalIOError(f"{self.tp}: an fsync has not returned for {timeout_seconds} s")
+        self._flush_lock.release()
+        if not self._lock.acquire(timeout=timeout_seconds):
+            raise LocalIOError(f"{self.tp}: a write has not returned for {timeout_seconds} s")
+        self._lock.release()
+        if self._closed:
+            return True
+        clean = self._offline is None
+        try:
+            if clean:
+                with self._lock:
+                    self._active.seal()
+                self._flushed = min(self._flushed, self._active.base_offset)  # the trimmed indexes are synced, too
+                self.flush_to(max(self._end, self._flushed + 1))
+                if self._active.stats is not None and self._active.size_bytes:
+                    self._active.stats.first_append_ms = self._active.first_append_ms
+                    write_note(self._files, self._active.path.with_suffix(SEAL_SUFFIX), self._active.stats)
+        except TieredError as error:
+            LOGGER.warning("close_failed partition=%s error=%s", self.tp, error)
+            clean = False
+        finally:
+            with self._lock:
+                self._closed = True
+                for segment in (*self._closing, self._active):
+                    segment.close()
+        return clean
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _create(self, base_offset: int, now_ms: int) -> ActiveSegment:
+        config = self.config
+        jitter = jitter_ms(config.segment_jitter_ms, config.segment_ms, self._around.ids.random())
+        return ActiveSegment(
+            self._files, self._directory, base_offset, config=config, created_ms=now_ms, jitter_ms=jitter
+        )
+
+    def _resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
+        """The active segment of a log that was open before."""
+        path = self._directory / f"{tail.base_offset:020d}{SEAL_SUFFIX}"
+        stats = read_note(self._files, path, tail.size_bytes) if tail.size_bytes else None
+        state = self._files.state(path.with_suffix(LOG_SUFFIX))
+        modified_ms = now_ms if state is None else min(state.modified_ns // 1_000_000, now_ms)
+        first_append_ms = -1
+        if tail.size_bytes:
+            # Not known after a crash: no later than the last append, no earlier than its records say.
+            first_append_ms = stats.first_append_ms if stats else min(max(tail.first_timestamp, 0), modified_ms)
+        active = ActiveSegment(
+            self._files,
+            self._directory,
+            tail.base_offset,
+            config=self.config,
+            created_ms=modified_ms,
+            indexes=tail.indexes,
+            stats=stats,
+            size_bytes=tail.size_bytes,
+            first_timestamp=tail.first_timestamp,
+            first_append_ms=first_append_ms,
+        )
+        active.leader_epoch = self.epochs.latest
+        return active
+
+    def _adopt(self, segment: FoundSegment) -> SealedLocalSegment:
+        state = self._files.state(self._directory / f"{segment.base_offset:020d}{LOG_SUFFIX}")
+        appended_ms = 0 if state is None else state.modified_ns // 1_000_000
+        sealed = self._segment(segment.base_offset, segment.end_offset, segment.size_bytes, appended_ms, None)
+        sealed.adopt(segment.indexes)
+        return sealed
+
+    def _segment(
+        self, base: int, end: int, size_bytes: int, appended_ms: int, active: ActiveSegment | None
+    ) -> SealedLocalSegment:
+        return SealedLocalSegment(
+            self._files,
+            self._directory,
+            self.tp,
+            self.topic_id,
+            base_offset=base,
+            end_offset=end,
+            size_bytes=size_bytes,
+            appended_ms=appended_ms,
+            interval_bytes=self.config.index_interval_bytes,
+            epochs=self.epochs.below,
+            indexes=None if active is None else active.indexes,
+            stats=None if active is None else active.stats,
+        )
+
+    def _empty_trash(self, now_ms: int) -> None:
+        with self._lock:
+            due = [path for due_ms, path in self._trash if due_ms <= now_ms]
+            self._trash = [entry for entry in self._trash if entry[0] > now_ms]
+        for path in due:
+            self._files.unlink(path)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.tp} was closed before")
+
+    def _check_writable(self, *, fenced_too: bool = True) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.tp} was closed before")
+        if self._offline is not None:
+            raise self._offline_error(self._offline)
+        if fenced_too and self.upload is not None and self.upload.fenced:
+            raise FencedError(
+                f"{self.tp}: another volume owns this partition now; appends are refused, nothing here is deleted",
+                hint="`tiered repair rejoin` moves what only this disk holds aside and starts again",
+            )
+
+    def _go_offline(self, error: TieredError) -> None:
+        if self._offline is None:
+            self._offline = error
+            LOGGER.error("partition_offline partition=%s error=%s", self.tp, error)
+
+    def _offline_error(self, error: TieredError) -> LocalIOError:
+        return LocalIOError(
+            f"{self.tp} is offline: {error.message}",
+            hint="what was not flushed may be lost: repair the disk, then open the log again",
+        )
