@@ -1,0 +1,24 @@
+"""One locked moto server for the session; every store gets a prefix of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
+
+BUCKET = "contract"
+
+
+@pytest.fixture(scope="session")
+def moto_url() -> Iterator[str]:
+    with locked_moto() as url:
+        make_bucket(url, BUCKET)
+        yield url
+
+
+@pytest.fixture(autouse=True)
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)

@@ -1,0 +1,103 @@
+"""The store contract, run by every backend that needs no server of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.contract.conftest import BUCKET
+from tiered.store.aio import ThreadedAioStore
+from tiered.store.aio_s3 import AioS3Store
+from tiered.store.base import AioStore, Store
+from tiered.store.directory import DirectoryStore
+from tiered.store.location import StoreLocation, open_store
+from tiered.store.memory import MemoryStore
+from tiered.store.s3 import S3Store
+from tiered.store.s3_requests import S3Target
+from tiered.testing.faults import FaultStore
+from tiered.testing.store_contract import BlockingStore, StoreContract
+
+NUMBERS = itertools.count()
+
+
+class TestMemoryStore(StoreContract):
+    def make_store(self) -> Store:
+        return MemoryStore(f"contract-{next(NUMBERS)}", prefix="some/prefix")
+
+    def same_place(self, store: Store) -> Store:
+        return MemoryStore(store.url.split("/")[2], prefix="some/prefix")
+
+
+class TestDirectoryStore(StoreContract):
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path) -> None:
+        self.path = tmp_path
+
+    def make_store(self) -> Store:
+        return DirectoryStore(self.path / "store")
+
+    def same_place(self, store: Store) -> Store:
+        return DirectoryStore(self.path / "store")
+
+
+class TestThreadedAioStore(StoreContract):
+    def make_store(self) -> Store:
+        async def make() -> AioStore:
+            await asyncio.sleep(0)
+            return ThreadedAioStore(MemoryStore())
+
+        return BlockingStore(make)
+
+
+class TestOpenedStore(StoreContract):
+    """With retries and metrics around it, and a fault store that has no faults."""
+
+    def make_store(self) -> Store:
+        return FaultStore(open_store(f"memory://contract-{next(NUMBERS)}", requests_per_second=1e9))
+
+
+class MotoDeviations(StoreContract):
+    verifies_checksum = False
+    completes_once = False
+    tells_unknown_uploads = False
+    race_rounds = 2
+
+    @pytest.fixture(autouse=True)
+    def server(self, moto_url: str) -> None:
+        self.endpoint_url = moto_url
+
+    def target(self) -> S3Target:
+        return S3Target(BUCKET, f"run/{next(NUMBERS)}", endpoint_url=self.endpoint_url)
+
+
+class TestS3Store(MotoDeviations):
+    def make_store(self) -> Store:
+        return S3Store(self.target())
+
+
+class TestAioS3Store(MotoDeviations):
+    def make_store(self) -> Store:
+        target = self.target()
+
+        async def make() -> AioStore:
+            await asyncio.sleep(0)
+            return AioS3Store(target)
+
+        return BlockingStore(make)
+
+
+class TestOpenedAioS3Store(MotoDeviations):
+    def make_store(self) -> Store:
+        location = StoreLocation.parse(self.target().url, endpoint_url=self.endpoint_url)
+
+        async def make() -> AioStore:
+            await asyncio.sleep(0)
+            return location.open_aio(deadline_seconds=0.0)  # moto answers 500 to a part of an unknown upload
+
+        return BlockingStore(make)
+
+
+del MotoDeviations, StoreContract  # bases, not suites of their own

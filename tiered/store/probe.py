@@ -1,0 +1,135 @@
+"""What a store really does with conditions, ranges and checksums, found out on objects of our own.
+
+Emulators and old servers answer 200 to a condition that they ignore: two writers could then both win. So whoever
+writes probes once per process and store, and refuses such a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from tiered.errors import (
+    ConditionalWritesUnsupportedError,
+    ConfigError,
+    CorruptionError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.format.crc import crc32c
+from tiered.format.keys import probe_key
+from tiered.store.base import (
+    ABSENT,
+    Backoff,
+    Capabilities,
+    Condition,
+    Delete,
+    Get,
+    Head,
+    Match,
+    NewId,
+    Object,
+    Put,
+    PutResult,
+    PutStatus,
+    Steps,
+)
+
+PROBE_ATTEMPTS = 6
+"""Attempts of each conditional PUT of the probe whose outcome is not known."""
+
+_NONE = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)
+_NO_SUCH_ETAG = '"00000000000000000000000000000000"'
+
+
+def probe() -> Steps[Capabilities]:
+    """Some ten requests on ``probe/{uid}`` keys, which are deleted afterwards. Raises the store's errors."""
+    keys: tuple[str, ...] = ()
+    for _ in range(3):
+        keys += (probe_key((yield NewId())),)
+    try:
+        found = yield from _probe(*keys)
+    except ConditionalWritesUnsupportedError:
+        found = _NONE  # the store says so itself
+    except TieredError:
+        yield from _clean(keys)
+        raise
+    yield from _clean(keys)
+    return found
+
+
+def check_capabilities(capabilities: Capabilities, url: str) -> None:
+    """Raises ``ConditionalWritesUnsupportedError`` if two writers could both win on this store."""
+    if not capabilities.conditional_writes:
+        raise ConditionalWritesUnsupportedError(
+            f"{url} ignores or refuses If-Match or If-None-Match: two writers could both win",
+            hint="use a store with conditional writes (AWS S3, MinIO, R2, Ceph 19 or newer), or upgrade this one",
+        )
+
+
+def _probe(key: str, absent_key: str, checksum_key: str) -> Steps[Capabilities]:
+    first, second = f"{key} first".encode(), f"{key} second".encode()
+    created = yield from _put(key, first, ABSENT)
+    current = yield Get(key)
+    if created.status not in (PutStatus.LANDED, PutStatus.LOST) or not _holds(current, first):
+        return _NONE
+    again = yield from _put(key, b"created twice", ABSENT)
+    stale = yield from _put(key, b"stale", Match(_NO_SUCH_ETAG))
+    absent = yield from _put(absent_key, b"absent", Match(_NO_SUCH_ETAG))
+    swapped = yield from _put(key, second, Match(current.etag))
+    after = yield Get(key)
+    conditional = (
+        again.status is PutStatus.LOST
+        and stale.status is PutStatus.LOST
+        and absent.status in (PutStatus.ABSENT, PutStatus.LOST)
+        and swapped.status in (PutStatus.LANDED, PutStatus.LOST)  # LOST: the answer of a landed attempt was lost
+        and _holds(after, second)
+        and after.etag != current.etag
+    )
+    ranged = yield Get(key, 1, 5)
+    head = yield Head(key)
+    expected = current if not _holds(after, second) else after
+    whole = first if expected is current else second
+    return Capabilities(
+        conditional_writes=conditional,
+        ranges=_holds(ranged, whole[1:5]) and ranged.size == len(whole),
+        returns_crc32c=isinstance(head, Object) and head.crc32c == crc32c(whole),
+        verifies_crc32c=(yield from _verifies(checksum_key)),
+    )
+
+
+def _verifies(key: str) -> Steps[bool]:
+    body = b"a body with a wrong checksum"
+    try:
+        yield from _put(key, body, ABSENT, crc32c(body) ^ 1)
+    except (CorruptionError, ConfigError):
+        return True
+    return False
+
+
+def _put(key: str, body: bytes, condition: Condition, crc: int | None = None) -> Steps[PutResult]:
+    """The last result; the same request again while it is not known. Unknown to the end is an error, not a finding."""
+    request = Put(key, body, condition, crc32c(body) if crc is None else crc)
+    result = PutResult(PutStatus.UNKNOWN)
+    for attempt in range(1, PROBE_ATTEMPTS + 1):
+        try:
+            result = yield request
+        except RemoteUnavailableError as error:
+            result = PutResult(PutStatus.UNKNOWN, cause=str(error))
+        if result.status not in (PutStatus.UNKNOWN, PutStatus.CONFLICT):
+            return result
+        if attempt < PROBE_ATTEMPTS:
+            yield Backoff(attempt)
+    raise RemoteUnavailableError(
+        f"the store could not be probed: Put {key} stayed {result.status.value}"
+        + (f"; {result.cause}" if result.cause else ""),
+        hint="try again when the store answers",
+    )
+
+
+def _holds(found: object, body: bytes) -> bool:
+    return isinstance(found, Object) and found.data == body
+
+
+def _clean(keys: tuple[str, ...]) -> Steps[None]:
+    with contextlib.suppress(TieredError):  # a few bytes left under probe/ harm nobody
+        yield Delete(keys)

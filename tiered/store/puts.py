@@ -1,0 +1,246 @@
+"""Steps that store one object under a key that nobody else ever uses, whatever answers get lost on the way.
+
+Because the key is unique and created only once, "it exists already" can only mean that an earlier attempt of ours
+landed: LOST counts as landed, and an unknown outcome is settled by sending the same request again. (This reasoning
+is wrong for ``root`` and ``topics/``, which others write too: ``remote.catalog`` has its own loop.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.format.crc import crc32c as crc32c_of
+from tiered.model import ByteSource
+from tiered.store.base import (
+    ABSENT,
+    AbortUpload,
+    Backoff,
+    Body,
+    Capabilities,
+    CompleteUpload,
+    Get,
+    Head,
+    Now,
+    Object,
+    PartStored,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    Steps,
+    Together,
+    UploadPart,
+)
+from tiered.store.key_rules import MAX_PART_NUMBER
+
+PUT_DEADLINE_SECONDS = 120.0
+"""No attempt to store an object begins later than this after the first; the caller tries the whole again."""
+
+MULTIPART_FROM_BYTES = 64 * 1024 * 1024
+"""Objects larger than this are uploaded in parts: below, one PUT is simpler and has a checksum of the whole."""
+
+PART_BYTES = 16 * 1024 * 1024
+PARALLEL_PARTS = 4
+
+READ_BACK_BYTES = 8 * 1024 * 1024
+"""An object is read back for verification in ranges of this size."""
+
+Tags = tuple[tuple[str, str], ...]
+
+
+def put_unique(
+    key: str,
+    body: Body,
+    crc32c: int | None = None,
+    tags: Tags = (),
+    *,
+    deadline_seconds: float = PUT_DEADLINE_SECONDS,
+) -> Steps[PutResult]:
+    """Creates the object; returns a ``LANDED`` result, without ETag and checksum if an earlier attempt had landed.
+
+    Raises ``RemoteUnavailableError`` when the outcome is still unknown at the deadline (the object may exist: the
+    key must not be used for other bytes), ``CorruptionError`` if the body does not have ``crc32c``.
+    """
+    deadline = yield from _deadline(deadline_seconds)
+    attempt = 0
+    while True:
+        result: PutResult = yield from _outcome(Put(key, body, ABSENT, crc32c, tags))
+        settled = _settled(result)
+        if settled is not None:
+            return settled
+        attempt += 1
+        yield from _wait(attempt, deadline, f"Put {key}", result)
+
+
+def upload_object(
+    key: str,
+    body: ByteSource,
+    crc32c: int | None = None,
+    tags: Tags = (),
+    *,
+    multipart_from_bytes: int = MULTIPART_FROM_BYTES,
+    part_bytes: int = PART_BYTES,
+    parallel_parts: int = PARALLEL_PARTS,
+    deadline_seconds: float = PUT_DEADLINE_SECONDS,
+    on_started: Callable[[str], None] | None = None,
+) -> Steps[PutResult]:
+    """:func:`put_unique`, or :func:`upload_multipart` for a body larger than ``multipart_from_bytes``."""
+    if body.size <= multipart_from_bytes:
+        return (yield from put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds))
+    return (
+        yield from upload_multipart(
+            key,
+            body,
+            part_bytes=part_bytes,
+            parallel_parts=parallel_parts,
+            tags=tags,
+            deadline_seconds=deadline_seconds,
+            on_started=on_started,
+        )
+    )
+
+
+def upload_multipart(
+    key: str,
+    body: ByteSource,
+    *,
+    part_bytes: int = PART_BYTES,
+    parallel_parts: int = PARALLEL_PARTS,
+    tags: Tags = (),
+    deadline_seconds: float = PUT_DEADLINE_SECONDS,
+    on_started: Callable[[str], None] | None = None,
+) -> Steps[PutResult]:
+    """Creates the object in parts, ``parallel_parts`` at once. ``on_started(upload_id)`` runs before the first part.
+
+    After any error the upload is aborted as well as that goes. ``deadline_seconds`` bounds the completion and the
+    repeats of the whole, not the parts of one attempt. Raises as :func:`put_unique`.
+    """
+    part_bytes = max(part_bytes, -(-body.size // MAX_PART_NUMBER))
+    deadline = yield from _deadline(deadline_seconds)
+    attempt = 0
+    while True:
+        started = yield StartUpload(key, tags)
+        upload_id: str = started.upload_id
+        if on_started is not None:
+            on_started(upload_id)
+        try:
+            parts = yield from _upload_parts(key, upload_id, body, part_bytes, parallel_parts)
+            result = yield from _complete(CompleteUpload(key, upload_id, parts), deadline)
+        except TieredError:
+            yield from _abort(key, upload_id)
+            raise
+        if result.status is PutStatus.LANDED:
+            if not result.etag:
+                yield from _abort(key, upload_id)  # an earlier attempt of ours made the object: this upload is litter
+            return result
+        # A conflict, or an upload that the store no longer knows while the key is absent: only a new upload helps.
+        yield from _abort(key, upload_id)
+        attempt += 1
+        yield from _wait(attempt, deadline, f"CompleteUpload {key}", result)
+
+
+def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) -> Steps[Object]:
+    """Makes sure that the store holds exactly these bytes; returns the HEAD of the object.
+
+    A checksum that the store itself has verified is believed; else the object is read back. Raises
+    ``CorruptionError`` if the object is absent, has another size or other bytes.
+    """
+    head = yield Head(key)
+    if not isinstance(head, Object):
+        raise _not_stored(key, "is absent although the store acknowledged it")
+    if head.size != size:
+        raise _not_stored(key, f"has {head.size} bytes, {size} were sent")
+    if capabilities.verifies_crc32c and capabilities.returns_crc32c and head.crc32c == crc32c:
+        return head
+    found = 0
+    step = READ_BACK_BYTES if capabilities.ranges else max(size, 1)
+    for start in range(0, size, step):
+        end = min(size, start + step)
+        piece = yield Get(key, start, end)
+        if not isinstance(piece, Object) or piece.etag != head.etag or len(piece.data) != end - start:
+            raise _not_stored(key, f"could not be read back at {start}..{end}", position=start)
+        found = crc32c_of(piece.data, found)
+    if found != crc32c:
+        raise _not_stored(key, f"has CRC32C {found:08x}, {crc32c:08x} was sent")
+    return head
+
+
+def _upload_parts(
+    key: str, upload_id: str, body: ByteSource, part_bytes: int, parallel_parts: int
+) -> Steps[tuple[PartStored, ...]]:
+    starts = range(0, body.size, part_bytes) if body.size else range(1)
+    requests = [
+        UploadPart(key, upload_id, number, body, start, min(body.size, start + part_bytes))
+        for number, start in enumerate(starts, 1)
+    ]
+    stored: list[PartStored] = []
+    for first in range(0, len(requests), max(1, parallel_parts)):
+        stored.extend((yield Together(tuple(requests[first : first + max(1, parallel_parts)]))))
+    return tuple(stored)
+
+
+def _complete(request: CompleteUpload, deadline: float) -> Steps[PutResult]:
+    """``LANDED``, or what only a new upload can mend."""
+    attempt = 0
+    while True:
+        result: PutResult = yield from _outcome(request)
+        settled = _settled(result)
+        if settled is not None or result.status is PutStatus.CONFLICT:
+            return settled or result
+        found = yield Head(request.key)
+        if isinstance(found, Object):
+            return PutResult(PutStatus.LANDED, found.etag, found.crc32c, cause=result.cause)
+        if "NoSuchUpload" in result.cause:
+            return result
+        attempt += 1
+        yield from _wait(attempt, deadline, f"CompleteUpload {request.key}", result)
+
+
+def _outcome(request: Put | CompleteUpload) -> Steps[PutResult]:
+    """The result; a store that raises instead of answering ``UNKNOWN`` means the same."""
+    try:
+        result: PutResult = yield request
+    except RemoteUnavailableError as error:
+        return PutResult(PutStatus.UNKNOWN, cause=str(error))
+    return result
+
+
+def _settled(result: PutResult) -> PutResult | None:
+    if result.status is PutStatus.LANDED:
+        return result
+    if result.status is PutStatus.LOST:
+        return PutResult(PutStatus.LANDED, cause="an earlier attempt landed")
+    return None
+
+
+def _deadline(seconds: float) -> Steps[float]:
+    now = yield Now()
+    return float(now.monotonic) + seconds
+
+
+def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[None]:
+    now = yield Now()
+    if now.monotonic >= deadline:
+        raise RemoteUnavailableError(
+            f"{what}: outcome still {result.status.value} after {attempt} attempts"
+            + (f"; {result.cause}" if result.cause else ""),
+            hint="the data is still local and will be sent again under a new key",
+        )
+    yield Backoff(attempt)
+
+
+def _abort(key: str, upload_id: str) -> Steps[None]:
+    try:
+        yield AbortUpload(key, upload_id)
+    except TieredError:
+        return  # the journal and the bucket's lifecycle rule settle what is left
+
+
+def _not_stored(key: str, why: str, *, position: int = -1) -> CorruptionError:
+    return CorruptionError(
+        f"the object {key} {why}",
+        path_or_key=key,
+        position=position,
+        hint="it is not committed; the segment is still local and is uploaded again under another key",
+    )

@@ -1,0 +1,501 @@
+"""The store contract as a test suite: subclass it, say how to make an empty store, and pytest runs it.
+
+::
+
+    class TestMyStore(StoreContract):
+        verifies_checksum = False              # known deviations are named, not skipped silently
+
+        def make_store(self) -> Store:         # each call: a new, empty place
+            return MyStore(...)
+
+        def same_place(self, store) -> Store:  # another client of that place; default: the same client
+            return MyStore(...)
+
+Async stores run it through :class:`BlockingStore`. Stores that the suite made are closed after each test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
+from tiered.format.crc import crc32c
+from tiered.model import BytesSource
+from tiered.store.base import (
+    ABSENT,
+    MIN_PART_BYTES,
+    AbortUpload,
+    AioStore,
+    CompleteUpload,
+    Delete,
+    Deleted,
+    Get,
+    Head,
+    List,
+    Match,
+    Missing,
+    NotModified,
+    Object,
+    Outcome,
+    Page,
+    PartStored,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    Store,
+    StoreRequest,
+    UploadPart,
+    UploadStarted,
+)
+from tiered.store.driver import drive
+from tiered.store.probe import probe
+from tiered.store.puts import put_unique, upload_multipart, verify_stored
+
+T = TypeVar("T")
+STALE = '"00000000000000000000000000000000"'
+
+
+class BlockingStore:
+    """An async store on an event loop of its own thread, as a sync :class:`Store`. Thread-safe."""
+
+    def __init__(self, make: Callable[[], Awaitable[AioStore]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="blocking-store", daemon=True)
+        self._thread.start()
+        self.inner: AioStore = self.run(make())
+
+    @property
+    def url(self) -> str:
+        """That of the async store."""
+        return self.inner.url
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Runs ``awaitable`` on the loop and waits for it."""
+
+        async def whole() -> T:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(whole(), self._loop).result()
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One request."""
+        return self.run(self.inner.execute(request))
+
+    def close(self) -> None:
+        """Closes the store and its loop."""
+        if self._loop.is_closed():
+            return
+        self.run(self.inner.close())
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class StoreContract:
+    """What ``store.base`` promises. The flags name how a store is known to differ."""
+
+    verifies_checksum = True
+    """A PUT with a wrong CRC32C is refused."""
+    returns_checksum = True
+    """HEAD and GET tell the CRC32C that was sent."""
+    lists_in_order = True
+    """LIST is in UTF-8 order of keys."""
+    lists_keys_below_keys = True
+    """With objects ``a`` and ``a/b``, both are listed."""
+    tells_absent = True
+    """``If-Match`` on an absent key is ``ABSENT``; without, ``LOST``."""
+    refuses_small_parts = True
+    """A part below 5 MiB that is not the last fails the completion."""
+    completes_once = True
+    """A second completion of the same upload is not answered with success."""
+    tells_unknown_uploads = True
+    """A part for an upload that was aborted is answered 404; without, 500."""
+    race_writers = 8
+    race_rounds = 3
+
+    def make_store(self) -> Store:
+        """A store on a new, empty place."""
+        raise AssertionError("a subclass says how to make its store")
+
+    def same_place(self, store: Store) -> Store:
+        """Another client of the place of ``store``."""
+        return store
+
+    def setup_method(self) -> None:
+        """Begins the list of stores to close."""
+        self._opened: list[Store] = []
+
+    def teardown_method(self) -> None:
+        """Closes what the test opened."""
+        for store in self._opened:
+            store.close()
+
+    def store(self) -> Store:
+        """A fresh store that is closed after the test."""
+        store = self.make_store()
+        self._opened.append(store)
+        return store
+
+    def another(self, store: Store) -> Store:
+        """A second client, closed after the test."""
+        other = self.same_place(store)
+        if other is not store:
+            self._opened.append(other)
+        return other
+
+    # --- one object ---
+
+    def test_absent_key_is_an_outcome(self) -> None:
+        store = self.store()
+        same(store.execute(Get("no/such/key")), Missing())
+        same(store.execute(Get("no/such/key", 3, 9)), Missing())
+        same(store.execute(Head("no/such/key")), Missing())
+
+    def test_put_then_get_gives_the_bytes_and_one_etag(self) -> None:
+        store = self.store()
+        body = bytes(range(256)) * 11
+        put = landed(store.execute(Put("a/b.log", body, ABSENT, crc32c(body), (("kind", "segment"),))))
+        got, head = found(store.execute(Get("a/b.log"))), found(store.execute(Head("a/b.log")))
+        same((got.data, got.size, got.etag), (body, len(body), put.etag))
+        same((head.data, head.size, head.etag), (b"", len(body), put.etag))
+        if self.returns_checksum:
+            same((head.crc32c, got.crc32c), (crc32c(body), crc32c(body)))
+        true(put.etag.startswith('"') and put.etag.endswith('"'), f"the ETag {put.etag} keeps its quotes")
+        true(got.date_ms > 0 and got.last_modified_ms > 0, "the store's clock is told")
+
+    def test_empty_object(self) -> None:
+        store = self.store()
+        landed(store.execute(Put("empty", b"", ABSENT)))
+        landed(store.execute(Put("empty-source", BytesSource(b""), ABSENT)))
+        for key in ("empty", "empty-source"):
+            got = found(store.execute(Get(key)))
+            same((got.data, got.size), (b"", 0))
+            same(found(store.execute(Get(key, 0, 10))).data, b"")
+
+    def test_body_from_a_source_of_several_pieces(self) -> None:
+        store = self.store()
+        body = os.urandom(2 * 1024 * 1024 + 77)
+        landed(store.execute(Put("source", BytesSource(body), ABSENT, crc32c(body))))
+        got = found(store.execute(Get("source")))
+        true(got.data == body, "the bytes of a source come back")
+
+    def test_ranges(self) -> None:
+        store = self.store()
+        landed(store.execute(Put("k", b"0123456789", ABSENT)))
+        for start, end, wanted in (
+            (0, 1, b"0"),
+            (3, 7, b"3456"),
+            (3, None, b"3456789"),
+            (9, 100, b"9"),
+            (0, 10, b"0123456789"),
+            (4, 4, b""),
+            (10, 12, b""),
+            (11, None, b""),
+            (500, 600, b""),
+        ):
+            got = found(store.execute(Get("k", start, end)))
+            same((start, end, got.data, got.size), (start, end, wanted, 10))
+            true(bool(got.etag), "a range has an ETag")
+
+    def test_not_modified(self) -> None:
+        store = self.store()
+        put = landed(store.execute(Put("k", b"one", ABSENT)))
+        same(store.execute(Get("k", if_none_match=put.etag)), NotModified())
+        same(found(store.execute(Get("k", if_none_match=STALE))).data, b"one")
+
+    def test_strange_keys(self) -> None:
+        store = self.store()
+        keys = [
+            "a b/c+d/e%20f",
+            "ü/日本/€.log",
+            "q?x=1&y=2#z",
+            "x" * 255 + "/" + "y" * 255,
+            ".hidden/~tilde",
+            "a.obj/b",
+            "=+,;:@!$'()*[]{}|^`\"<>\\~",
+        ]
+        for key in keys:
+            landed(store.execute(Put(key, key.encode(), ABSENT)))
+        for key in keys:
+            same(found(store.execute(Get(key))).data, key.encode())
+        same(sorted(listed(store)), sorted(keys))
+        same(store.execute(Delete(tuple(keys))), Deleted())
+        same(listed(store), [])
+
+    # --- conditions ---
+
+    def test_create_only_once_keeps_the_first_body(self) -> None:
+        store = self.store()
+        landed(store.execute(Put("k", b"first", ABSENT)))
+        same(status(store.execute(Put("k", b"second", ABSENT))), PutStatus.LOST)
+        same(found(store.execute(Get("k"))).data, b"first")
+
+    def test_compare_and_swap(self) -> None:
+        store = self.store()
+        one = landed(store.execute(Put("k", b"one", ABSENT)))
+        two = landed(store.execute(Put("k", b"two", Match(one.etag))))
+        true(one.etag != two.etag, "another body has another ETag")
+        same(status(store.execute(Put("k", b"three", Match(one.etag)))), PutStatus.LOST)
+        same(status(store.execute(Put("k", b"three", Match(STALE)))), PutStatus.LOST)
+        got = found(store.execute(Get("k")))
+        same((got.data, got.etag), (b"two", two.etag))
+
+    def test_compare_and_swap_of_an_absent_key(self) -> None:
+        store = self.store()
+        wanted = {PutStatus.ABSENT} if self.tells_absent else {PutStatus.ABSENT, PutStatus.LOST}
+        true(status(store.execute(Put("k", b"x", Match(STALE)))) in wanted, "nothing to swap")
+        same(store.execute(Get("k")), Missing())
+        put = landed(store.execute(Put("k", b"x", ABSENT)))
+        same(store.execute(Delete(("k",))), Deleted())
+        true(status(store.execute(Put("k", b"y", Match(put.etag)))) in wanted, "deleted meanwhile")
+        landed(store.execute(Put("k", b"z", ABSENT)))
+
+    def test_one_of_many_creators_wins(self) -> None:
+        store = self.store()
+        clients = [self.another(store) for _ in range(self.race_writers)]
+        for number in range(self.race_rounds):
+            key = f"race/{number}"
+            puts = [(client, Put(key, b"%d" % i, ABSENT)) for i, client in enumerate(clients)]
+            results = at_once([partial(client.execute, put) for client, put in puts])
+            winners = [i for i, result in enumerate(results) if status(result) is PutStatus.LANDED]
+            same(len(winners), 1)
+            true({status(r) for r in results} <= {PutStatus.LANDED, PutStatus.LOST, PutStatus.CONFLICT}, "clear losers")
+            same(found(store.execute(Get(key))).data, b"%d" % winners[0])
+
+    def test_counter_by_compare_and_swap_loses_nothing(self) -> None:
+        store = self.store()
+        landed(store.execute(Put("counter", b"0", ABSENT)))
+        clients = [self.another(store) for _ in range(4)]
+
+        def add(client: Store) -> None:
+            for _ in range(5):
+                while True:
+                    now = found(client.execute(Get("counter")))
+                    body = b"%d" % (int(now.data) + 1)
+                    if status(client.execute(Put("counter", body, Match(now.etag)))) is PutStatus.LANDED:
+                        break
+
+        at_once([partial(add, client) for client in clients])
+        same(found(store.execute(Get("counter"))).data, b"20")
+
+    def test_wrong_checksum_is_refused_or_named_as_a_deviation(self) -> None:
+        store = self.store()
+        request = Put("k", b"body", ABSENT, crc32c(b"body") ^ 1)
+        try:
+            same(status(store.execute(request)), PutStatus.LANDED)
+            refused = False
+        except CorruptionError:
+            refused = True
+            same(store.execute(Get("k")), Missing())
+        same(refused, self.verifies_checksum)
+
+    # --- deleting and listing ---
+
+    def test_delete_is_idempotent(self) -> None:
+        store = self.store()
+        landed(store.execute(Put("k", b"x", ABSENT)))
+        same(store.execute(Delete(("k",))), Deleted())
+        same(store.execute(Delete(("k",))), Deleted())
+        same(store.execute(Delete(("k", "never", "was"))), Deleted())
+        same(store.execute(Get("k")), Missing())
+
+    def test_list_pages_prefixes_and_order(self) -> None:
+        store = self.store()
+        keys = ["b/1", "b/10", "b/2", "b-1", "b", "c", "ü", "a/x/y", "B/1"]
+        if not self.lists_keys_below_keys:
+            keys.remove("b")
+        for key in keys:
+            landed(store.execute(Put(key, key.encode(), ABSENT)))
+        ordered = sorted(keys, key=str.encode)
+        whole = listed(store)
+        same(whole if self.lists_in_order else sorted(whole, key=str.encode), ordered)
+        same(sorted(listed(store, "b/"), key=str.encode), ["b/1", "b/10", "b/2"])
+        same(sorted(listed(store, "b/1"), key=str.encode), ["b/1", "b/10"])
+        same(listed(store, "nothing/"), [])
+        same(sorted(listed(store, limit=2), key=str.encode), ordered)
+        page = paged(store.execute(List("", limit=1)))
+        true(page.more and len(page.entries) == 1 and page.date_ms > 0, "one of several, and the store's clock")
+        if self.lists_in_order:
+            after = paged(store.execute(List("b", start_after="b/10"))).entries
+            same([entry.key for entry in after], ["b/2"])
+        entry = paged(store.execute(List("c"))).entries[0]
+        same((entry.key, entry.size, entry.etag), ("c", 1, found(store.execute(Head("c"))).etag))
+
+    # --- multipart ---
+
+    def test_multipart_upload_in_any_order(self) -> None:
+        store = self.store()
+        body = BytesSource(os.urandom(MIN_PART_BYTES + 1000))
+        upload_id = started(store.execute(StartUpload("m", (("kind", "segment"),))))
+        tail = part(store.execute(UploadPart("m", upload_id, 2, body, MIN_PART_BYTES, body.size)))
+        stale = part(store.execute(UploadPart("m", upload_id, 1, body, 1000, body.size)))
+        head = part(store.execute(UploadPart("m", upload_id, 1, body, 0, MIN_PART_BYTES)))
+        same((head.number, tail.number, head.etag == stale.etag), (1, 2, False))
+        same(store.execute(Get("m")), Missing())
+        same(listed(store), [])
+        put = landed(store.execute(CompleteUpload("m", upload_id, (head, tail))))
+        got = found(store.execute(Get("m")))
+        true(got.data == body.data and got.etag == put.etag, "the parts in order, under the ETag that was told")
+        if self.completes_once:
+            again = store.execute(CompleteUpload("m", upload_id, (head, tail)))
+            true(status(again) in (PutStatus.LOST, PutStatus.UNKNOWN), "a completion is not repeated")
+
+    def test_completion_is_create_only(self) -> None:
+        store = self.store()
+        landed(store.execute(Put("m", b"here first", ABSENT)))
+        upload_id = started(store.execute(StartUpload("m")))
+        only = part(store.execute(UploadPart("m", upload_id, 1, BytesSource(b"late"), 0, 4)))
+        same(status(store.execute(CompleteUpload("m", upload_id, (only,)))), PutStatus.LOST)
+        same(found(store.execute(Get("m"))).data, b"here first")
+        same(store.execute(AbortUpload("m", upload_id)), None)
+
+    def test_aborted_upload_leaves_nothing(self) -> None:
+        store = self.store()
+        upload_id = started(store.execute(StartUpload("m")))
+        only = part(store.execute(UploadPart("m", upload_id, 1, BytesSource(b"x"), 0, 1)))
+        same(store.execute(AbortUpload("m", upload_id)), None)
+        same(store.execute(AbortUpload("m", upload_id)), None)
+        same(status(store.execute(CompleteUpload("m", upload_id, (only,)))), PutStatus.UNKNOWN)
+        same(store.execute(Get("m")), Missing())
+        try:
+            store.execute(UploadPart("m", upload_id, 2, BytesSource(b"x"), 0, 1))
+        except NotFoundError:
+            return
+        except RemoteUnavailableError:
+            true(not self.tells_unknown_uploads, "an upload that is not known is not an outage")
+            return
+        raise AssertionError("a part of an aborted upload was taken")
+
+    def test_small_parts(self) -> None:
+        store = self.store()
+        body = BytesSource(b"0123456789")
+        upload_id = started(store.execute(StartUpload("m")))
+        parts = tuple(
+            part(store.execute(UploadPart("m", upload_id, n, body, start, start + 5))) for n, start in ((1, 0), (2, 5))
+        )
+        try:
+            result = status(store.execute(CompleteUpload("m", upload_id, parts)))
+        except Exception as error:  # noqa: BLE001 - which of our errors differs by store
+            true(self.refuses_small_parts, f"refused: {error}")
+            same(store.execute(Get("m")), Missing())
+        else:
+            same((result, self.refuses_small_parts), (PutStatus.LANDED, False))
+
+    # --- steps on the store ---
+
+    def test_probe_finds_what_the_flags_say_and_leaves_nothing(self) -> None:
+        store = self.store()
+        capabilities = drive(store, probe())
+        same(
+            (
+                capabilities.conditional_writes,
+                capabilities.ranges,
+                capabilities.returns_crc32c,
+                capabilities.verifies_crc32c,
+            ),
+            (True, True, self.returns_checksum, self.verifies_checksum),
+        )
+        same(listed(store), [])
+
+    def test_unique_put_upload_and_verification(self) -> None:
+        store = self.store()
+        capabilities = drive(store, probe())
+        body = os.urandom(MIN_PART_BYTES + 5)
+        crc = crc32c(body)
+        same(drive(store, put_unique("one", body, crc)).status, PutStatus.LANDED)
+        same(drive(store, put_unique("one", body, crc)).status, PutStatus.LANDED)
+        result = drive(store, upload_multipart("many", BytesSource(body), part_bytes=MIN_PART_BYTES))
+        same(result.status, PutStatus.LANDED)
+        for key in ("one", "many"):
+            same(drive(store, verify_stored(key, len(body), crc, capabilities)).size, len(body))
+            for size, wrong in ((len(body) - 1, crc), (len(body), crc ^ 1)):
+                try:
+                    drive(store, verify_stored(key, size, wrong, capabilities))
+                except CorruptionError:
+                    continue
+                raise AssertionError("another size or another checksum was believed")
+
+
+def same(actual: Any, expected: Any) -> None:
+    """``actual == expected``, told as values."""
+    if actual != expected:
+        raise AssertionError(f"{actual!r} is not {expected!r}")
+
+
+def true(condition: bool, what: str) -> None:
+    """``condition``, told in words."""
+    if not condition:
+        raise AssertionError(f"not so: {what}")
+
+
+def landed(outcome: Outcome) -> PutResult:
+    """A PUT that landed."""
+    if isinstance(outcome, PutResult) and outcome.status is PutStatus.LANDED:
+        return outcome
+    raise AssertionError(f"{outcome!r} did not land")
+
+
+def status(outcome: Outcome) -> PutStatus:
+    """What became of a PUT."""
+    if isinstance(outcome, PutResult):
+        return outcome.status
+    raise AssertionError(f"{outcome!r} is not the result of a PUT")
+
+
+def found(outcome: Outcome) -> Object:
+    """An object."""
+    if isinstance(outcome, Object):
+        return outcome
+    raise AssertionError(f"{outcome!r} is not an object")
+
+
+def paged(outcome: Outcome) -> Page:
+    """A page of a listing."""
+    if isinstance(outcome, Page):
+        return outcome
+    raise AssertionError(f"{outcome!r} is not a page")
+
+
+def started(outcome: Outcome) -> str:
+    """The id of a multipart upload."""
+    if isinstance(outcome, UploadStarted):
+        return outcome.upload_id
+    raise AssertionError(f"{outcome!r} is not the start of an upload")
+
+
+def part(outcome: Outcome) -> PartStored:
+    """A stored part."""
+    if isinstance(outcome, PartStored):
+        return outcome
+    raise AssertionError(f"{outcome!r} is not a part")
+
+
+def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
+    """All keys, page by page, in the order of the store."""
+    keys: list[str] = []
+    while True:
+        page = paged(store.execute(List(prefix, keys[-1] if keys else "", limit)))
+        keys.extend(entry.key for entry in page.entries)
+        if not page.more:
+            return keys
+        true(bool(page.entries), "a page that is not the last has entries")
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Runs all calls on threads that start together; returns their results in order."""
+    gate = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        gate.wait()
+        return call()
+
+    with ThreadPoolExecutor(max_workers=len(calls)) as pool:
+        return [future.result() for future in [pool.submit(run, call) for call in calls]]
