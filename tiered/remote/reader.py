@@ -15,7 +15,7 @@ A reader never lists the bucket. What it cannot read it reports; two things it s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 from uuid import UUID
 
@@ -38,6 +38,8 @@ MAX_REFRESHES = 3
 """Times that a reader loads the root again without getting one batch further."""
 
 T = TypeVar("T")
+HeadedBatch = tuple[BatchHeader, memoryview]
+"""A whole raw batch and its header."""
 
 
 class SegmentReader:
@@ -71,15 +73,17 @@ class SegmentReader:
         """Carries steps out on the store."""
         return drive(self._store, steps, clock=self._clock, ids=self._ids)
 
-    def stream(self, segments: Iterator[SegmentRange]) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def stream(self, segments: Iterator[SegmentRange]) -> Generator[HeadedBatch, None, None]:
         """Verified batches that touch the offsets of ``segments``, in order, one attempt each.
 
         The first and the last batch of a segment may hold offsets outside its range.
         """
         scan: SegmentScan | None = None
         current: SegmentRange | None = None
-        for fetch, data in fetch_ahead(self._fetches(segments), self._fetch, max_bytes=self._buffer_bytes):
-            if scan is None or fetch.segment is not current:
+        ended: set[int] = set()
+        requests = self._fetches(segments, ended)
+        for fetch, data in fetch_ahead(requests, self._fetch, max_bytes=self._buffer_bytes):
+            if scan is None or current is None or fetch.segment is not current:
                 if scan is not None:
                     scan.finish()
                 current = fetch.segment
@@ -93,10 +97,13 @@ class SegmentReader:
                     verify_crc=self._verify_crc,
                 )
             yield from scan.feed(data)
+            if scan.done:
+                ended.add(current.row.base)
         if scan is not None:
             scan.finish()
 
-    def _fetches(self, segments: Iterator[SegmentRange]) -> Iterator[Fetch]:
+    def _fetches(self, segments: Iterator[SegmentRange], ended: set[int]) -> Iterator[Fetch]:
+        """Reads in order; of a segment whose base is in ``ended`` no more is wanted."""
         sizes = RequestSizes()
         seek = True
         for segment in segments:
@@ -104,7 +111,10 @@ class SegmentReader:
             if row.flags & FLAG_HOLE:
                 continue
             wanted = self.run(self.lookup.byte_range(row, segment.start, segment.end))
-            yield from fetches(segment, self.lookup.log_key(row), wanted, sizes, seek=seek)
+            for fetch in fetches(segment, self.lookup.log_key(row), wanted, sizes, seek=seek):
+                if row.base in ended:
+                    break
+                yield fetch
             seek = False
 
     def _fetch(self, fetch: Fetch) -> memoryview:
@@ -200,7 +210,7 @@ class RemotePartition:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def read_batches(self, start_offset: int, end_offset: int | None = None) -> Iterator[memoryview]:
+    def read_batches(self, start_offset: int, end_offset: int | None = None) -> Generator[memoryview, None, None]:
         """Whole raw batches, verified, from the one that holds ``start_offset`` up to ``end_offset`` (exclusive).
 
         None, or an end beyond the pinned root, means its end. The first and the last batch may hold records
@@ -212,7 +222,7 @@ class RemotePartition:
         for _, batch in self.read_headed(start_offset, end_offset):
             yield batch
 
-    def read_headed(self, start_offset: int, end_offset: int | None = None) -> Iterator[tuple[BatchHeader, memoryview]]:
+    def read_headed(self, start_offset: int, end_offset: int | None = None) -> Generator[HeadedBatch, None, None]:
         """As :meth:`read_batches`, each batch with its header, which was read anyway."""
         at = start_offset
         root = self._check_range(at)

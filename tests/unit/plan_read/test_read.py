@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -17,7 +18,6 @@ from tiered.plan.read import (
     RemoteSpan,
     RequestSizes,
     Tier,
-    TierRange,
     byte_range,
     earliest_offset,
     latest_offset,
@@ -99,7 +99,7 @@ spans = st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted)
 def test_every_offset_is_served_once_by_the_tier_that_may(
     local_span: list[int], uploaded: int, remote_span: list[int], start: int, end: int
 ) -> None:
-    local, remote = LocalSpan(*local_span, uploaded), RemoteSpan(*remote_span)
+    local, remote = LocalSpan(local_span[0], local_span[1], uploaded), RemoteSpan(*remote_span)
 
     def server(offset: int) -> Tier | None:
         here, there = (span.start_offset <= offset < span.end_offset for span in (local, remote))
@@ -107,24 +107,23 @@ def test_every_offset_is_served_once_by_the_tier_that_may(
             return Tier.LOCAL
         return Tier.REMOTE if there else None
 
-    stop = min(end, latest_offset(local, remote))
-    try:
-        ranges = plan_tiers(TP, start, end, local=local, remote=remote)
-    except OffsetOutOfRangeError:
-        assert not earliest_offset(local, remote) <= start <= latest_offset(local, remote)
+    earliest, latest = earliest_offset(local, remote), latest_offset(local, remote)
+    if not earliest <= start <= latest:
+        with pytest.raises(OffsetOutOfRangeError):
+            plan_tiers(TP, start, end, local=local, remote=remote)
         return
-    except OffsetGapError as gap:
-        assert all(server(offset) is None for offset in range(gap.start, gap.end))
-        assert all(server(offset) for offset in range(start, gap.start))
-        assert gap.end == latest_offset(local, remote) or server(gap.end)
+    wanted = {offset: server(offset) for offset in range(start, min(end, latest))}
+    if None in wanted.values():
+        with pytest.raises(OffsetGapError) as gap:
+            plan_tiers(TP, start, end, local=local, remote=remote)
+        first, behind = gap.value.start, gap.value.end
+        assert first == min(offset for offset, tier in wanted.items() if tier is None)
+        assert all(server(offset) is None for offset in range(first, behind))
+        assert behind == latest or server(behind) is not None
         return
-    covered = {offset: part.tier for part in ranges for offset in range(part.start, part.end)}
-    assert covered == {offset: server(offset) for offset in range(start, stop)}
-    assert all(a.end == b.start and a.tier is not b.tier for a, b in zip(ranges, ranges[1:], strict=False))
-
-
-def test_tier_ranges_are_values() -> None:
-    assert TierRange(Tier.LOCAL, 0, 1) == TierRange(Tier.LOCAL, 0, 1)
+    ranges = plan_tiers(TP, start, end, local=local, remote=remote)
+    assert {offset: part.tier for part in ranges for offset in range(part.start, part.end)} == wanted
+    assert all(a.end == b.start and a.tier is not b.tier for a, b in itertools.pairwise(ranges))
 
 
 def row(base: int, end: int) -> Row:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tiered.format.batch import encode_batch, read_header
+from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, index_key, root_key, segment_key
@@ -95,7 +95,7 @@ def seal(
         partition=partition,
         base_offset=base,
         end_offset=headers[-1].next_offset if end is None else end,
-        min_timestamp=min(header.base_timestamp for header in headers),
+        min_timestamp=min(record.timestamp for part in parts for record in decode_records(part)),
         max_timestamp=largest,
         records=sum(header.records_count for header in headers),
         size_bytes=len(data),

@@ -1,0 +1,507 @@
+"""The remote tier as one stream: what it reads, how little it asks, and what it does about damage and loss."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterable
+
+import pytest
+
+import tiered.plan.read as plan_read
+import tiered.remote.fetch as fetch_module
+from tests.unit.remote.building import FIRST_MS, NO_ROWS, TOPIC_ID, RemoteLog, batches, records, seal
+from tests.unit.remote.recording import RecordingStore
+from tiered.errors import CorruptionError, OffsetOutOfRangeError, RemoteUnavailableError
+from tiered.format.batch import decode_records, encode_batch, read_header
+from tiered.format.codecs import Codec
+from tiered.format.offset_index import OffsetIndex
+from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
+from tiered.format.root import encode_root
+from tiered.format.rows import Rows
+from tiered.model import AbortedTxn, NewRecord, TimestampType
+from tiered.remote.cache import ByteCache
+from tiered.remote.reader import RemotePartition
+from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
+from tiered.store.memory import MemoryStore
+
+Inner = Callable[[], Outcome]
+
+
+@pytest.fixture
+def store() -> RecordingStore:
+    return RecordingStore(MemoryStore())
+
+
+@pytest.fixture
+def log(store: RecordingStore) -> RemoteLog:
+    return RemoteLog(store)
+
+
+def partition(log: RemoteLog, *, verify_crc: bool = True, cache: ByteCache | None = None) -> RemotePartition:
+    return RemotePartition(log.store, log.topic, log.topic_id, log.partition, verify_crc=verify_crc, cache=cache)
+
+
+def offsets(parts: Iterable[memoryview]) -> list[int]:
+    return [record.offset for part in parts for record in decode_records(part)]
+
+
+class TestReading:
+    def test_all_segments_are_one_stream(self, log: RemoteLog) -> None:
+        log.fill(250)
+        found = [r for part in partition(log).read_batches(0) for r in decode_records(part)]
+        assert [(r.key, r.value, r.timestamp) for r in found] == [
+            (r.key, r.value, r.timestamp) for r in records(0, 250)
+        ]
+
+    @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+    def test_batches_are_handed_on_as_stored(self, log: RemoteLog, codec: Codec) -> None:
+        parts = batches(0, 60, codec=codec)
+        log.add(seal(parts))
+        assert [bytes(part) for part in partition(log).read_batches(0)] == parts
+
+    @pytest.mark.parametrize(
+        ("start", "end", "first", "last"),
+        [(0, None, 0, 249), (5, 6, 0, 9), (99, 101, 90, 109), (100, 200, 100, 199), (249, 9999, 240, 249)],
+    )
+    def test_whole_batches_that_touch_the_range(
+        self, log: RemoteLog, start: int, end: int | None, first: int, last: int
+    ) -> None:
+        log.fill(250)
+        assert offsets(partition(log).read_batches(start, end)) == list(range(first, last + 1))
+
+    def test_the_end_is_empty_and_outside_is_an_error(self, log: RemoteLog) -> None:
+        log.fill(50, start=20)
+        reader = partition(log)
+        assert list(reader.read_batches(50)) == []
+        assert list(reader.read_batches(30, 30)) == []
+        for outside in (19, 51):
+            with pytest.raises(OffsetOutOfRangeError) as error:
+                list(reader.read_batches(outside))
+            assert (error.value.requested, error.value.earliest, error.value.latest) == (outside, 20, 50)
+
+    def test_nothing_committed_is_an_empty_tier(self, log: RemoteLog) -> None:
+        reader = partition(log)
+        assert reader.root() is None
+        assert (reader.start_offset, reader.next_offset, reader.segments()) == (0, 0, [])
+        assert list(reader.read_batches(0)) == []
+        assert reader.offset_for_time(0) is None
+        assert (reader.aborted_txns(0, 10), reader.last_stable_offset()) == ([], 0)
+
+    def test_holes_and_offsets_that_compaction_took(self, log: RemoteLog) -> None:
+        log.add(seal([batches(0, 10)[0], encode_batch(records(40, 5), base_offset=40)], end=60))
+        hole = log.upload(seal(batches(60, 80)))._replace(flags=2, size=0, records=0, idx_len=0)
+        log.put_root(Rows.from_rows([*(log.root.rows if log.root else []), hole]), next_offset=80)
+        log.add(seal(batches(80, 90)))
+        reader = partition(log)
+        assert offsets(reader.read_batches(0)) == [*range(10), *range(40, 45), *range(80, 90)]
+        assert offsets(reader.read_batches(20, 41)) == list(range(40, 45))
+        assert offsets(reader.read_batches(50, 70)) == []
+        assert offsets(reader.read_batches(65)) == list(range(80, 90))
+
+    def test_the_root_stays_pinned_until_refreshed(self, log: RemoteLog) -> None:
+        log.fill(100)
+        reader = partition(log)
+        assert reader.next_offset == 100
+        log.fill(200, start=100)
+        assert offsets(reader.read_batches(90)) == list(range(90, 100))
+        root = reader.refresh()
+        assert root is not None
+        assert (root.next_offset, len(reader.segments())) == (200, 2)
+
+    def test_an_unchanged_root_is_not_sent_again(self, store: RecordingStore, log: RemoteLog) -> None:
+        log.fill(10)
+        reader = partition(log)
+        first = reader.root()
+        store.forget()
+        assert reader.refresh() is first
+        assert [g.if_none_match is not None for g in store.gets("root")] == [True]
+
+
+class TestRequests:
+    @pytest.fixture(autouse=True)
+    def small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 512)
+        monkeypatch.setattr(plan_read.RequestSizes.__init__, "__defaults__", (512, 2048))
+        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
+
+    def test_pieces_double_and_cover_each_byte_once(self, store: RecordingStore, log: RemoteLog) -> None:
+        row = log.add(seal(batches(0, 400)))
+        store.forget()
+        assert offsets(partition(log).read_batches(0)) == list(range(400))
+        ranges = sorted((g.start, g.end or 0) for g in store.gets(".log"))
+        assert [end - start for start, end in ranges[:4]] == [512, 1024, 2048, 2048]
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == row.size
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges))
+        assert store.gets(".idx") == []  # the whole segment is wanted: no index is needed
+
+    def test_a_seek_reads_the_bundle_once_and_one_chunk(self, store: RecordingStore, log: RemoteLog) -> None:
+        segment = seal(batches(0, 400))
+        log.add(segment)
+        entries = OffsetIndex.from_bytes(segment.sealed_indexes.offset_index, 0).entries
+        last = next(  # the last offset of a batch that does not lie across two chunks
+            offset
+            for (offset, position), (_, behind) in itertools.pairwise(entries)
+            if position // 512 == (behind - 1) // 512
+        )
+        reader = partition(log)
+        reader.root()
+        store.forget()
+        for _ in range(2):  # the second time all of it is in the cache
+            assert offsets(reader.read_batches(last, last + 1)) == list(range(last - 9, last + 1))
+            assert len(store.gets(".idx")) == 1
+            assert [(g.start % 512, (g.end or 0) - g.start) for g in store.gets(".log")] == [(0, 512)]
+
+    def test_nothing_behind_the_last_wanted_batch_is_fetched(
+        self, store: RecordingStore, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 1 << 30)  # no index: where to stop is not known
+        log.add(seal(batches(0, 400)))
+        reader = partition(log)
+        assert offsets(reader.read_batches(0, 10)) == list(range(10))
+        assert len(store.gets(".log")) == 1
+
+    def test_of_a_large_bundle_only_head_and_section(
+        self, store: RecordingStore, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tiered.remote.lookup.WHOLE_BUNDLE_BYTES", 512)
+        row = log.add(seal(batches(0, 400), interval_bytes=1))
+        reader = partition(log)
+        assert offsets(reader.read_batches(205, 206)) == list(range(200, 210))
+        (head, section) = store.gets(".idx")
+        assert (head.start, head.end) == (0, 512)
+        assert section.start == 512
+        assert (section.end or 0) < row.idx_len  # the time index behind it was not fetched
+        assert reader.offset_for_time(FIRST_MS + 2051) == (206, FIRST_MS + 2060)
+        assert len(store.gets(".idx")) == 3
+
+    def test_a_consumer_that_stops_stops_the_reading(self, store: RecordingStore, log: RemoteLog) -> None:
+        log.fill(4000, per_segment=1000)
+        store.forget()
+        with contextlib.closing(partition(log).read_batches(0)) as stream:
+            next(stream)
+            assert len(store.gets(".log")) == 1  # the first read is alone: nothing is read ahead yet
+        assert len(store.gets(".log")) == 1
+
+    def test_read_ahead_is_bounded_by_bytes(self, store: RecordingStore, log: RemoteLog) -> None:
+        log.add(seal(batches(0, 1000)))
+        gate = threading.Event()
+        waiting: list[Get] = []
+
+        def hold(request: StoreRequest, inner: Inner) -> Outcome:
+            if isinstance(request, Get) and request.key.endswith(".log") and request.start >= 512:
+                waiting.append(request)
+                assert gate.wait(30)
+            return inner()
+
+        reader = RemotePartition(store, log.topic, TOPIC_ID, 0, buffer_bytes=1024 + 2048)
+        reader.root()
+        store.answer = hold
+        consumer = threading.Thread(target=lambda: found.extend(offsets(reader.read_batches(0))))
+        found: list[int] = []
+        consumer.start()
+        gate.set()
+        consumer.join(60)
+        assert found == list(range(1000))
+        assert sum((g.end or 0) - g.start for g in waiting[:2]) <= 1024 + 2048
+
+    def test_batches_larger_than_any_request(self, log: RemoteLog) -> None:
+        parts = [encode_batch(records(at, 40, size=500), base_offset=at) for at in (0, 40, 80)]
+        assert len(parts[0]) > 4 * 2048
+        log.add(seal(parts))
+        assert [bytes(part) for part in partition(log).read_batches(0)] == parts
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("after_ms", "offset"), [(-5, 0), (0, 0), (1, 1), (995, 100), (1000, 100), (2490, 249), (2491, None)]
+    )
+    def test_first_offset_at_or_after(self, log: RemoteLog, after_ms: int, offset: int | None) -> None:
+        log.fill(250)
+        expected = None if offset is None else (offset, FIRST_MS + offset * 10)
+        assert partition(log).offset_for_time(FIRST_MS + after_ms) == expected
+
+    def test_out_of_order_timestamps_against_a_plain_scan(self, log: RemoteLog) -> None:
+        times = [(at * 7919) % 500 for at in range(300)]
+        for base in (0, 100, 200):
+            log.add(
+                seal(
+                    [
+                        encode_batch([NewRecord(b"v", None, times[at]) for at in range(b, b + 5)], base_offset=b)
+                        for b in range(base, base + 100, 5)
+                    ]
+                )
+            )
+        reader = partition(log)
+        for wanted in range(-1, 502, 7):
+            expected = next(((at, ms) for at, ms in enumerate(times) if ms >= wanted), None)
+            assert reader.offset_for_time(wanted) == expected
+
+    def test_records_below_the_log_start_do_not_count(self, log: RemoteLog) -> None:
+        late = [NewRecord(b"v", None, 9000)] + [NewRecord(b"v", None, at) for at in range(1, 60)]
+        rows = [
+            log.add(seal([encode_batch(late[b : b + 10], base_offset=b) for b in range(0, 60, 10)], interval_bytes=1)),
+            log.add(seal([encode_batch([NewRecord(b"v", None, 9500)], base_offset=60)])),
+        ]
+        reader = partition(log)
+        assert reader.offset_for_time(100) == (0, 9000)
+        log.put_root(Rows.from_rows(rows), start_offset=15)
+        reader.refresh()
+        assert reader.offset_for_time(100) == (60, 9500)
+        assert reader.offset_for_time(40) == (40, 40)
+        assert reader.offset_for_time(3) == (15, 15)
+
+    def test_log_append_time_is_the_time_of_all_records_of_a_batch(self, log: RemoteLog) -> None:
+        parts = [
+            encode_batch(
+                records(at, 10), base_offset=at, timestamp_type=TimestampType.LOG_APPEND_TIME, append_time_ms=5000 + at
+            )
+            for at in range(0, 50, 10)
+        ]
+        log.add(seal(parts))
+        assert partition(log).offset_for_time(5015) == (20, 5020)
+
+
+class TestTransactions:
+    def test_only_bundles_that_have_aborts_are_read_and_only_as_far_as_needed(
+        self, store: RecordingStore, log: RemoteLog
+    ) -> None:
+        first = AbortedTxn(producer_id=1, first_offset=5, last_offset=120, last_stable_offset=121)
+        second = AbortedTxn(producer_id=2, first_offset=210, last_offset=230, last_stable_offset=231)
+        log.add(seal(batches(0, 100)))
+        log.add(seal(batches(100, 200), aborted=[first]))
+        log.add(seal(batches(200, 300), aborted=[second]))
+        reader = partition(log)
+        reader.root()
+        store.forget()
+        assert reader.aborted_txns(0, 100) == [first]
+        assert len(store.gets(".idx")) == 1
+        assert reader.aborted_txns(0, 300) == [first, second]
+        assert reader.aborted_txns(121, 300) == [second]
+        assert reader.aborted_txns(121, 210) == []
+
+    def test_the_last_stable_offset_is_where_the_oldest_open_transaction_begins(self, log: RemoteLog) -> None:
+        log.add(seal(batches(0, 100)))
+        reader = partition(log)
+        assert reader.last_stable_offset() == 100
+        entries = [ProducerEntry(1, 0, 5, 190, 5, 0, -1, -1), ProducerEntry(2, 0, 5, 150, 5, 0, -1, 145)]
+        log.add(seal(batches(100, 200), snapshot=encode_snapshot(entries)))
+        reader.refresh()
+        assert reader.last_stable_offset() == 145
+
+
+class TestDamage:
+    def test_each_flipped_byte_of_a_segment_is_noticed(self, log: RemoteLog) -> None:
+        parts = batches(0, 30)
+        row = log.add(seal(parts))
+        key, starts = log.log_key(row), [0, len(parts[0]), len(parts[0]) + len(parts[1])]
+        # Two fields that nothing protects: the leader epoch, and a base offset that stays in order.
+        unprotected = {start + at for start in starts for at in (12, 13, 14, 15)}
+        for position in range(row.size):
+            if position in unprotected:
+                continue
+            log.damage(key, position)
+            with pytest.raises(CorruptionError) as error:
+                list(partition(log).read_batches(0))
+            assert error.value.path_or_key == key
+            assert error.value.position in starts
+            assert "flights-0" in str(error.value)
+            log.damage(key, position)
+        assert offsets(partition(log).read_batches(0)) == list(range(30))
+
+    def test_the_error_says_where(self, log: RemoteLog) -> None:
+        parts = batches(0, 30)
+        row = log.add(seal(parts))
+        log.damage(log.log_key(row), len(parts[0]) + 100)
+        stream = partition(log).read_batches(0)
+        assert offsets([next(stream)]) == list(range(10))
+        with pytest.raises(CorruptionError) as error:
+            next(stream)
+        assert (error.value.position, error.value.offset) == (len(parts[0]), 10)
+        assert "CRC" in str(error.value)
+
+    def test_damage_on_the_way_is_read_again_past_the_cache(self, store: RecordingStore, log: RemoteLog) -> None:
+        log.add(seal(batches(0, 30)))
+        damaged: list[str] = []
+
+        def once(request: StoreRequest, inner: Inner) -> Outcome:
+            outcome = inner()
+            if isinstance(request, Get) and request.key.endswith(".log") and not damaged:
+                assert isinstance(outcome, Object)
+                damaged.append(request.key)
+                return Object(outcome.data[:-1] + b"\xff", outcome.etag, outcome.size)
+            return outcome
+
+        store.answer = once
+        assert offsets(partition(log).read_batches(0)) == list(range(30))
+        assert len(damaged) == 1
+
+    def test_a_damaged_bundle_is_read_again_then_named(self, log: RemoteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
+        row = log.add(seal(batches(0, 30)))
+        log.damage(log.idx_key(row), 520)
+        log.damage(log.idx_key(row), row.idx_len - 1)
+        with pytest.raises(CorruptionError) as error:
+            list(partition(log).read_batches(15))
+        assert error.value.path_or_key == log.idx_key(row)
+        with pytest.raises(CorruptionError):
+            partition(log).offset_for_time(FIRST_MS + 50)
+
+    def test_without_crc_the_order_is_still_checked(self, log: RemoteLog) -> None:
+        parts = batches(0, 30)
+        row = log.add(seal(parts))
+        log.damage(log.log_key(row), len(parts[0]) + 70)
+        assert len(list(partition(log, verify_crc=False).read_batches(0))) == 3
+        log.damage(log.log_key(row), len(parts[0]) + 7)  # base offset 10 becomes 26
+        with pytest.raises(CorruptionError, match="stands where"):
+            list(partition(log, verify_crc=False).read_batches(0))
+
+    @pytest.mark.parametrize("cut", [1, 30, 200])
+    def test_an_object_that_is_too_short(self, store: RecordingStore, log: RemoteLog, cut: int) -> None:
+        row = log.add(seal(batches(0, 30)))
+        found = store.execute(Get(log.log_key(row)))
+        assert isinstance(found, Object)
+        store.execute(Put(log.log_key(row), found.data[:-cut], Match(found.etag)))
+        with pytest.raises(CorruptionError, match=f"the object has {row.size - cut} bytes"):
+            list(partition(log).read_batches(0))
+
+    def test_a_row_that_promises_more_bytes_than_whole_batches(self, log: RemoteLog) -> None:
+        parts = batches(0, 30)
+        log.add(seal([*parts[:2], parts[2]]))
+        row = log.upload(seal(parts))
+        short = row._replace(size=row.size - 5)
+        log.put_root(Rows.from_rows([short]), next_offset=30)
+        with pytest.raises(CorruptionError, match="does not fit"):
+            list(partition(log).read_batches(0))
+
+    def test_a_bundle_of_another_segment(self, log: RemoteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
+        row = log.upload(seal(batches(0, 30)))
+        log.put_root(Rows.from_rows([row._replace(crc=row.crc ^ 1)]), next_offset=30)
+        with pytest.raises(CorruptionError, match="describes offsets 0 to 30"):
+            list(partition(log).read_batches(15))
+
+
+class TestLoss:
+    def test_a_rewritten_segment_goes_on_at_the_same_offset(self, log: RemoteLog) -> None:
+        old = log.fill(200)
+        reader = partition(log)
+        stream = reader.read_batches(0)
+        assert offsets([next(stream)]) == list(range(10))
+        merged = log.upload(seal(batches(0, 200, each=4)))
+        log.put_root(Rows.from_rows([merged]))
+        for row in old:
+            log.delete(row)
+        rest = offsets(stream)
+        assert rest[rest.index(100) :] == list(range(100, 200))
+        assert sorted(set(rest)) == list(range(10, 200))
+
+    def test_a_trimmed_offset_is_out_of_range_with_the_new_earliest(self, log: RemoteLog) -> None:
+        rows = log.fill(200)
+        reader = partition(log)
+        reader.root()
+        log.put_root(Rows.from_rows(rows[1:]), start_offset=100)
+        log.delete(rows[0])
+        with pytest.raises(OffsetOutOfRangeError) as error:
+            list(reader.read_batches(50))
+        assert (error.value.requested, error.value.earliest, error.value.latest) == (50, 100, 200)
+        assert reader.start_offset == 100
+
+    def test_an_object_that_the_newest_root_still_names(self, store: RecordingStore, log: RemoteLog) -> None:
+        rows = log.fill(200)
+        log.delete(rows[1])
+        with pytest.raises(CorruptionError, match="still names it") as error:
+            offsets(partition(log).read_batches(0))
+        assert (error.value.path_or_key, error.value.offset) == (log.log_key(rows[1]), 100)
+        assert len(store.gets("root")) > 0
+
+    def test_lookups_follow_a_new_root_too(self, log: RemoteLog) -> None:
+        old = log.fill(100)
+        reader = partition(log)
+        reader.root()
+        merged = log.upload(seal(batches(0, 100, each=4)))
+        log.put_root(Rows.from_rows([merged]))
+        log.delete(old[0])
+        assert reader.offset_for_time(FIRST_MS + 501) == (51, FIRST_MS + 510)
+
+    def test_a_store_whose_objects_keep_vanishing_ends(self, store: RecordingStore, log: RemoteLog) -> None:
+        log.fill(50)
+        reader = partition(log)
+        reader.root()
+
+        def vanish(request: StoreRequest, inner: Inner) -> Outcome:
+            if isinstance(request, Get) and request.key.endswith(".log"):
+                log.put_root(Rows.from_rows([log.upload(seal(batches(0, 50)))]))
+                return Missing()
+            return inner()
+
+        store.answer = vanish
+        with pytest.raises(CorruptionError, match="is gone"):
+            list(reader.read_batches(0))
+
+    def test_a_root_that_vanishes_or_goes_back_is_not_an_empty_tier(self, log: RemoteLog) -> None:
+        log.fill(100)
+        old = log.root
+        assert old is not None
+        log.fill(200, start=100)
+        reader = partition(log)
+        reader.root()
+        found = log.store.execute(Get(log.root_key))
+        assert isinstance(found, Object)
+        log.store.execute(Put(log.root_key, encode_root(old), Match(found.etag)))
+        with pytest.raises(CorruptionError, match="went back"):
+            reader.refresh()
+        log.store.execute(Delete((log.root_key,)))
+        with pytest.raises(CorruptionError, match="is gone"):
+            reader.refresh()
+
+    def test_an_unreachable_store_is_an_error_on_every_call(self, store: RecordingStore, log: RemoteLog) -> None:
+        log.fill(50)
+        reader = partition(log)
+
+        def unreachable(request: StoreRequest, inner: Inner) -> Outcome:
+            raise RemoteUnavailableError("no route")
+
+        store.answer = unreachable
+        for _ in range(2):
+            with pytest.raises(RemoteUnavailableError):
+                list(reader.read_batches(0))
+        store.answer = None
+        assert offsets(reader.read_batches(0)) == list(range(50))
+
+
+def test_an_empty_root(log: RemoteLog) -> None:
+    log.put_root(NO_ROWS, next_offset=0)
+    reader = partition(log)
+    assert list(reader.read_batches(0)) == []
+    assert reader.last_stable_offset() == 0
+
+
+def test_headers_come_with_the_batches(log: RemoteLog) -> None:
+    log.fill(30)
+    for header, part in partition(log).read_headed(0):
+        assert header == read_header(part)
+
+
+class TestCache:
+    def test_least_recently_used_goes_first(self) -> None:
+        cache = ByteCache(10)
+        cache.put("a", 0, b"1234")
+        cache.put("b", 0, b"1234")
+        assert cache.get("a", 0) == b"1234"
+        cache.put("c", 0, b"1234")
+        assert (cache.get("b", 0), cache.get("a", 0)) == (None, b"1234")
+        assert (cache.size_bytes, cache.hits, cache.misses) == (8, 2, 1)
+
+    def test_large_entries_are_not_kept_and_dropped_keys_are_gone(self) -> None:
+        cache = ByteCache(10)
+        cache.put("a", 0, b"123456")
+        assert cache.get("a", 0) is None
+        cache.put("a", 0, b"12")
+        cache.put("a", 5, b"12")
+        cache.put("b", 0, b"12")
+        cache.put("b", 0, b"123")
+        cache.drop("a")
+        assert (cache.size_bytes, cache.get("b", 0)) == (3, b"123")

@@ -1,0 +1,305 @@
+"""What an upload sends, what it believes, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+import tiered.remote.upload as upload_module
+from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.recording import RecordingStore
+from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.format.bundle import decode_bundle
+from tiered.format.crc import crc32c
+from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_MAINTAINER, Role, join_uid
+from tiered.model import AbortedTxn
+from tiered.remote.unique import PUT_ATTEMPTS
+from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
+from tiered.store.base import (
+    AbortUpload,
+    Capabilities,
+    CompleteUpload,
+    Get,
+    Head,
+    Missing,
+    Object,
+    Outcome,
+    PartStored,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    StoreRequest,
+    UploadPart,
+)
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock, SeededIds
+
+SILENT = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=False, verifies_crc32c=False)
+CREDULOUS = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=False)
+Inner = Callable[[], Outcome]
+
+
+@pytest.fixture
+def store() -> RecordingStore:
+    return RecordingStore(MemoryStore(min_part_bytes=1))
+
+
+@pytest.fixture
+def log(store: RecordingStore) -> RemoteLog:
+    return RemoteLog(store)
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_module, "MULTIPART_ABOVE_BYTES", 1000)
+    monkeypatch.setattr(upload_module, "PART_BYTES", 300)
+    monkeypatch.setattr(upload_module, "HASH_PIECE_BYTES", 128)
+
+
+def test_row_and_objects_of_a_segment(store: RecordingStore, log: RemoteLog) -> None:
+    aborted = [AbortedTxn(7, 3, 9, 10)]
+    segment = seal(batches(0, 50), aborted=aborted)
+    row = log.upload(segment)
+    d = segment.descriptor
+    assert (row.base, row.next, row.size, row.crc, row.records) == (0, 50, d.size_bytes, d.crc32c, 50)
+    assert (row.min_ts, row.max_ts, row.claim_epoch, row.leader_epoch) == (d.min_timestamp, d.max_timestamp, 1, 0)
+    assert row.flags == FLAG_ABORTED_TXNS
+    data = store.inner.execute(Get(log.log_key(row)))
+    index = store.inner.execute(Get(log.idx_key(row)))
+    assert isinstance(data, Object)
+    assert isinstance(index, Object)
+    assert data.data == segment.data
+    assert len(index.data) == row.idx_len
+    bundle = decode_bundle(index.data)
+    assert (bundle.descriptor, bundle.indexes, bundle.claim_epoch) == (d, segment.sealed_indexes, 1)
+
+
+def test_a_store_that_acknowledges_checksums_is_asked_nothing_more(store: RecordingStore, log: RemoteLog) -> None:
+    row = log.upload(seal(batches(0, 50)))
+    assert [(type(r), getattr(r, "key", "")) for r in store.requests] == [
+        (Put, log.log_key(row)),
+        (Put, log.idx_key(row)),
+    ]
+    first = store.requests[0]
+    assert isinstance(first, Put)
+    assert first.crc32c == row.crc
+    assert first.tags == (("kind", "segment"),)
+
+
+@pytest.mark.parametrize("capabilities", [SILENT, CREDULOUS])
+def test_a_store_that_cannot_be_trusted_is_read_back(
+    store: RecordingStore, log: RemoteLog, capabilities: Capabilities
+) -> None:
+    row = log.upload(seal(batches(0, 50)), capabilities)
+    assert [g.key for g in store.gets()] == [log.log_key(row), log.idx_key(row)]
+
+
+@pytest.mark.parametrize("capabilities", [TRUSTED, CREDULOUS])
+def test_bytes_that_changed_on_the_way_are_not_a_row(
+    store: RecordingStore, log: RemoteLog, capabilities: Capabilities
+) -> None:
+    def flip(request: StoreRequest, inner: Inner) -> Outcome:
+        if isinstance(request, Put):
+            assert not isinstance(request.body, bytes)
+            data = bytearray(request.body.read_at(0, request.body.size))
+            data[40] ^= 1
+            return store.inner.execute(Put(request.key, bytes(data), request.condition))
+        return inner()
+
+    store.answer = flip
+    with pytest.raises(CorruptionError, match="nothing was committed") as error:
+        log.upload(seal(batches(0, 50)), capabilities)
+    assert error.value.path_or_key.endswith(".log")
+
+
+def test_a_file_that_changed_after_the_seal_is_named_as_such(log: RemoteLog) -> None:
+    segment = seal(batches(0, 50))
+    shorter = dataclasses.replace(segment, data=segment.data[:-1])
+    with pytest.raises(CorruptionError, match="were sealed"):
+        log.upload(shorter)
+    flipped = bytearray(segment.data)
+    flipped[100] ^= 1
+    with pytest.raises(CorruptionError, match="changed between the seal and the upload"):
+        log.upload(dataclasses.replace(segment, data=bytes(flipped)))
+
+
+def test_a_file_that_changed_is_found_by_reading_back_too(store: RecordingStore, log: RemoteLog) -> None:
+    segment = seal(batches(0, 50))
+    flipped = bytearray(segment.data)
+    flipped[100] ^= 1
+
+    def without_checksum(request: StoreRequest, inner: Inner) -> Outcome:
+        if isinstance(request, Put):
+            return store.inner.execute(dataclasses.replace(request, crc32c=None))
+        return inner()
+
+    store.answer = without_checksum
+    with pytest.raises(CorruptionError, match="the file on disk changed after the seal"):
+        log.upload(dataclasses.replace(segment, data=bytes(flipped)), SILENT)
+
+
+def test_a_lost_answer_is_settled_by_the_same_put_again(store: RecordingStore, log: RemoteLog) -> None:
+    puts: list[str] = []
+
+    def lose_first(request: StoreRequest, inner: Inner) -> Outcome:
+        outcome = inner()
+        if isinstance(request, Put):
+            puts.append(request.key)
+            if len(puts) == 1:
+                return PutResult(PutStatus.UNKNOWN, cause="timeout")
+        return outcome
+
+    store.answer = lose_first
+    row = log.upload(seal(batches(0, 50)))
+    assert puts == [log.log_key(row), log.log_key(row), log.idx_key(row)]
+    assert any(isinstance(r, Head) for r in store.requests)  # a 412 tells no checksum: it is asked for
+
+
+def test_a_store_that_never_answers_is_unreachable(store: RecordingStore, log: RemoteLog) -> None:
+    store.answer = lambda request, inner: PutResult(PutStatus.UNKNOWN, cause="timeout")
+    with pytest.raises(RemoteUnavailableError, match="timeout"):
+        log.upload(seal(batches(0, 50)))
+    assert len(store.requests) == PUT_ATTEMPTS
+
+
+def test_a_segment_of_another_partition_is_refused(store: RecordingStore, log: RemoteLog) -> None:
+    with pytest.raises(CorruptionError, match="belongs to"):
+        log.upload(seal(batches(0, 50), partition=1))
+    assert store.requests == []
+
+
+def test_names_are_known_before_the_first_byte(store: RecordingStore) -> None:
+    segment = seal(batches(0, 50))
+    uid = "ab" * 16
+    plan = plan_upload(segment.descriptor, uid=uid, claim_epoch=5, role=Role.MAINTAINER)
+    assert plan == UploadPlan(plan.log_key, plan.log_key.replace(".log", ".idx"), uid)
+    assert f"/s/m00000005/{0:020d}-{uid}.log" in plan.log_key
+    steps = upload_segment(
+        segment,
+        topic_id=TOPIC_ID,
+        partition=0,
+        claim_epoch=5,
+        role="m",
+        capabilities=TRUSTED,
+        plan=plan,
+    )
+    row = drive(store, steps, clock=FakeClock(), ids=SeededIds())
+    assert join_uid(row.id_hi, row.id_lo) == uid
+    assert row.flags == FLAG_MAINTAINER
+    assert {r.key for r in store.requests if isinstance(r, Put)} == {plan.log_key, plan.idx_key}
+
+
+@pytest.mark.usefixtures("small_parts")
+class TestMultipart:
+    """Large segments, with small parts."""
+
+    def upload(self, store: RecordingStore, started: list[str], capabilities: Capabilities = TRUSTED) -> bytes:
+        segment = seal(batches(0, 80))
+        assert segment.descriptor.size_bytes > 1000
+        steps = upload_segment(
+            segment,
+            topic_id=TOPIC_ID,
+            partition=0,
+            claim_epoch=1,
+            capabilities=capabilities,
+            on_multipart=started.append,
+        )
+        row = drive(store, steps, clock=FakeClock(), ids=SeededIds())
+        assert row.crc == crc32c(segment.data)
+        found = store.inner.execute(Get(RemoteLog(store).log_key(row)))
+        assert isinstance(found, Object)
+        assert found.data == segment.data
+        return segment.data
+
+    def test_parts_and_the_journalled_id(self, store: RecordingStore) -> None:
+        started: list[str] = []
+        data = self.upload(store, started)
+        parts = [r for r in store.requests if isinstance(r, UploadPart)]
+        assert sorted((p.number, p.start, p.end) for p in parts) == [
+            (i + 1, at, min(at + 300, len(data))) for i, at in enumerate(range(0, len(data), 300))
+        ]
+        assert all(p.crc32c == crc32c(data[p.start : p.end]) for p in parts)
+        assert started == [p.upload_id for p in parts[:1]]
+        kinds = [type(r) for r in store.requests]
+        assert kinds.index(StartUpload) < kinds.index(UploadPart) < kinds.index(CompleteUpload)
+
+    def test_it_is_verified_whatever_the_store_tells(self, store: RecordingStore) -> None:
+        def composite(request: StoreRequest, inner: Inner) -> Outcome:
+            outcome = inner()
+            if isinstance(outcome, Object):
+                return dataclasses.replace(outcome, crc32c=None)
+            return dataclasses.replace(outcome, crc32c=None) if isinstance(outcome, PutResult) else outcome
+
+        store.answer = composite
+        self.upload(store, [])
+        assert [type(r) for r in store.requests if isinstance(r, Head)] == [Head, Head]  # .log; .idx told nothing
+        log_gets = store.gets(".log")
+        assert log_gets == []  # each part was acknowledged: the size is enough
+
+        store.forget()
+        self.upload(RecordingStore(store.inner), [], SILENT)
+
+    def test_a_wrong_part_aborts(self, store: RecordingStore) -> None:
+        def lie(request: StoreRequest, inner: Inner) -> Outcome:
+            outcome = inner()
+            return dataclasses.replace(outcome, crc32c=1) if isinstance(outcome, PartStored) else outcome
+
+        store.answer = lie
+        with pytest.raises(CorruptionError, match="part 1"):
+            self.upload(store, [])
+        assert isinstance(store.requests[-1], AbortUpload)
+
+    def test_a_lost_completion_is_found_by_its_unique_name(self, store: RecordingStore) -> None:
+        def lose(request: StoreRequest, inner: Inner) -> Outcome:
+            outcome = inner()
+            return PutResult(PutStatus.UNKNOWN, cause="reset") if isinstance(request, CompleteUpload) else outcome
+
+        store.answer = lose
+        self.upload(store, [])
+        assert sum(isinstance(r, CompleteUpload) for r in store.requests) == 1
+
+    def test_a_completion_that_never_lands_ends(self, store: RecordingStore) -> None:
+        def refuse(request: StoreRequest, inner: Inner) -> Outcome:
+            if isinstance(request, CompleteUpload):
+                return PutResult(PutStatus.UNKNOWN, cause="503")
+            return inner()
+
+        store.answer = refuse
+        with pytest.raises(RemoteUnavailableError, match="503"):
+            self.upload(store, [])
+        assert isinstance(store.requests[-1], AbortUpload)
+
+    def test_the_first_error_wins_over_a_failing_abort(self, store: RecordingStore) -> None:
+        def unreachable(request: StoreRequest, inner: Inner) -> Outcome:
+            if isinstance(request, (UploadPart, AbortUpload)):
+                raise RemoteUnavailableError(type(request).__name__)
+            return inner()
+
+        store.answer = unreachable
+        with pytest.raises(RemoteUnavailableError, match="UploadPart"):
+            self.upload(store, [])
+
+
+def test_an_acknowledged_object_that_is_not_there(store: RecordingStore, log: RemoteLog) -> None:
+    def forgetful(request: StoreRequest, inner: Inner) -> Outcome:
+        if isinstance(request, (Get, Head)):
+            return Missing()
+        outcome = inner()
+        return dataclasses.replace(outcome, crc32c=None) if isinstance(outcome, PutResult) else outcome
+
+    store.answer = forgetful
+    for capabilities in (TRUSTED, SILENT):
+        with pytest.raises(CorruptionError, match="is not there"):
+            log.upload(seal(batches(0, 50)), capabilities)
+
+
+def test_topic_ids_are_part_of_the_name() -> None:
+    other = UUID(int=TOPIC_ID.int + 1)
+    segment = seal(batches(0, 10), topic_id=other)
+    with pytest.raises(TieredError):
+        RemoteLog(MemoryStore()).upload(segment)
