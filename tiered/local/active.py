@@ -21,7 +21,16 @@ from tiered.local.files import Files
 from tiered.local.indexes import SegmentIndexes
 from tiered.local.scan import LogFile
 from tiered.local.seal import SEAL_SUFFIX, SegmentStats, measure, write_note
-from tiered.plan.roll import RollReason, effective_segment_ms, idle_roll, roll_before_append, waited_ms
+from tiered.plan.roll import (
+    MAX_RELATIVE_OFFSET,
+    RollReason,
+    effective_segment_ms,
+    idle_roll,
+    record_time_bound,
+    roll_before_append,
+    waited_ms,
+    wall_clock_bound,
+)
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -34,6 +43,10 @@ class BatchFacts(NamedTuple):
     records: int
     min_timestamp: int
     max_timestamp: int
+
+
+BatchTuple = tuple[int, int, int, int, int]
+"""The fields of :class:`BatchFacts` without its name: the append of one record builds one each time."""
 
 
 class ActiveSegment:
@@ -92,9 +105,20 @@ class ActiveSegment:
         self._interval = config.index_interval_bytes
         self._max_offsets = config.segment_index_bytes // OFFSET_ENTRY_BYTES
         self._max_times = config.segment_index_bytes // TIME_ENTRY_BYTES - 1  # one entry is kept for the seal
+        self._set_bounds()
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
-        """Whether this append must go to a new segment (plan.roll), before anything is written."""
+        """Whether this append must go to a new segment (plan.roll), before anything is written.
+
+        Nearly always the answer is no, which four comparisons with bounds from plan.roll tell.
+        """
+        if (
+            self.size_bytes + incoming_bytes <= self.segment_bytes
+            and max_timestamp <= self._time_bound
+            and now_ms < self._clock_bound
+            and last_offset <= self._offset_bound
+        ):
+            return None
         reason = roll_before_append(
             self.size_bytes,
             incoming_bytes,
@@ -111,7 +135,7 @@ class ActiveSegment:
         """``seal.ms`` since the first append."""
         return idle_roll(self.size_bytes, self.first_append_ms, self._seal_ms, now_ms)
 
-    def append(self, data: bytes, batches: Sequence[BatchFacts], leader_epoch: int, now_ms: int) -> None:
+    def append(self, data: bytes, batches: Sequence[BatchTuple], leader_epoch: int, now_ms: int) -> None:
         """All of ``data``, one batch after the other, in one write, or nothing of it.
 
         Raises DiskFullError with the file as it was before; LocalIOError if not even that is certain.
@@ -124,8 +148,9 @@ class ActiveSegment:
             self._files.truncate(handle, position)
             raise
         if position == 0:
-            self.first_timestamp = batches[0].max_timestamp
+            self.first_timestamp = batches[0][4]
             self.first_append_ms = now_ms
+            self._set_bounds()
         stats = self.stats
         for size, last_offset, records, min_timestamp, max_timestamp in batches:
             if max_timestamp > self.max_timestamp:
@@ -143,6 +168,13 @@ class ActiveSegment:
         self.size_bytes = position
         self.leader_epoch = leader_epoch
         self.appended_ms = now_ms
+
+    def _set_bounds(self) -> None:
+        """What :meth:`roll_reason` compares with; they change at the first append and when an index is full."""
+        full = self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
+        self._time_bound = record_time_bound(self.first_timestamp, self._segment_ms)
+        self._clock_bound = wall_clock_bound(self.first_append_ms, self._seal_ms)
+        self._offset_bound = -1 if full else self.base_offset + MAX_RELATIVE_OFFSET
 
     def seal(self) -> None:
         """The closing time entry, and both index files whole and trimmed. Nothing is appended afterwards."""
@@ -190,6 +222,7 @@ class ActiveSegment:
         offset_entry, time_entry = self.indexes.append(
             last_offset, position, self.max_timestamp, self.max_timestamp_offset
         )
+        self._set_bounds()
         try:
             offsets, times = self._open_indexes()
             self._files.write_at(offsets, offset_entry, at_offset)

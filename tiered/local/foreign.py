@@ -93,7 +93,7 @@ class ForeignPartition:
         self.log_start = log_start
         self.epochs = LeaderEpochs(directory, files, read_only=True)
         self._files = files
-        self._directory = directory
+        self.directory = directory
         self._interval = interval_bytes
         self._dense = dense
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class ForeignPartition:
     def _refresh(self) -> None:
         for _ in range(3):  # a roll or a deletion may fall between the listing and the reading
             try:
-                state = self._files.state(self._directory)
+                state = self._files.state(self.directory)
                 if state != self._seen:
                     self._list()
                     self._seen = state
@@ -132,10 +132,10 @@ class ForeignPartition:
                 return
             except NotFoundError:
                 self._seen = None
-        raise NotFoundError(f"{self._directory} changes faster than it can be read, or is gone")
+        raise NotFoundError(f"{self.directory} changes faster than it can be read, or is gone")
 
     def _list(self) -> None:
-        parsed = (parse_local_name(name) for name in self._files.names(self._directory))
+        parsed = (parse_local_name(name) for name in self._files.names(self.directory))
         bases = sorted(file.base for file in parsed if file and file.suffix == LOG_SUFFIX and not file.work)
         known = {segment.base_offset: segment for segment in self._sealed}
         self.epochs.reload()
@@ -146,15 +146,15 @@ class ForeignPartition:
         if not bases:
             self._tail = None
         elif self._tail is None or self._tail.base_offset != bases[-1]:
-            self._tail = GrowingSegment(self._files, self._directory, bases[-1])
+            self._tail = GrowingSegment(self._files, self.directory, bases[-1])
 
     def _open(self, base: int, end: int) -> SealedLocalSegment:
-        state = self._files.state(self._directory / log_name(base))
+        state = self._files.state(self.directory / log_name(base))
         if state is None:
-            raise NotFoundError(f"{self._directory / log_name(base)} is gone")
+            raise NotFoundError(f"{self.directory / log_name(base)} is gone")
         return SealedLocalSegment(
             self._files,
-            self._directory,
+            self.directory,
             self.tp,
             self.topic_id,
             base_offset=base,

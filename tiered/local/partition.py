@@ -11,12 +11,13 @@ from tiered.config import TopicConfig
 from tiered.errors import ConfigError, ForkedLogError
 from tiered.local.files import Files
 from tiered.local.foreign import ForeignPartition
+from tiered.local.isolation import aborted_txns, last_stable_offset
 from tiered.local.reading import View, offset_for_time, read_batches
 from tiered.local.scan import BUFFER_BYTES
 from tiered.local.sealed import SealedLocalSegment
 from tiered.local.uploads import PartitionUpload
 from tiered.local.writer import PartitionWriter
-from tiered.model import EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
+from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
 
 
 class PartitionLog:
@@ -92,7 +93,7 @@ class PartitionLog:
     def read_batches(
         self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
     ) -> Iterator[memoryview]:
-        """Whole raw batches, undecoded: from the one that holds ``start_offset`` to below ``end_offset`` (None: the end).
+        """Whole raw batches, undecoded: from the one with ``start_offset`` to below ``end_offset`` (None: the end).
 
         The first batch may begin below ``start_offset``, the last may end above ``end_offset``. ``max_bytes`` never
         keeps back the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
@@ -110,6 +111,14 @@ class PartitionLog:
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
         return offset_for_time(self._files, self._view(), timestamp)
+
+    def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
+        return aborted_txns(self._files, self._source.directory, start_offset, end_offset)
+
+    def last_stable_offset(self) -> int:
+        """Where a ``read_committed`` read ends: the first offset of the oldest open transaction, else the end."""
+        return last_stable_offset(self._files, self._source.directory, self._view())
 
     def flush(self) -> None:
         """All records appended before this call survive a power cut when it returns. Threads share one fsync.

@@ -100,10 +100,6 @@ class SealedLocalSegment:
         self._stats = stats
         self._read_only = read_only
 
-    def adopt(self, indexes: SegmentIndexes | None) -> None:
-        """Indexes that recovery has in memory already."""
-        self._indexes = indexes
-
     @property
     def lookup(self) -> SegmentIndexes:
         """Both indexes, in memory."""

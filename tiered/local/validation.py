@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
@@ -49,15 +50,14 @@ class RecordRules:
                 if record[1] is None:
                     raise InvalidRecordError(f"record {i} has no key, and the topic is compacted", index=i)
         try:
-            stamps = [record[2] for record in records]
-            least, greatest = min(stamps, default=0), max(stamps, default=0)
+            if len(records) == 1:
+                least = greatest = records[0][2]
+            else:
+                stamps = [record[2] for record in records]
+                least, greatest = min(stamps, default=0), max(stamps, default=0)
             if least < 0:
-                if least < NO_TIMESTAMP:
-                    raise self._bad_time(stamps.index(least), least, now_ms)
-                records = [NewRecord(r[0], r[1], now_ms, r[3]) if r[2] == NO_TIMESTAMP else r for r in records]
-                least = min((stamp for stamp in stamps if stamp >= 0), default=now_ms)
-                least, greatest = min(least, now_ms), max(greatest, now_ms)
-        except (TypeError, IndexError):
+                records, least, greatest = self._stamp(records, least, greatest, now_ms)
+        except (TypeError, IndexError, ValueError, AttributeError):
             raise InvalidRecordError(
                 "a record is not (value, key, timestamp, headers) with a timestamp in whole milliseconds"
             ) from None
@@ -67,6 +67,19 @@ class RecordRules:
             i = next(i for i, r in enumerate(records) if not -self._after_ms <= now_ms - r[2] <= self._before_ms)
             raise self._bad_time(i, records[i][2], now_ms)
         return records, least, greatest
+
+    def _stamp(
+        self, records: Sequence[NewRecord], least: int, greatest: int, now_ms: int
+    ) -> tuple[Sequence[NewRecord], int, int]:
+        """Records with the log's time where they have none; smallest and largest timestamp then."""
+        if least < NO_TIMESTAMP:
+            raise self._bad_time([record[2] for record in records].index(least), least, now_ms)
+        if greatest == NO_TIMESTAMP:
+            stamped = [(value, key, now_ms, headers) for value, key, _, headers in records]
+            return cast("list[NewRecord]", stamped), now_ms, now_ms  # a NamedTuple for each would double the time
+        settled = [r._replace(timestamp=now_ms) if r.timestamp == NO_TIMESTAMP else r for r in records]
+        stamps = [record.timestamp for record in settled]
+        return settled, min(stamps), max(stamps)
 
     def check_size(self, size_bytes: int, records: Sequence[NewRecord]) -> None:
         """Raises RecordTooLargeError, with the index of the largest record, for a batch that no segment may hold."""

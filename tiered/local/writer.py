@@ -18,19 +18,20 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, ConfigError, DiskFullError, FencedError, LocalIOError, TieredError
 from tiered.format.batch import assign_offsets, encode_batch
 from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
-from tiered.local.active import ActiveSegment, BatchFacts
+from tiered.local.active import ActiveSegment, BatchFacts, BatchTuple
 from tiered.local.epochs import LeaderEpochs
+from tiered.local.factory import SegmentFactory
 from tiered.local.files import Files
 from tiered.local.reading import Extent, View
-from tiered.local.recovery import FoundSegment, LoadedPartition
-from tiered.local.seal import SEAL_SUFFIX, read_note, write_note
+from tiered.local.recovery import LoadedPartition
+from tiered.local.seal import SEAL_SUFFIX, write_note
 from tiered.local.sealed import SealedLocalSegment
 from tiered.local.space import DiskReserve
 from tiered.local.uploads import PartitionUpload
 from tiered.local.validation import RecordRules
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
-from tiered.plan.roll import RollReason, jitter_ms
+from tiered.plan.roll import RollReason
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -69,18 +70,19 @@ class PartitionWriter:
         self.upload: PartitionUpload | None = PartitionUpload(0) if around.config.remote else None
         self._around = around
         self._files = around.files
-        self._directory = directory
+        self.directory = directory
         self._lock = threading.Lock()
         self._flush_lock = threading.Lock()
         self._closing: list[ActiveSegment] = []
         self._trash: list[tuple[int, Path]] = []
         self._offline: TieredError | None = None
         self._closed = False
+        self._factory = SegmentFactory(around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs)
         self.configure(config)
         now_ms = around.clock.now_ms()
         *sealed, tail = loaded.segments
-        self._sealed = tuple(self._adopt(segment) for segment in sealed)
-        self._active = self._resume(tail, now_ms)
+        self._sealed = tuple(self._factory.adopt(segment) for segment in sealed)
+        self._active = self._factory.resume(tail, now_ms)
         self._end = tail.end_offset
         self._flushed = min(recovery_point, self._end)
         self._new_names = True
@@ -152,7 +154,7 @@ class PartitionWriter:
             size = len(data)
             if size > rules.max_bytes:
                 rules.check_size(size, settled)
-            facts = (BatchFacts(size, base + count - 1, count, least, greatest),)
+            facts = ((size, base + count - 1, count, least, greatest),)
             rolled = self._store(data, facts, greatest, base + count, now_ms)
         self._settle_append(rolled)
         timestamp = now_ms if rules.timestamp_type else settled[0][2]
@@ -183,7 +185,7 @@ class PartitionWriter:
         self._settle_append(rolled)
         return RecordMetadata(self.tp.topic, self.tp.partition, base, greatest, end)
 
-    def _store(self, data: bytes, facts: Sequence[BatchFacts], greatest: int, end: int, now_ms: int) -> bool:
+    def _store(self, data: bytes, facts: Sequence[BatchTuple], greatest: int, end: int, now_ms: int) -> bool:
         """Writes, rolling first if it is time; returns whether it rolled. The lock is held."""
         self._check_writable()
         active = self._active
@@ -226,12 +228,12 @@ class PartitionWriter:
         if old.size_bytes == 0:
             return
         old.seal()
-        self._active = self._create(self._end, now_ms)
+        self._active = self._factory.create(self._end, now_ms)
         self._closing.append(old)
         self._new_names = True
         self._sealed = (
             *self._sealed,
-            self._segment(old.base_offset, self._end, old.size_bytes, old.appended_ms, old),
+            self._factory.sealed(old, self._end),
         )
         LOGGER.debug(
             "segment_sealed partition=%s base=%d end=%d reason=%s", self.tp, old.base_offset, self._end, reason
@@ -258,7 +260,7 @@ class PartitionWriter:
                     segment.sync()
                 active.sync()
                 if new_names:
-                    self._files.sync_directory(self._directory)
+                    self._files.sync_directory(self.directory)
             except TieredError as error:
                 self._go_offline(error)
                 raise self._offline_error(error) from error
@@ -303,7 +305,7 @@ class PartitionWriter:
             due_ms = self._around.clock.now_ms() + self.config.file_delete_delay_ms
             for segment in going:
                 self._trash += [(due_ms, path) for path in segment.rename_away()]
-            self._files.sync_directory(self._directory)
+            self._files.sync_directory(self.directory)
         bases = [segment.base_offset for segment in going]
         LOGGER.info("segments_deleted partition=%s bases=%s", self.tp, bases)
         return bases
@@ -319,12 +321,12 @@ class PartitionWriter:
             if offset != old.base_offset:
                 for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX):
                     self._files.unlink(old.path.with_suffix(suffix))
-            self._active = self._create(offset, self._around.clock.now_ms())
+            self._active = self._factory.create(offset, self._around.clock.now_ms())
             self._end = self._flushed = self.log_start = offset
             self.epochs.clear()
             self.epochs.assign(leader_epoch, offset)
             self._epoch = leader_epoch
-            self._files.sync_directory(self._directory)
+            self._files.sync_directory(self.directory)
 
     def new_leader_epoch(self, epoch: int) -> None:
         """Records appended from here on carry ``epoch``, which must be greater than all before."""
@@ -345,7 +347,7 @@ class PartitionWriter:
 
     def configure(self, config: TopicConfig) -> None:
         """Takes over changed settings; the sizes of index files change with the next segment."""
-        self.config = config
+        self.config = self._factory.config = config
         self._rules = RecordRules(config)
         self._flush_messages = config.flush_messages
 
@@ -415,63 +417,6 @@ class PartitionWriter:
         return clean
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _create(self, base_offset: int, now_ms: int) -> ActiveSegment:
-        config = self.config
-        jitter = jitter_ms(config.segment_jitter_ms, config.segment_ms, self._around.ids.random())
-        return ActiveSegment(
-            self._files, self._directory, base_offset, config=config, created_ms=now_ms, jitter_ms=jitter
-        )
-
-    def _resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
-        """The active segment of a log that was open before."""
-        path = self._directory / f"{tail.base_offset:020d}{SEAL_SUFFIX}"
-        stats = read_note(self._files, path, tail.size_bytes) if tail.size_bytes else None
-        state = self._files.state(path.with_suffix(LOG_SUFFIX))
-        modified_ms = now_ms if state is None else min(state.modified_ns // 1_000_000, now_ms)
-        first_append_ms = -1
-        if tail.size_bytes:
-            # Not known after a crash: no later than the last append, no earlier than its records say.
-            first_append_ms = stats.first_append_ms if stats else min(max(tail.first_timestamp, 0), modified_ms)
-        active = ActiveSegment(
-            self._files,
-            self._directory,
-            tail.base_offset,
-            config=self.config,
-            created_ms=modified_ms,
-            indexes=tail.indexes,
-            stats=stats,
-            size_bytes=tail.size_bytes,
-            first_timestamp=tail.first_timestamp,
-            first_append_ms=first_append_ms,
-        )
-        active.leader_epoch = self.epochs.latest
-        return active
-
-    def _adopt(self, segment: FoundSegment) -> SealedLocalSegment:
-        state = self._files.state(self._directory / f"{segment.base_offset:020d}{LOG_SUFFIX}")
-        appended_ms = 0 if state is None else state.modified_ns // 1_000_000
-        sealed = self._segment(segment.base_offset, segment.end_offset, segment.size_bytes, appended_ms, None)
-        sealed.adopt(segment.indexes)
-        return sealed
-
-    def _segment(
-        self, base: int, end: int, size_bytes: int, appended_ms: int, active: ActiveSegment | None
-    ) -> SealedLocalSegment:
-        return SealedLocalSegment(
-            self._files,
-            self._directory,
-            self.tp,
-            self.topic_id,
-            base_offset=base,
-            end_offset=end,
-            size_bytes=size_bytes,
-            appended_ms=appended_ms,
-            interval_bytes=self.config.index_interval_bytes,
-            epochs=self.epochs.below,
-            indexes=None if active is None else active.indexes,
-            stats=None if active is None else active.stats,
-        )
 
     def _empty_trash(self, now_ms: int) -> None:
         with self._lock:

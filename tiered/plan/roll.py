@@ -8,6 +8,7 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 """An index entry holds ``offset - base`` in 31 bits."""
 
 UNUSED_MS = -1
+FAR_AWAY_MS = 2**63 - 1
 
 
 class RollReason(enum.Enum):
@@ -65,6 +66,16 @@ def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) 
     if size_bytes > 0 and seal_ms >= 0 and first_append_ms >= 0 and now_ms - first_append_ms >= seal_ms:
         return RollReason.WALL_CLOCK
     return None
+
+
+def record_time_bound(first_timestamp: int, segment_ms: int) -> int:
+    """The largest timestamp that may still be appended without a roll by record time; -1 while that is not known."""
+    return first_timestamp + segment_ms if first_timestamp >= 0 else UNUSED_MS
+
+
+def wall_clock_bound(first_append_ms: int, seal_ms: int) -> int:
+    """The wall-clock time from which on :func:`idle_roll` says roll; far away if it never does."""
+    return first_append_ms + seal_ms if first_append_ms >= 0 and seal_ms >= 0 else FAR_AWAY_MS
 
 
 def effective_segment_ms(segment_ms: int, max_compaction_lag_ms: int, compacted: bool, jitter_ms: int) -> int:
