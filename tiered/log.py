@@ -15,14 +15,23 @@ import difflib
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ConfigError, DataLocalError, TieredError, UnknownTopicError
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    DataLocalError,
+    FencedError,
+    NotFoundError,
+    TieredError,
+    UnknownTopicError,
+)
+from tiered.local.checkpoints import META_PROPERTIES_NAME
 from tiered.local.manager import LocalLog
 from tiered.local.topics import TopicInfo
 from tiered.model import Positions, TopicPartition
@@ -37,6 +46,7 @@ TICK_S = 1.0
 """How often a thread of an open log looks at timers, the uploader's checkpoint and retention."""
 POLL_S = 0.05
 """How often a wait for an uploader in another process looks at its checkpoint."""
+FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
 CLOSE_TIMEOUT_S = 30.0
 """How long ``close`` waits for an in-process uploader."""
 
@@ -79,7 +89,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     """Opens the log directory ``path`` for writing, tiered onto ``remote`` if one is named.
 
     ``remote`` is ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``; credentials come from the AWS chain.
-    ``uploader`` runs in this process; without one, ``sync()`` uploads inline, or asks a daemon that holds the directory.
+    ``uploader`` runs in this process; without one, ``sync()`` uploads inline, or waits for the directory's own daemon.
     An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
 
     Raises LockedError (it names the holder), NotFoundError (``create=False`` and no log there), ConfigError,
@@ -94,7 +104,9 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     try:
         if store is not None:
             Tiering.check_reachable(store, clock=clock, ids=ids)
-        local = LocalLog.open(Path(path), clock=clock, ids=ids, config=config or LogConfig(), create=create)
+        if not create and not (Path(path) / META_PROPERTIES_NAME).exists():
+            raise NotFoundError(f"there is no log in {path}", hint="create=True makes one; restore rebuilds a lost one")
+        local = LocalLog.open(Path(path), clock=clock, ids=ids, config=config or LogConfig())
     except BaseException:
         if store is not None:
             store.close()
@@ -273,11 +285,14 @@ class Log:
 
     def _behind(self, ends: Mapping[TopicPartition, int]) -> str:
         waiting = []
+        self._local.refresh_uploads()
+        uploads = self._local.uploads.read()
         for tp, end in ends.items():
-            log = self._local.partition(tp)
-            log.tick(self._clock.now_ms())
-            log.check_fenced()
-            uploaded = log.positions().uploaded_offset
+            if tp in uploads and uploads[tp].fenced:
+                raise FencedError(
+                    f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT
+                )
+            uploaded = self._local.partition(tp).positions().uploaded_offset
             if uploaded < end:
                 waiting.append(f"{tp} {uploaded} of {end}")
         return ", ".join(waiting)
@@ -298,21 +313,18 @@ class Log:
 
 
 def _tick(local: weakref.ref[LocalLog], closed: threading.Event, clock: Clock) -> None:
-    """Timers of all partitions; an error of one is logged and stops neither the others nor the thread."""
+    """Timers of the log directory; an error is logged and does not stop the thread."""
     while not clock.wait(closed, TICK_S):
         log = local()
         if log is None:
             return
-        _tick_once(log.partitions(), log, clock)
-        del log
-
-
-def _tick_once(partitions: Iterable[TopicPartition], log: LocalLog, clock: Clock) -> None:
-    for tp in partitions:
         try:
-            log.partition(tp).tick(clock.now_ms())
+            log.tick()
+        except ClosedError:
+            return
         except TieredError as error:
-            _logger.warning("tick of %s failed: %s", tp, error)
+            _logger.warning("a timer of %s failed: %s", log.directory, error)
+        del log
 
 
 def _difference(have: TopicConfig, want: TopicConfig) -> str:

@@ -120,7 +120,7 @@ class Reader:
         if self._store is not None:
             for entry in drive(self._store, list_topics(), clock=self._clock, ids=self._ids):
                 config = TopicConfig.from_properties(entry.config)
-                found[entry.topic] = TopicInfo(entry.topic, entry.topic_id, entry.partitions, config)
+                found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, config)
         return dict(sorted(found.items()))
 
     def topic(self, name: str) -> TopicReads:

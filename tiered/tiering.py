@@ -32,7 +32,8 @@ from tiered.errors import (
     OffsetGapError,
     RemoteUnavailableError,
 )
-from tiered.local.uploads import SAME, ClaimProof, Claims, PartitionUpload, UploadCheckpoint, uploader_lock
+from tiered.format.root import Root
+from tiered.local.uploads import SAME, ClaimProof, PartitionUpload, uploader_lock
 from tiered.model import Row, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
@@ -44,9 +45,10 @@ from tiered.store.driver import drive
 from tiered.store.probe import probe
 
 if TYPE_CHECKING:
-    from tiered.local.manager import LocalLog, TopicInfo
+    from tiered.local.manager import LocalLog
     from tiered.local.partition import PartitionLog
     from tiered.local.sealed import SealedLocalSegment
+    from tiered.local.topics import TopicInfo
 
 UPLOADS_TOGETHER = 4
 """Segments of one partition that an inline sync uploads at once."""
@@ -68,8 +70,8 @@ class Tiering:
         self._clock = clock
         self._ids = ids
         self._owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
-        self._checkpoint = UploadCheckpoint(local.directory, local.files)
-        self._claims = Claims(local.directory, local.files)
+        self._checkpoint = local.uploads
+        self._claims = local.claims
         self._catalogs: dict[TopicPartition, Catalog] = {}
         self._capabilities: Capabilities | None = None
         self._registered: set[str] = set()
@@ -109,7 +111,7 @@ class Tiering:
             return
         entry = drive(
             self._store,
-            register_topic(info.name, info.topic_id, info.partitions, info.config.to_properties()),
+            register_topic(info.name, info.topic_id, info.partitions, info.config.to_text()),
             clock=self._clock,
             ids=self._ids,
         )
@@ -137,7 +139,7 @@ class Tiering:
         catalog = self._catalog(tp, log)
         while True:
             root = drive(self._store, catalog.load(), clock=self._clock, ids=self._ids)
-            if root is not None and root.writer.volume == self._local.volume_id:
+            if root is not None and root.writer.volume == str(self._local.volume_id):
                 if _is_empty(log) and root.next_offset:
                     log.start_at(root.next_offset, root.leader_epoch)
                 elif root.leader_epoch > _leader_epoch(log):
@@ -152,13 +154,17 @@ class Tiering:
 
     def held_elsewhere(self) -> bool:
         """Whether another process is this directory's uploader."""
-        holder = uploader_lock(self._local.directory, self._local.files).holder()
-        return holder is not None and holder.pid != os.getpid()
+        with self._busy:  # a sync of this process holds the lock too: wait for it instead of mistaking it
+            lock = uploader_lock(self._local.directory, self._local.files)
+            if lock.try_acquire(self._clock):
+                lock.release()
+                return False
+            return True
 
     @contextmanager
     def _uploader_lock(self) -> Iterator[None]:
         lock = uploader_lock(self._local.directory, self._local.files)
-        lock.acquire(program="tiered sync", since_ms=self._clock.now_ms())
+        lock.acquire(self._clock)
         try:
             yield
         finally:
@@ -185,7 +191,7 @@ class Tiering:
             return
         self._register(self._local.topics()[tp.topic])
         catalog = self._claimed(tp, log)
-        while (root := catalog.root) is not None and root.next_offset < end:
+        while (root := _root_of(catalog)).next_offset < end:
             segments = log.sealed_segments(root.next_offset)[:ROWS_PER_COMMIT]
             _check_contiguous(tp, root.next_offset, end, segments)
             if deadline is not None and self._clock.monotonic() >= deadline:
@@ -194,8 +200,7 @@ class Tiering:
                     hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
                 )
             self._upload(tp, log, catalog, segments)
-        if catalog.root is not None:
-            self._note(tp, log, catalog)
+        self._note(tp, log, catalog)
 
     def _upload(
         self, tp: TopicPartition, log: PartitionLog, catalog: Catalog, segments: Sequence[SealedLocalSegment]
@@ -228,19 +233,17 @@ class Tiering:
 
     def _note(self, tp: TopicPartition, log: PartitionLog, catalog: Catalog) -> None:
         """After a root that was read back, never before: this permits local deletion."""
-        root = catalog.root
-        if root is None:
-            return
+        root = _root_of(catalog)
         upload = PartitionUpload(root.next_offset, catalog.claim_epoch, False, root.start_offset)
         self._checkpoint.update({tp: upload})
-        log.set_uploaded(root.next_offset, catalog.claim_epoch, fenced=False)
+        log.set_uploaded(root.next_offset, catalog.claim_epoch, False, root.start_offset)
 
     def _note_fenced(self, tp: TopicPartition) -> None:
         """A newer claim owns the partition: appends are refused from now on, by every process of this directory."""
         log = self._local.partition(tp)
         before = self._checkpoint.read().get(tp, PartitionUpload(log.positions().uploaded_offset))
         self._checkpoint.update({tp: dataclasses.replace(before, fenced=True)})
-        log.set_uploaded(before.end_offset, before.claim_epoch, fenced=True)
+        log.set_uploaded(before.end_offset, before.claim_epoch, True, before.start_offset)
 
     def _probed(self) -> Capabilities:
         if self._capabilities is None:
@@ -295,7 +298,7 @@ class Tiering:
     def _volume_proof(self, tp: TopicPartition, log: PartitionLog) -> VolumeProof:
         proof, positions = self._proof(tp), log.positions()
         return VolumeProof(
-            volume_id=self._local.volume_id,
+            volume_id=str(self._local.volume_id),
             empty=_is_empty(log),
             end_offset=positions.end_offset,
             token=proof.token or "",
@@ -304,6 +307,12 @@ class Tiering:
             start_offset=positions.local_start_offset,
             leader_epoch=_leader_epoch(log),
         )
+
+
+def _root_of(catalog: Catalog) -> Root:
+    if catalog.root is None:
+        raise ConfigError(f"{catalog.name}: the catalog was not loaded before it was used")
+    return catalog.root
 
 
 def _look() -> Steps[None]:

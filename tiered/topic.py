@@ -103,7 +103,7 @@ class TopicReads:
         return {TopicPartition(self.name, p): self.stream(p).offset_for_time(timestamp) for p in range(self.partitions)}
 
     def positions(self, partition: int) -> Positions:
-        """Where the partition stands over both tiers, looked at anew; without a local tier all ends are the remote's."""
+        """Where the partition stands over both tiers, looked at anew; without a local tier all are remote."""
         stream = self.stream(partition)
         local, remote = stream.spans()
         committed = remote.end_offset if remote is not None else 0
@@ -231,7 +231,7 @@ class Topic(TopicReads):
             self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
 
 
-def _new_record(given: AppendRecord, index: int) -> NewRecord:
+def _new_record(given: object, index: int) -> NewRecord:
     if isinstance(given, NewRecord):
         return given
     if isinstance(given, bytes):
