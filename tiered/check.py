@@ -1,0 +1,202 @@
+"""``check``: both tiers against what must be true of them. Reads only, takes no lock, and may run beside a writer.
+
+::
+
+    log directory ── every batch, index, checkpoint ──┐
+                                                      ├── findings ── report
+    bucket ── root, invariants, objects, bundles ─────┘
+              (read_data: every byte)   where both hold a segment: the same bytes
+
+The invariants of a root are those that every commit checks (``plan.invariants``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered.check_local import LocalCheck, LocalFacts
+from tiered.check_remote import RemoteCheck, RemoteFacts
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
+from tiered.findings import Finding, Severity
+from tiered.local.files import Files, PosixFiles
+from tiered.local.topics import read_topics
+from tiered.model import TopicPartition
+from tiered.remote.topics import TopicEntry, list_topics, load_topic
+from tiered.store.base import Store
+from tiered.store.driver import drive
+
+MAX_FINDINGS = 10_000
+"""Findings that a report holds; more are counted only."""
+
+EXIT_WARNINGS = 3
+
+Progress = Callable[[int, int, str], None]
+"""Called with bytes done, bytes in all (0: not known) and what is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """What to look at. ``topics`` empty: all. ``read_data``: every byte of the bucket. ``orphans``: list them."""
+
+    topics: tuple[str, ...] = ()
+    read_data: bool = False
+    orphans: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What was seen. ``unlisted`` findings came after the first :data:`MAX_FINDINGS`.
+
+    ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes.
+    """
+
+    findings: tuple[Finding, ...]
+    unlisted: int
+    partitions: int
+    local_segments: int
+    local_bytes: int
+    remote_segments: int
+    remote_bytes: int
+    unchecked: int
+    data_bytes_read: int
+    errors: int
+    warnings: int
+
+    @property
+    def exit_code(self) -> int:
+        """13 if anything is damaged or missing, 3 after warnings, else 0."""
+        if self.errors:
+            return CorruptionError.exit_code
+        return EXIT_WARNINGS if self.warnings else 0
+
+
+def check(
+    log_dir: Path | None,
+    store: Store | None,
+    options: CheckOptions = CheckOptions(),
+    *,
+    files: Files | None = None,
+    progress: Progress | None = None,
+    on_finding: Callable[[Finding], None] | None = None,
+) -> CheckReport:
+    """Looks at a log directory, a bucket or both. ``on_finding`` gets each finding as it is made.
+
+    Raises ``NotFoundError`` (no such directory), ``UnknownTopicError``, and what the store raises when it cannot be
+    asked: a check that could not look is an error, never a clean report.
+    """
+    if log_dir is None and store is None:
+        raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
+    run = _Run(options, progress, on_finding)
+    local = LocalFacts()
+    if log_dir is not None:
+        local = run.local(log_dir, files or PosixFiles())
+    remote = RemoteFacts()
+    if store is not None:
+        run.remote(store, local, remote)
+    run.need_topics()
+    return CheckReport(
+        findings=tuple(run.findings),
+        unlisted=run.unlisted,
+        partitions=len(run.partitions),
+        local_segments=local.segments,
+        local_bytes=local.size_bytes,
+        remote_segments=remote.segments,
+        remote_bytes=remote.size_bytes,
+        unchecked=remote.unchecked,
+        data_bytes_read=remote.data_bytes_read,
+        errors=run.counts[Severity.ERROR],
+        warnings=run.counts[Severity.WARNING],
+    )
+
+
+class _Run:
+    """One check under way."""
+
+    def __init__(
+        self, options: CheckOptions, progress: Progress | None, on_finding: Callable[[Finding], None] | None
+    ) -> None:
+        self._options = options
+        self._progress = progress
+        self._on_finding = on_finding
+        self._done = 0
+        self._total = 0
+        self.findings: list[Finding] = []
+        self.unlisted = 0
+        self.counts = dict.fromkeys(Severity, 0)
+        self.partitions: set[TopicPartition] = set()
+
+    def local(self, directory: Path, files: Files) -> LocalFacts:
+        """The log directory."""
+        if not files.is_directory(directory):
+            raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
+        check = LocalCheck(
+            directory,
+            files,
+            compacted=_compacted_topics(directory, files),
+            report=self._advance,
+            topics=frozenset(self._options.topics),
+        )
+        self._total += check.total_bytes() if self._progress is not None else 0
+        self._take(check.findings())
+        self.partitions.update(check.facts.partitions)
+        return check.facts
+
+    def remote(self, store: Store, local: LocalFacts, facts: RemoteFacts) -> None:
+        """Every partition that the registry names."""
+        for entry in self._entries(store):
+            for partition in range(entry.partitions):
+                tp = TopicPartition(entry.name, partition)
+                self.partitions.add(tp)
+                check = RemoteCheck(
+                    store,
+                    tp,
+                    entry.topic_id,
+                    facts=facts,
+                    local=local.partitions.get(tp),
+                    read_data=self._options.read_data,
+                    report=self._advance,
+                )
+                self._take(check.findings())
+                if self._options.orphans:
+                    self._take(check.orphans())
+
+    def need_topics(self) -> None:
+        """Raises ``UnknownTopicError`` for a topic that was named and is in no tier: nothing was checked of it."""
+        for topic in self._options.topics:
+            if topic not in {tp.topic for tp in self.partitions}:
+                raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topics list`")
+
+    def _entries(self, store: Store) -> Iterator[TopicEntry]:
+        if not self._options.topics:
+            yield from drive(store, list_topics())
+            return
+        for topic in self._options.topics:
+            entry = drive(store, load_topic(topic))
+            if entry is not None:
+                yield entry
+
+    def _take(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self.counts[finding.severity] += 1
+            if self._on_finding is not None:
+                self._on_finding(finding)
+            if len(self.findings) < MAX_FINDINGS:
+                self.findings.append(finding)
+            else:
+                self.unlisted += 1
+
+    def _advance(self, size_bytes: int, note: str) -> None:
+        self._done += size_bytes
+        if self._progress is not None:
+            self._progress(self._done, max(self._total, self._done), note)
+
+
+def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:
+    """Whether a topic may have holes. A directory without our topic file is a broker's: any of its topics may."""
+    try:
+        known = {name: topic.config.compacted for name, topic in read_topics(directory, files).items()}
+    except CorruptionError:
+        known = {}
+    return lambda topic: known.get(topic, True)

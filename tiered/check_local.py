@@ -1,0 +1,271 @@
+"""The local half of ``check``: every file of a log directory, without its lock and without changing a byte.
+
+A live writer may append, roll and delete meanwhile: index files are read before the size of their ``.log`` is taken,
+so that they never name what was not yet read, and a file that vanishes was deleted by its owner.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.findings import Finding, Findings, Severity
+from tiered.format.checkpoint import (
+    decode_epochs,
+    decode_meta_properties,
+    decode_offsets,
+    decode_partition_metadata,
+)
+from tiered.format.keys import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    LocalFile,
+    local_name,
+    log_name,
+    parse_local_name,
+    parse_partition_dir,
+)
+from tiered.inspection import Expectations, LogScan, inspect_log
+from tiered.local.files import Files
+from tiered.local.sealed import FileSource
+from tiered.local.topics import read_topics
+from tiered.local.uploads import PartitionUpload, UploadCheckpoint
+from tiered.model import SealedIndexes, TopicPartition
+
+FOREIGN_DIRECTORIES = ("remote-log-index-cache", "__cluster_metadata-0", "lost+found")
+"""Directories that belong to somebody else and are not looked into (Kafka exempts the first two)."""
+
+OFFSET_CHECKPOINTS = (
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+Report = Callable[[int, str], None]
+"""Called with the bytes that were read since the last call, and what they belong to."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What the other tier is compared with. ``sealed``: nobody writes it any more."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    crc32c: int
+    sealed: bool
+
+
+@dataclass(slots=True)
+class PartitionFacts:
+    """One partition of this disk; ``topic_id`` None if its file is missing or damaged."""
+
+    tp: TopicPartition
+    topic_id: UUID | None = None
+    segments: dict[int, SegmentFacts] = field(default_factory=dict)
+    start_offset: int = 0
+    end_offset: int = 0
+    upload: PartitionUpload | None = None
+
+
+@dataclass(slots=True)
+class LocalFacts:
+    """What a log directory holds."""
+
+    partitions: dict[TopicPartition, PartitionFacts] = field(default_factory=dict)
+    segments: int = 0
+    size_bytes: int = 0
+
+
+class LocalCheck:
+    """Looks at one log directory. ``compacted`` tells of a topic whether offsets may have holes."""
+
+    def __init__(
+        self, directory: Path, files: Files, *, compacted: Callable[[str], bool], report: Report, topics: frozenset[str]
+    ) -> None:
+        self._directory = directory
+        self._files = files
+        self._compacted = compacted
+        self._report = report
+        self._topics = topics
+        self._clean = files.state(directory / CLEAN_SHUTDOWN) is not None
+        self.facts = LocalFacts()
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that was seen, partition after partition. Fills ``facts``."""
+        root = Findings(str(self._directory))
+        uploads = self._root_files(root)
+        directories = self._partition_directories(root)
+        yield from root.items
+        starts = self._start_offsets()
+        for tp, path in directories:
+            partition = PartitionFacts(tp, upload=uploads.get(tp))
+            self.facts.partitions[tp] = partition
+            yield from self._partition(partition, path, starts.get(tp, -1))
+
+    def total_bytes(self) -> int:
+        """Size of all ``.log`` files, for a progress bar."""
+        total = 0
+        for _, path in self._partition_directories(Findings("")):
+            for name in self._names(path):
+                if name.endswith(LOG_SUFFIX):
+                    state = self._files.state(path / name)
+                    total += state.size if state is not None else 0
+        return total
+
+    def _root_files(self, root: Findings) -> dict[TopicPartition, PartitionUpload]:
+        for name in OFFSET_CHECKPOINTS:
+            # A damaged checkpoint costs a longer start, never data: Kafka reads it as empty.
+            self._decoded(root, name, decode_offsets, Severity.WARNING)
+        self._decoded(root, "meta.properties", decode_meta_properties, Severity.ERROR)
+        try:
+            read_topics(self._directory, self._files)
+        except CorruptionError as damage:
+            root.error("topics_file", damage.message)
+        try:
+            return UploadCheckpoint(self._directory, self._files).read()
+        except CorruptionError as damage:
+            root.error("checkpoint", damage.message)
+            return {}
+
+    def _decoded(self, root: Findings, name: str, decode: Callable[[str], object], severity: Severity) -> None:
+        try:
+            decode(self._files.read(self._directory / name).decode())
+        except NotFoundError:
+            return
+        except (CorruptionError, UnicodeDecodeError) as damage:
+            root.add(severity, "checkpoint", f"{name}: {damage}")
+
+    def _start_offsets(self) -> dict[TopicPartition, int]:
+        try:
+            return decode_offsets(self._files.read(self._directory / "log-start-offset-checkpoint").decode())
+        except (NotFoundError, CorruptionError, UnicodeDecodeError):
+            return {}
+
+    def _partition_directories(self, root: Findings) -> list[tuple[TopicPartition, Path]]:
+        found = []
+        for name in self._files.names(self._directory):
+            path = self._directory / name
+            if name in FOREIGN_DIRECTORIES or not self._files.is_directory(path):
+                continue
+            try:
+                parsed = parse_partition_dir(name)
+            except ConfigError as refusal:
+                root.error("directory_name", refusal.message)
+                continue
+            if parsed.kind:
+                root.add(Severity.INFO, "renamed_directory", f"{name} waits to be removed")
+            elif not self._topics or parsed.tp.topic in self._topics:
+                found.append((parsed.tp, path))
+        return sorted(found)
+
+    def _names(self, path: Path) -> list[str]:
+        try:
+            return self._files.names(path)
+        except NotFoundError:
+            return []
+
+    def _partition(self, facts: PartitionFacts, path: Path, start_offset: int) -> Iterator[Finding]:
+        findings = Findings(str(path))
+        self._metadata(facts, path, findings)
+        files = [parsed for name in self._names(path) if (parsed := parse_local_name(name)) is not None]
+        bases = sorted(file.base for file in files if file.suffix == LOG_SUFFIX and not file.work)
+        self._stray_files(files, set(bases), findings)
+        yield from findings.about(*facts.tp)
+        facts.start_offset = max(start_offset, bases[0] if bases else 0)
+        facts.end_offset = facts.start_offset
+        before: LogScan | None = None
+        for number, base in enumerate(bases):
+            segment = Findings(str(path / log_name(base)))
+            growing = number == len(bases) - 1 and not self._clean
+            try:
+                scan = self._segment(facts, path, base, segment, growing=growing)
+            except NotFoundError:
+                segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
+                yield from segment.about(*facts.tp)
+                continue
+            self._follows(before, scan, segment, facts.tp.topic)
+            before = scan
+            facts.end_offset = max(facts.end_offset, scan.end_offset)
+            yield from segment.about(*facts.tp)
+
+    def _metadata(self, facts: PartitionFacts, path: Path, findings: Findings) -> None:
+        try:
+            facts.topic_id = decode_partition_metadata(self._files.read(path / "partition.metadata").decode())
+        except NotFoundError:
+            findings.add(Severity.INFO, "partition_metadata", "there is no partition.metadata: the topic id is unknown")
+        except (CorruptionError, UnicodeDecodeError) as damage:
+            findings.error("partition_metadata", f"partition.metadata: {damage}")
+        try:
+            epochs = decode_epochs(self._files.read(path / "leader-epoch-checkpoint").decode())
+        except NotFoundError:
+            return
+        except (CorruptionError, UnicodeDecodeError) as damage:
+            findings.error("leader_epochs", f"leader-epoch-checkpoint: {damage}")
+            return
+        for before, after in itertools.pairwise(epochs):
+            if after.start_offset <= before.start_offset:
+                findings.error("leader_epochs", f"leader epoch {after.epoch} begins at or before epoch {before.epoch}")
+
+    def _stray_files(self, files: list[LocalFile], bases: set[int], findings: Findings) -> None:
+        for file in files:
+            name = local_name(file.base, file.suffix, file.work)
+            if file.work == DELETED_SUFFIX:
+                findings.add(Severity.INFO, "deleted_file", f"{name} waits to be removed")
+            elif file.work in (CLEANED_SUFFIX, SWAP_SUFFIX):
+                findings.add(
+                    Severity.WARNING, "unfinished_rewrite", f"{name} was left by a rewrite; the next open settles it"
+                )
+            elif file.suffix not in (LOG_SUFFIX, SNAPSHOT_SUFFIX) and file.base not in bases:
+                findings.add(
+                    Severity.WARNING, "orphan_index", f"{name} has no .log beside it; the next open removes it"
+                )
+
+    def _segment(self, facts: PartitionFacts, path: Path, base: int, findings: Findings, *, growing: bool) -> LogScan:
+        indexes = SealedIndexes(
+            offset_index=self._optional(path / local_name(base, INDEX_SUFFIX)),
+            time_index=self._optional(path / local_name(base, TIME_INDEX_SUFFIX)),
+            txn_index=self._optional(path / local_name(base, TXN_INDEX_SUFFIX)),
+            producer_snapshot=self._optional(path / local_name(base, SNAPSHOT_SUFFIX)),
+        )
+        state = self._files.state(path / log_name(base))
+        if state is None:
+            raise NotFoundError(f"{path / log_name(base)} is gone")
+        expectations = Expectations(growing=growing, contiguous=not self._compacted(facts.tp.topic))
+        with closing(FileSource(self._files, path / log_name(base), state.size, sync=False)) as source:
+            scan = inspect_log(source, base, findings, expectations, indexes=indexes)
+        facts.segments[base] = SegmentFacts(base, scan.end_offset, scan.size_bytes, scan.crc32c, not growing)
+        self.facts.segments += 1
+        self.facts.size_bytes += scan.size_bytes
+        self._report(scan.size_bytes, str(facts.tp))
+        return scan
+
+    def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, topic: str) -> None:
+        """Between two files as between two batches: never backwards, and no hole unless compaction may have made it."""
+        if before is None:
+            return
+        if scan.base_offset < before.end_offset:
+            findings.error("log_order", f"the segment before this one reaches offset {before.end_offset}")
+        elif scan.base_offset > before.end_offset and not self._compacted(topic):
+            findings.error(
+                "log_gap", f"offsets {before.end_offset} to {scan.base_offset} are missing", offset=before.end_offset
+            )
+
+    def _optional(self, path: Path) -> bytes:
+        try:
+            return self._files.read(path)
+        except NotFoundError:
+            return b""

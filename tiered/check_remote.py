@@ -1,0 +1,302 @@
+"""The remote half of ``check``: root, rows, objects and bundles of one partition. Reads only.
+
+One HEAD and one GET of the index bundle for each segment; with ``read_data`` the whole ``.log`` as well. Objects that
+no root names are listed only on request, the listing first and the root after it, so that what is committed in
+between is not taken for an orphan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from tiered.check_local import PartitionFacts
+from tiered.errors import CorruptionError, NotFoundError
+from tiered.findings import Finding, Findings, Severity
+from tiered.format.bundle import Bundle, decode_bundle
+from tiered.format.keys import (
+    FLAG_HOLE,
+    FLAG_MAINTAINER,
+    index_key,
+    join_uid,
+    parse_segment_key,
+    partition_prefix,
+    root_key,
+    segment_key,
+)
+from tiered.format.offset_index import OffsetIndex
+from tiered.format.root import Root, decode_root
+from tiered.format.time_index import TimeIndex
+from tiered.inspection import Expectations, compare_descriptor, inspect_log, inspect_other_indexes
+from tiered.model import Row, TopicPartition
+from tiered.object_source import ObjectSource
+from tiered.plan.invariants import check_root
+from tiered.store.base import Get, Head, List, Missing, Object, Page, Steps, Store, StoreRequest, Together
+from tiered.store.driver import drive
+
+ROWS_TOGETHER = 8
+"""Segments whose objects are asked for at once; their bundles are in memory at the same time."""
+
+MAX_ORPHANS = 10_000
+"""Unreferenced objects of one partition that are listed; more are counted."""
+
+Report = Callable[[int, str], None]
+
+
+@dataclass(slots=True)
+class RemoteFacts:
+    """What was looked at, over all partitions."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    unchecked: int = 0
+    data_bytes_read: int = 0
+
+
+class RemoteCheck:
+    """Looks at one partition of the bucket."""
+
+    def __init__(
+        self,
+        store: Store,
+        tp: TopicPartition,
+        topic_id: UUID,
+        *,
+        facts: RemoteFacts,
+        local: PartitionFacts | None,
+        read_data: bool,
+        report: Report,
+    ) -> None:
+        self._store = store
+        self._tp = tp
+        self._topic_id = topic_id
+        self._facts = facts
+        self._local = local
+        self._read_data = read_data
+        self._report = report
+        self._key = root_key(topic_id, tp.partition)
+
+    def findings(self) -> Iterator[Finding]:
+        """Everything that was seen. Raises what the store raises when it cannot be asked."""
+        catalog = Findings(self._key)
+        root = self._root(catalog)
+        if root is not None:
+            self._compare_positions(root, catalog)
+        yield from catalog.about(*self._tp)
+        if root is None:
+            return
+        rows = list(root.rows)
+        for start in range(0, len(rows), ROWS_TOGETHER):
+            yield from self._rows(rows[start : start + ROWS_TOGETHER])
+
+    def orphans(self) -> Iterator[Finding]:
+        """Objects of the partition that neither the root nor its trash names. Never an error."""
+        listed = drive(self._store, self._listing())
+        catalog = Findings(self._key)
+        root = self._root(catalog)
+        if root is None:
+            return
+        known = {(row.id_hi, row.id_lo) for row in root.rows} | {(entry.id_hi, entry.id_lo) for entry in root.trash}
+        uids = {join_uid(*ids) for ids in known}
+        found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
+        for key, size_bytes in listed:
+            parsed = parse_segment_key(key)
+            if parsed is None:
+                found.add(Severity.INFO, "foreign_object", f"{key} ({size_bytes} bytes) is not named as ours")
+            elif parsed.name.uid not in uids:
+                epoch = root.roles[parsed.name.role.value].epoch
+                dead = parsed.name.epoch < epoch
+                what = "an orphan of a dead epoch" if dead else "not committed: under way, or left by a crash"
+                found.add(Severity.INFO, "orphan" if dead else "uncommitted", f"{key} ({size_bytes} bytes): {what}")
+        yield from found.about(*self._tp)
+
+    def _root(self, catalog: Findings) -> Root | None:
+        found = self._store.execute(Get(self._key))
+        if isinstance(found, Missing):
+            committed = self._local.upload.end_offset if self._local and self._local.upload else 0
+            if committed > 0:
+                catalog.error("root_missing", f"the root is gone; this disk saw offset {committed} committed in it")
+            else:
+                catalog.add(Severity.INFO, "no_root", "nothing was ever uploaded of this partition")
+            return None
+        if not isinstance(found, Object):
+            raise CorruptionError(f"a GET of {self._key} gave {found!r}", path_or_key=self._key)
+        try:
+            root = decode_root(found.data, key=self._key)
+        except CorruptionError as damage:
+            catalog.error("root", damage.message, position=damage.position)
+            return None
+        if (root.topic_id, root.partition) != (self._topic_id, self._tp.partition):
+            catalog.error("root", f"the root belongs to {root.where}")
+            return None
+        for violation in check_root(root):
+            catalog.error("invariant", str(violation))
+        return root
+
+    def _compare_positions(self, root: Root, catalog: Findings) -> None:
+        local = self._local
+        if local is None:
+            return
+        if local.upload is not None and local.upload.end_offset > root.next_offset:
+            catalog.error(
+                "went_back",
+                f"this disk saw offset {local.upload.end_offset} committed, the root ends at {root.next_offset}",
+            )
+        if local.segments and local.start_offset > root.next_offset:
+            catalog.error(
+                "tier_gap",
+                f"offsets {root.next_offset} to {local.start_offset} are in neither tier",
+                offset=root.next_offset,
+            )
+        if local.topic_id is not None and local.topic_id != self._topic_id:
+            catalog.error("topic_id", f"the topic is {local.topic_id} on this disk, {self._topic_id} in the bucket")
+
+    def _rows(self, rows: list[Row]) -> Iterator[Finding]:
+        held = [row for row in rows if not row.flags & FLAG_HOLE]
+        requests: list[StoreRequest] = []
+        for row in held:
+            requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
+            requests.append(Get(index_key(self._topic_id, self._tp.partition, row)))
+        outcomes = drive(self._store, _ask(tuple(requests)), together=ROWS_TOGETHER)
+        for number, row in enumerate(held):
+            findings = Findings(segment_key(self._topic_id, self._tp.partition, row))
+            intact = self._log_object(row, outcomes[2 * number], findings)
+            bundle = self._bundle(row, outcomes[2 * number + 1], findings)
+            if intact and self._read_data:
+                self._data(row, bundle, findings)
+            self._compare_local(row, findings)
+            self._facts.segments += 1
+            self._facts.size_bytes += row.size
+            self._report(row.size if self._read_data else 0, str(self._tp))
+            yield from findings.about(*self._tp)
+
+    def _log_object(self, row: Row, found: object, findings: Findings) -> bool:
+        if not isinstance(found, Object):
+            findings.error(
+                "object_missing", f"the object is gone; it holds offsets {row.base} to {row.next}", offset=row.base
+            )
+            return False
+        if found.size != row.size:
+            findings.error(
+                "object_size", f"the object has {found.size} bytes, the catalog says {row.size}", offset=row.base
+            )
+            return False
+        if found.crc32c is None:
+            self._facts.unchecked += 1
+        elif found.crc32c != row.crc:
+            findings.error(
+                "object_checksum",
+                f"the object's CRC32C is {found.crc32c:#010x}, the catalog says {row.crc:#010x}",
+                offset=row.base,
+            )
+        return True
+
+    def _bundle(self, row: Row, found: object, findings: Findings) -> Bundle | None:
+        key = index_key(self._topic_id, self._tp.partition, row)
+        if not isinstance(found, Object):
+            self._gone(row, f"the index bundle {key} is gone; the .log can rebuild it", findings)
+            return None
+        if found.size != row.idx_len:
+            findings.error(
+                "index_size", f"{key} has {found.size} bytes, the catalog says {row.idx_len}", offset=row.base
+            )
+        try:
+            bundle = decode_bundle(found.data, key=key)
+        except CorruptionError as damage:
+            findings.error("index_bundle", f"{key}: {damage.message}", position=damage.position, offset=row.base)
+            return None
+        self._compare_bundle(row, bundle, findings)
+        return bundle
+
+    def _compare_bundle(self, row: Row, bundle: Bundle, findings: Findings) -> None:
+        noted = bundle.descriptor
+        pairs = (
+            ("topic id", noted.topic_id, self._topic_id),
+            ("partition", noted.partition, self._tp.partition),
+            ("base offset", noted.base_offset, row.base),
+            ("end offset", noted.end_offset, row.next),
+            ("smallest timestamp", noted.min_timestamp, row.min_ts),
+            ("largest timestamp", noted.max_timestamp, row.max_ts),
+            ("records", noted.records, row.records),
+            ("size", noted.size_bytes, row.size),
+            ("CRC32C", noted.crc32c, row.crc),
+            ("leader epoch", noted.leader_epoch, row.leader_epoch),
+            ("claim epoch", bundle.claim_epoch, row.claim_epoch),
+        )
+        for what, in_bundle, in_row in pairs:
+            if in_bundle != in_row:
+                findings.error(
+                    "descriptor", f"the {what} is {in_bundle} in the bundle, {in_row} in the catalog", offset=row.base
+                )
+        inspect_other_indexes(bundle.indexes, row.base, findings)
+        try:
+            offsets = OffsetIndex.from_bytes(bundle.indexes.offset_index, row.base)
+            times = TimeIndex.from_bytes(bundle.indexes.time_index, row.base)
+        except CorruptionError as damage:
+            findings.error("index_bundle", damage.message, position=damage.position)
+            return
+        if not offsets.is_sane(row.size) or not times.is_sane(row.next):
+            findings.error("index_bundle", "entries of the bundle's indexes are out of order or beyond the segment")
+
+    def _data(self, row: Row, bundle: Bundle | None, findings: Findings) -> None:
+        key = segment_key(self._topic_id, self._tp.partition, row)
+        source = ObjectSource(self._store, key, row.size)
+        try:
+            # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
+            scan = inspect_log(
+                source,
+                row.base,
+                findings,
+                Expectations(decode=True),
+                indexes=bundle.indexes if bundle is not None else None,
+            )
+        except NotFoundError as gone:
+            self._gone(row, gone.message, findings)
+            return
+        self._facts.data_bytes_read += scan.size_bytes
+        if scan.crc32c != row.crc:
+            findings.error(
+                "object_checksum", f"the bytes have CRC32C {scan.crc32c:#010x}, the catalog says {row.crc:#010x}"
+            )
+        elif bundle is not None:
+            compare_descriptor(scan, bundle.descriptor, findings)
+
+    def _gone(self, row: Row, message: str, findings: Findings) -> None:
+        """An absent object is damage only if the newest root still names it; retention may have come in between."""
+        root = self._root(Findings(self._key))
+        if root is not None and (row.id_hi, row.id_lo) not in {(each.id_hi, each.id_lo) for each in root.rows}:
+            findings.add(Severity.INFO, "removed_meanwhile", f"{message}: the newest root names it no more")
+        else:
+            findings.error("object_missing", message, offset=row.base)
+
+    def _compare_local(self, row: Row, findings: Findings) -> None:
+        """Where both tiers hold a segment that the writer uploaded, they hold the same bytes."""
+        if self._local is None or row.flags & FLAG_MAINTAINER:
+            return
+        facts = self._local.segments.get(row.base)
+        if facts is None or not facts.sealed:
+            return
+        if (facts.size_bytes, facts.crc32c) != (row.size, row.crc):
+            findings.error(
+                "tiers_differ",
+                f"this disk has {facts.size_bytes} bytes with CRC32C {facts.crc32c:#010x}, "
+                f"the bucket {row.size} with {row.crc:#010x}",
+                offset=row.base,
+            )
+
+    def _listing(self) -> Steps[list[tuple[str, int]]]:
+        prefix = partition_prefix(self._topic_id, self._tp.partition) + "s/"
+        found: list[tuple[str, int]] = []
+        after = ""
+        while True:
+            page: Page = yield List(prefix, start_after=after)
+            found += [(entry.key, entry.size) for entry in page.entries]
+            if not page.more or not page.entries:
+                return found
+            after = max(entry.key for entry in page.entries)
+
+
+def _ask(requests: tuple[StoreRequest, ...]) -> Steps[tuple[object, ...]]:
+    outcomes: tuple[object, ...] = yield Together(requests)
+    return outcomes

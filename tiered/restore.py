@@ -1,0 +1,334 @@
+"""``restore``: a log directory from the bucket alone.
+
+::
+
+    root (read once) -> rows chosen -> .log and .idx -> temporary sibling directory -> rename to its name
+                                       size, CRC32C, every batch and index checked
+
+The ``.log`` files are byte-identical to those that were uploaded. The directory is a *new volume*: it has an id of its
+own and, for each partition, the root version and end that it was restored from, which is how the catalog knows that
+it may continue the log (``plan.lifecycle``). Nothing is visible under the final name before everything is on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, DiskFullError, NotFoundError, TieredError, UnknownTopicError
+from tiered.format.checkpoint import (
+    MetaProperties,
+    encode_epochs,
+    encode_meta_properties,
+    encode_partition_metadata,
+    encode_uuid,
+)
+from tiered.format.keys import FLAG_HOLE, index_name, log_name, partition_dir, time_index_name
+from tiered.format.root import STATE_DELETING, Root
+from tiered.format.rows import Rows
+from tiered.local.checkpoints import (
+    LOG_START_NAME,
+    META_PROPERTIES_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+    OffsetsFile,
+    mark_clean,
+)
+from tiered.local.files import Files, PosixFiles
+from tiered.local.topics import TopicInfo, write_topics
+from tiered.local.uploads import Claims, PartitionUpload, UploadCheckpoint
+from tiered.model import Row, TopicPartition
+from tiered.remote.root_view import RootView
+from tiered.remote.topics import TopicEntry, list_topics, load_topic
+from tiered.restore_segment import SegmentRestore
+from tiered.store.base import Store
+from tiered.store.driver import drive
+
+SPARE_BYTES = 64 * 1024 * 1024
+"""Free space that has to be left after a restore."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with bytes done, bytes in all and the partition under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What to bring back. ``selected`` empty: everything; a pair without a partition: the whole topic.
+
+    ``newest_bytes`` (of each partition) and ``since_ms`` leave older segments in the bucket, where a log that is
+    opened with its remote tier still reads them. ``if_empty``: a directory that holds something is left alone.
+    """
+
+    selected: tuple[tuple[str, int | None], ...] = ()
+    newest_bytes: int | None = None
+    since_ms: int | None = None
+    if_empty: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What one partition gets: ``rows`` are contiguous and end at ``next_offset``. ``root`` None: never uploaded."""
+
+    tp: TopicPartition
+    entry: TopicEntry
+    root: Root | None
+    rows: tuple[Row, ...]
+
+    @property
+    def start_offset(self) -> int:
+        """First offset of the directory."""
+        if self.root is None:
+            return 0
+        return max(self.rows[0].base, self.root.start_offset) if self.rows else self.root.next_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log goes on."""
+        return self.root.next_offset if self.root is not None else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the ``.log`` files."""
+        return sum(row.size for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """What was, or with ``dry_run`` would be, restored. ``notes``: indexes that had to be rebuilt, topics passed over."""
+
+    directory: Path
+    plans: tuple[PartitionPlan, ...]
+    volume_id: str = ""
+    notes: tuple[str, ...] = ()
+    skipped: bool = False
+    dry_run: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all ``.log`` files."""
+        return sum(plan.size_bytes for plan in self.plans)
+
+    @property
+    def segments(self) -> int:
+        """Number of segments."""
+        return sum(len(plan.rows) for plan in self.plans)
+
+
+def choose_rows(rows: Rows, *, newest_bytes: int | None = None, since_ms: int | None = None) -> tuple[Row, ...]:
+    """The newest rows: from the first that reaches ``since_ms`` on, and within ``newest_bytes``, but at least one."""
+    first = 0
+    if since_ms is not None:
+        found = rows.find_timestamp(since_ms)
+        first = len(rows) if found is None else found
+    chosen = list(rows.slice(first))
+    if newest_bytes is None:
+        return tuple(chosen)
+    total, kept = 0, 0
+    for row in reversed(chosen):
+        total += row.size
+        if kept and total > newest_bytes:
+            break
+        kept += 1
+    return tuple(chosen[len(chosen) - kept :])
+
+
+def restore(
+    store: Store,
+    directory: Path,
+    options: RestoreOptions = RestoreOptions(),
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    files: Files | None = None,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Builds ``directory`` from ``store``. Raises ``ConfigError`` if it exists and is not empty, ``UnknownTopicError``,
+    ``NotFoundError`` (no topics in the bucket), ``DiskFullError`` before the first byte is fetched,
+    ``CorruptionError`` for objects that are not what the catalog says. On an error nothing is left behind.
+    """
+    clock, ids, files = clock or SystemClock(), ids or SystemIds(), files or PosixFiles()
+    directory = directory.absolute()
+    if _is_taken(directory, files):
+        if options.if_empty:
+            return RestoreReport(directory, (), skipped=True, dry_run=options.dry_run)
+        raise ConfigError(
+            f"{directory} exists and is not empty",
+            hint="restore into a new directory, or pass --if-empty to leave an existing one alone",
+        )
+    plans, notes = _plan(store, options)
+    if options.dry_run:
+        return RestoreReport(directory, plans, notes=notes, dry_run=True)
+    _need_space(directory, plans, files)
+    build = _Build(store, directory, plans, clock=clock, ids=ids, files=files, progress=progress)
+    volume_id = build.run()
+    return RestoreReport(directory, plans, volume_id=volume_id, notes=(*notes, *build.notes))
+
+
+def _plan(store: Store, options: RestoreOptions) -> tuple[tuple[PartitionPlan, ...], tuple[str, ...]]:
+    plans: list[PartitionPlan] = []
+    notes: list[str] = []
+    for entry, wanted in _entries(store, options.selected):
+        if entry.state == STATE_DELETING:
+            notes.append(f"topic {entry.name} is being deleted and was passed over")
+            continue
+        for partition in range(entry.partitions):
+            tp = TopicPartition(entry.name, partition)
+            root = drive(store, RootView(entry.topic_id, partition, entry.name).load())
+            rows: tuple[Row, ...] = ()
+            if root is not None and (wanted is None or partition in wanted):
+                rows = choose_rows(root.rows, newest_bytes=options.newest_bytes, since_ms=options.since_ms)
+            plans.append(PartitionPlan(tp, entry, root, rows))
+    return tuple(plans), tuple(notes)
+
+
+def _entries(
+    store: Store, selected: Sequence[tuple[str, int | None]]
+) -> list[tuple[TopicEntry, frozenset[int] | None]]:
+    """The topics to restore, each with the partitions whose records are wanted (None: all)."""
+    if not selected:
+        entries = drive(store, list_topics())
+        if not entries:
+            raise NotFoundError(f"{store.url} holds no topics", hint="correct the URL: bucket and prefix")
+        return [(entry, None) for entry in entries]
+    chosen: list[tuple[TopicEntry, frozenset[int] | None]] = []
+    for name in dict.fromkeys(topic for topic, _ in selected):
+        entry = drive(store, load_topic(name))
+        if entry is None:
+            raise UnknownTopicError(f"there is no topic {name!r} in {store.url}", hint="see `tiered topics list`")
+        numbers = [partition for topic, partition in selected if topic == name]
+        for partition in numbers:
+            if partition is not None and partition >= entry.partitions:
+                raise UnknownTopicError(
+                    f"topic {name} has no partition {partition}", hint=f"its partitions are 0 to {entry.partitions - 1}"
+                )
+        wanted = None if None in numbers else frozenset(number for number in numbers if number is not None)
+        chosen.append((entry, wanted))
+    return chosen
+
+
+def _is_taken(directory: Path, files: Files) -> bool:
+    if files.is_directory(directory):
+        return bool(files.names(directory))
+    return files.state(directory) is not None
+
+
+def _need_space(directory: Path, plans: Sequence[PartitionPlan], files: Files) -> None:
+    place = directory.parent
+    while not files.is_directory(place):
+        place = place.parent
+    needed = sum(plan.size_bytes for plan in plans) + SPARE_BYTES
+    free = files.space(place).free
+    if needed > free:
+        raise DiskFullError(
+            f"{directory} needs {needed} bytes, {place} has {free}",
+            hint="restore less with --newest or --since; older segments stay readable in the bucket",
+        )
+
+
+class _Build:
+    """One restore under way, in a temporary sibling of the directory."""
+
+    def __init__(
+        self,
+        store: Store,
+        directory: Path,
+        plans: Sequence[PartitionPlan],
+        *,
+        clock: Clock,
+        ids: IdSource,
+        files: Files,
+        progress: Progress | None,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._plans = plans
+        self._clock = clock
+        self._ids = ids
+        self._files = files
+        self._progress = progress
+        self._total = sum(plan.size_bytes for plan in plans)
+        self._done = 0
+        self._temporary = directory.with_name(f".{directory.name}.restore-{ids.uid()[:12]}")
+        self.notes: list[str] = []
+
+    def run(self) -> str:
+        """Builds and renames; gives the new volume id."""
+        files = self._files
+        files.make_directory(self._temporary)
+        try:
+            for plan in self._plans:
+                self._partition(plan)
+            volume_id = self._root_files()
+            files.sync_directory(self._temporary)
+            # An empty directory of that name is replaced by the rename; a full one makes it fail.
+            files.rename(self._temporary, self._directory)
+            files.sync_directory(self._directory.parent)
+        except BaseException:
+            with contextlib.suppress(TieredError, OSError):
+                _remove_tree(files, self._temporary)
+            raise
+        return volume_id
+
+    def _partition(self, plan: PartitionPlan) -> None:
+        files, path = self._files, self._temporary / partition_dir(plan.tp)
+        files.make_directory(path)
+        files.replace(path / "partition.metadata", encode_partition_metadata(plan.entry.topic_id).encode())
+        for row in plan.rows:
+            if row.flags & FLAG_HOLE:
+                continue
+            segment = SegmentRestore(self._store, files, path, tp=plan.tp, topic_id=plan.entry.topic_id, row=row)
+            self.notes += segment.run(self._advance)
+        # The last segment is sealed, as it was: without an empty one behind it, appends would go into it.
+        for name in (log_name(plan.end_offset), index_name(plan.end_offset), time_index_name(plan.end_offset)):
+            files.replace(path / name, b"")
+        lineage = plan.root.lineage if plan.root is not None else ()
+        # The newest epoch may have been claimed without a record: then this log has not seen it.
+        epochs = [epoch for epoch in lineage if epoch.start_offset < plan.end_offset]
+        files.replace(path / "leader-epoch-checkpoint", encode_epochs(epochs).encode())
+        files.sync_directory(path)
+
+    def _root_files(self) -> str:
+        files, root = self._files, self._temporary
+        volume = self._ids.uuid()
+        meta = MetaProperties(encode_uuid(self._ids.uuid()), 0, volume)
+        files.replace(root / META_PROPERTIES_NAME, encode_meta_properties(meta).encode())
+        entries = {plan.entry.name: plan.entry for plan in self._plans}
+        write_topics(
+            root,
+            files,
+            {
+                name: TopicInfo(name, entry.topic_id, entry.partitions, TopicConfig.from_properties(entry.config))
+                for name, entry in entries.items()
+            },
+        )
+        claims, uploads = Claims(root, files), {}
+        for plan in self._plans:
+            if plan.root is not None:
+                claims.write(plan.tp, restored_from=(plan.root.version, plan.root.next_offset))
+                uploads[plan.tp] = PartitionUpload(plan.end_offset, start_offset=plan.root.start_offset)
+        UploadCheckpoint(root, files).write(uploads)
+        ends = {plan.tp: plan.end_offset for plan in self._plans}
+        OffsetsFile(root, RECOVERY_POINT_NAME, files).write(ends)
+        OffsetsFile(root, REPLICATION_NAME, files).write(ends)
+        OffsetsFile(root, LOG_START_NAME, files).write({plan.tp: plan.start_offset for plan in self._plans})
+        mark_clean(root, files)
+        return str(volume)
+
+    def _advance(self, size_bytes: int, note: str) -> None:
+        self._done += size_bytes
+        if self._progress is not None:
+            self._progress(self._done, self._total, note)
+
+
+def _remove_tree(files: Files, path: Path) -> None:
+    for name in files.names(path):
+        if files.is_directory(path / name):
+            _remove_tree(files, path / name)
+        else:
+            files.unlink(path / name)
+    files.remove_directory(path)

@@ -1,0 +1,179 @@
+"""One segment from the bucket onto the disk: the ``.log`` byte for byte, the indexes from the bundle or rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from uuid import UUID
+
+from tiered.errors import CorruptionError, NotFoundError
+from tiered.findings import Findings, Severity
+from tiered.format.bundle import MAX_BUNDLE_BYTES, decode_bundle
+from tiered.format.crc import crc32c
+from tiered.format.keys import (
+    FLAG_ABORTED_TXNS,
+    index_key,
+    index_name,
+    log_name,
+    segment_key,
+    snapshot_name,
+    time_index_name,
+    txn_index_name,
+)
+from tiered.inspection import Expectations, inspect_log
+from tiered.local.files import Files
+from tiered.local.indexes import rebuild_indexes, store_indexes
+from tiered.local.scan import LogFile
+from tiered.local.seal import SEAL_SUFFIX, SegmentStats, write_note
+from tiered.local.sealed import FileSource
+from tiered.model import Row, SealedIndexes, TopicPartition
+from tiered.store.base import Get, Missing, Object, Steps, Store, Together
+from tiered.store.driver import drive
+
+RANGE_BYTES = 8 * 1024 * 1024
+"""Bytes of one GET."""
+
+RANGES_TOGETHER = 4
+"""GETs under way at once; as many ranges are in memory."""
+
+FETCH_ATTEMPTS = 2
+"""A body that arrives damaged is fetched once more before the object is called damaged."""
+
+INDEX_INTERVAL_BYTES = 4096
+"""Interval of a rebuilt offset index, Kafka's default."""
+
+Report = Callable[[int, str], None]
+
+
+class SegmentRestore:
+    """Restores the segment of ``row`` into ``directory``."""
+
+    def __init__(
+        self, store: Store, files: Files, directory: Path, *, tp: TopicPartition, topic_id: UUID, row: Row
+    ) -> None:
+        self._store = store
+        self._files = files
+        self._directory = directory
+        self._tp = tp
+        self._row = row
+        self._key = segment_key(topic_id, tp.partition, row)
+        self._index_key = index_key(topic_id, tp.partition, row)
+        self._path = directory / log_name(row.base)
+
+    def run(self, report: Report) -> list[str]:
+        """Fetches, checks and writes everything; gives what had to be rebuilt. Raises ``CorruptionError``."""
+        self._fetch_log(report)
+        indexes, why = self._bundle()
+        findings = Findings(self._key)
+        with closing(FileSource(self._files, self._path, self._row.size, sync=False)) as source:
+            inspect_log(source, self._row.base, findings, Expectations(), indexes=indexes)
+        damage = [item for item in findings.items if item.severity is Severity.ERROR]
+        in_log = [item for item in damage if item.code.startswith("log_")]
+        if in_log:
+            # The CRC of the file is what was sealed: it was uploaded like this.
+            raise CorruptionError(
+                f"{self._tp}: {self._key}: {in_log[0].message}",
+                path_or_key=self._key,
+                position=in_log[0].position,
+                offset=in_log[0].offset,
+                hint="restore the other partitions, or run check --read-data for the whole picture",
+            )
+        notes: list[str] = []
+        if damage or indexes is None:
+            why = damage[0].message if damage else why
+            notes.append(f"{self._tp}: indexes of segment {self._row.base} were rebuilt from its .log: {why}")
+            self._rebuild()
+        else:
+            self._files.replace(self._directory / index_name(self._row.base), indexes.offset_index)
+            self._files.replace(self._directory / time_index_name(self._row.base), indexes.time_index)
+        self._write_transactions(indexes)
+        if indexes is None and self._row.flags & FLAG_ABORTED_TXNS:
+            notes.append(
+                f"{self._tp}: segment {self._row.base} has lost its transaction index: "
+                "read_committed shows records of transactions that were aborted"
+            )
+        self._write_note()
+        return notes
+
+    def _fetch_log(self, report: Report) -> None:
+        for attempt in range(1, FETCH_ATTEMPTS + 1):
+            seen = self._fetch_once(report if attempt == 1 else lambda _bytes, _note: None)
+            if seen == self._row.crc:
+                return
+        raise CorruptionError(
+            f"{self._tp}: {self._key} has CRC32C {seen:#010x}, the catalog says {self._row.crc:#010x}",
+            path_or_key=self._key,
+            offset=self._row.base,
+            hint="the object is damaged: look for another version of it in the bucket, or restore newer segments only",
+        )
+
+    def _fetch_once(self, report: Report) -> int:
+        handle = self._files.open_write(self._path)
+        try:
+            self._files.truncate(handle, 0)
+            position, checksum = 0, 0
+            while position < self._row.size:
+                for data in drive(self._store, self._ranges(position), together=RANGES_TOGETHER):
+                    self._files.write_at(handle, data, position)
+                    checksum = crc32c(data, checksum)
+                    position += len(data)
+                    report(len(data), str(self._tp))
+            self._files.sync(handle)
+            return checksum
+        finally:
+            self._files.close(handle)
+
+    def _ranges(self, position: int) -> Steps[list[bytes]]:
+        ends = range(position, min(position + RANGE_BYTES * RANGES_TOGETHER, self._row.size), RANGE_BYTES)
+        gets = tuple(Get(self._key, start, min(start + RANGE_BYTES, self._row.size)) for start in ends)
+        outcomes = yield Together(gets)
+        bodies: list[bytes] = []
+        for get, found in zip(gets, outcomes, strict=True):
+            if isinstance(found, Missing):
+                raise NotFoundError(
+                    f"{self._tp}: the object {self._key} is gone", hint="the log moved on meanwhile: restore again"
+                )
+            if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != get.end - get.start:
+                raise CorruptionError(
+                    f"{self._tp}: {self._key} is not the object of {self._row.size} bytes that the catalog names",
+                    path_or_key=self._key,
+                    position=get.start,
+                    offset=self._row.base,
+                    hint="run check",
+                )
+            bodies.append(found.data)
+        return bodies
+
+    def _bundle(self) -> tuple[SealedIndexes | None, str]:
+        """The bundle's indexes, or None and why there are none to be used."""
+        if self._row.idx_len > MAX_BUNDLE_BYTES:
+            return None, "the bundle is too large"
+        found = self._store.execute(Get(self._index_key))
+        if not isinstance(found, Object):
+            return None, "the index bundle is gone"
+        try:
+            bundle = decode_bundle(found.data, key=self._index_key)
+        except CorruptionError as damage:
+            return None, damage.message
+        if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self._row.base, self._row.crc):
+            return None, "the index bundle is that of another segment"
+        return bundle.indexes, ""
+
+    def _rebuild(self) -> None:
+        with LogFile(self._files, self._path) as log:
+            rebuilt = rebuild_indexes(log, self._row.base, self._row.size, INDEX_INTERVAL_BYTES)
+        store_indexes(self._files, self._directory, self._row.base, rebuilt)
+
+    def _write_transactions(self, indexes: SealedIndexes | None) -> None:
+        if indexes is None:
+            return
+        if indexes.txn_index:
+            self._files.replace(self._directory / txn_index_name(self._row.base), indexes.txn_index)
+        if indexes.producer_snapshot:
+            self._files.replace(self._directory / snapshot_name(self._row.next), indexes.producer_snapshot)
+
+    def _write_note(self) -> None:
+        row = self._row
+        stats = SegmentStats(row.size, row.crc, row.records, row.min_ts, row.max_ts, row.leader_epoch)
+        write_note(self._files, self._path.with_suffix(SEAL_SUFFIX), stats)
