@@ -8,30 +8,25 @@ from uuid import UUID
 
 import pytest
 
-import tiered.remote.upload as upload_module
 from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.bundle import decode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_MAINTAINER, Role, join_uid
-from tiered.model import AbortedTxn
-from tiered.remote.unique import PUT_ATTEMPTS
+from tiered.model import AbortedTxn, Row
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import (
     AbortUpload,
     Capabilities,
-    CompleteUpload,
     Get,
     Head,
     Missing,
     Object,
     Outcome,
-    PartStored,
     Put,
     PutResult,
     PutStatus,
-    StartUpload,
     StoreRequest,
     UploadPart,
 )
@@ -52,13 +47,6 @@ def store() -> RecordingStore:
 @pytest.fixture
 def log(store: RecordingStore) -> RemoteLog:
     return RemoteLog(store)
-
-
-@pytest.fixture
-def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_module, "MULTIPART_ABOVE_BYTES", 1000)
-    monkeypatch.setattr(upload_module, "PART_BYTES", 300)
-    monkeypatch.setattr(upload_module, "HASH_PIECE_BYTES", 128)
 
 
 def test_row_and_objects_of_a_segment(store: RecordingStore, log: RemoteLog) -> None:
@@ -112,7 +100,7 @@ def test_bytes_that_changed_on_the_way_are_not_a_row(
         return inner()
 
     store.answer = flip
-    with pytest.raises(CorruptionError, match="nothing was committed") as error:
+    with pytest.raises(CorruptionError, match="it is not committed") as error:
         log.upload(seal(batches(0, 50)), capabilities)
     assert error.value.path_or_key.endswith(".log")
 
@@ -164,7 +152,7 @@ def test_a_store_that_never_answers_is_unreachable(store: RecordingStore, log: R
     store.answer = lambda request, inner: PutResult(PutStatus.UNKNOWN, cause="timeout")
     with pytest.raises(RemoteUnavailableError, match="timeout"):
         log.upload(seal(batches(0, 50)))
-    assert len(store.requests) == PUT_ATTEMPTS
+    assert len({r.key for r in store.requests if isinstance(r, Put)}) == 1
 
 
 def test_a_segment_of_another_partition_is_refused(store: RecordingStore, log: RemoteLog) -> None:
@@ -194,95 +182,56 @@ def test_names_are_known_before_the_first_byte(store: RecordingStore) -> None:
     assert {r.key for r in store.requests if isinstance(r, Put)} == {plan.log_key, plan.idx_key}
 
 
-@pytest.mark.usefixtures("small_parts")
-class TestMultipart:
-    """Large segments, with small parts."""
+def test_large_segments_go_in_parts_and_the_id_is_told_first(store: RecordingStore) -> None:
+    segment = seal(batches(0, 80))
+    started: list[str] = []
 
-    def upload(self, store: RecordingStore, started: list[str], capabilities: Capabilities = TRUSTED) -> bytes:
-        segment = seal(batches(0, 80))
-        assert segment.descriptor.size_bytes > 1000
+    def upload(capabilities: Capabilities) -> Row:
         steps = upload_segment(
             segment,
             topic_id=TOPIC_ID,
             partition=0,
             claim_epoch=1,
             capabilities=capabilities,
-            on_multipart=started.append,
+            on_multipart=lambda upload_id: started.append(f"{upload_id} before part {len(store.requests)}"),
+            multipart_from_bytes=1000,
+            part_bytes=300,
         )
-        row = drive(store, steps, clock=FakeClock(), ids=SeededIds())
+        return drive(store, steps, clock=FakeClock(), ids=SeededIds(len(started)))
+
+    for capabilities in (TRUSTED, SILENT):
+        row = upload(capabilities)
         assert row.crc == crc32c(segment.data)
         found = store.inner.execute(Get(RemoteLog(store).log_key(row)))
         assert isinstance(found, Object)
         assert found.data == segment.data
-        return segment.data
+    parts = [r for r in store.requests if isinstance(r, UploadPart)]
+    assert sorted({(p.number, p.start, p.end) for p in parts}) == [
+        (i + 1, at, min(at + 300, len(segment.data))) for i, at in enumerate(range(0, len(segment.data), 300))
+    ]
+    assert len(started) == 2
+    assert started[0] == f"{parts[0].upload_id} before part 1"
 
-    def test_parts_and_the_journalled_id(self, store: RecordingStore) -> None:
-        started: list[str] = []
-        data = self.upload(store, started)
-        parts = [r for r in store.requests if isinstance(r, UploadPart)]
-        assert sorted((p.number, p.start, p.end) for p in parts) == [
-            (i + 1, at, min(at + 300, len(data))) for i, at in enumerate(range(0, len(data), 300))
-        ]
-        assert all(p.crc32c == crc32c(data[p.start : p.end]) for p in parts)
-        assert started == [p.upload_id for p in parts[:1]]
-        kinds = [type(r) for r in store.requests]
-        assert kinds.index(StartUpload) < kinds.index(UploadPart) < kinds.index(CompleteUpload)
 
-    def test_it_is_verified_whatever_the_store_tells(self, store: RecordingStore) -> None:
-        def composite(request: StoreRequest, inner: Inner) -> Outcome:
-            outcome = inner()
-            if isinstance(outcome, Object):
-                return dataclasses.replace(outcome, crc32c=None)
-            return dataclasses.replace(outcome, crc32c=None) if isinstance(outcome, PutResult) else outcome
+def test_a_part_that_fails_aborts_the_upload(store: RecordingStore) -> None:
+    def unreachable(request: StoreRequest, inner: Inner) -> Outcome:
+        if isinstance(request, UploadPart):
+            raise RemoteUnavailableError("no route")
+        return inner()
 
-        store.answer = composite
-        self.upload(store, [])
-        assert [type(r) for r in store.requests if isinstance(r, Head)] == [Head, Head]  # .log; .idx told nothing
-        log_gets = store.gets(".log")
-        assert log_gets == []  # each part was acknowledged: the size is enough
-
-        store.forget()
-        self.upload(RecordingStore(store.inner), [], SILENT)
-
-    def test_a_wrong_part_aborts(self, store: RecordingStore) -> None:
-        def lie(request: StoreRequest, inner: Inner) -> Outcome:
-            outcome = inner()
-            return dataclasses.replace(outcome, crc32c=1) if isinstance(outcome, PartStored) else outcome
-
-        store.answer = lie
-        with pytest.raises(CorruptionError, match="part 1"):
-            self.upload(store, [])
-        assert isinstance(store.requests[-1], AbortUpload)
-
-    def test_a_lost_completion_is_found_by_its_unique_name(self, store: RecordingStore) -> None:
-        def lose(request: StoreRequest, inner: Inner) -> Outcome:
-            outcome = inner()
-            return PutResult(PutStatus.UNKNOWN, cause="reset") if isinstance(request, CompleteUpload) else outcome
-
-        store.answer = lose
-        self.upload(store, [])
-        assert sum(isinstance(r, CompleteUpload) for r in store.requests) == 1
-
-    def test_a_completion_that_never_lands_ends(self, store: RecordingStore) -> None:
-        def refuse(request: StoreRequest, inner: Inner) -> Outcome:
-            if isinstance(request, CompleteUpload):
-                return PutResult(PutStatus.UNKNOWN, cause="503")
-            return inner()
-
-        store.answer = refuse
-        with pytest.raises(RemoteUnavailableError, match="503"):
-            self.upload(store, [])
-        assert isinstance(store.requests[-1], AbortUpload)
-
-    def test_the_first_error_wins_over_a_failing_abort(self, store: RecordingStore) -> None:
-        def unreachable(request: StoreRequest, inner: Inner) -> Outcome:
-            if isinstance(request, (UploadPart, AbortUpload)):
-                raise RemoteUnavailableError(type(request).__name__)
-            return inner()
-
-        store.answer = unreachable
-        with pytest.raises(RemoteUnavailableError, match="UploadPart"):
-            self.upload(store, [])
+    store.answer = unreachable
+    steps = upload_segment(
+        seal(batches(0, 80)),
+        topic_id=TOPIC_ID,
+        partition=0,
+        claim_epoch=1,
+        capabilities=TRUSTED,
+        multipart_from_bytes=1000,
+        part_bytes=300,
+    )
+    with pytest.raises(RemoteUnavailableError, match="no route"):
+        drive(store, steps, clock=FakeClock(), ids=SeededIds())
+    assert isinstance(store.requests[-1], AbortUpload)
 
 
 def test_an_acknowledged_object_that_is_not_there(store: RecordingStore, log: RemoteLog) -> None:
@@ -294,7 +243,7 @@ def test_an_acknowledged_object_that_is_not_there(store: RecordingStore, log: Re
 
     store.answer = forgetful
     for capabilities in (TRUSTED, SILENT):
-        with pytest.raises(CorruptionError, match="is not there"):
+        with pytest.raises(CorruptionError, match="is absent"):
             log.upload(seal(batches(0, 50)), capabilities)
 
 
