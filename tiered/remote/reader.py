@@ -22,8 +22,8 @@ from uuid import UUID
 from tiered.clock import Clock, IdSource
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import BatchHeader
-from tiered.format.keys import FLAG_HOLE, root_key
-from tiered.format.root import Root, decode_root
+from tiered.format.keys import FLAG_HOLE
+from tiered.format.root import Root
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import RequestSizes, SegmentRange, segment_ranges
 from tiered.remote.assembly import SegmentScan
@@ -31,7 +31,8 @@ from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.prefetch import BUFFER_BYTES, fetch_ahead
-from tiered.store.base import Get, Missing, NotModified, Object, Steps, Store
+from tiered.remote.root_view import RootView
+from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 
 MAX_REFRESHES = 3
@@ -143,7 +144,7 @@ class RemotePartition:
     ) -> None:
         self.tp = TopicPartition(topic, partition)
         self.topic_id = topic_id
-        self._key = root_key(topic_id, partition)
+        self._view = RootView(topic_id, partition, topic)
         self._segments = SegmentReader(
             store,
             self.tp,
@@ -156,7 +157,6 @@ class RemotePartition:
         )
         self._lock = threading.Lock()
         self._root: Root | None = None
-        self._etag = ""
         self._loaded = False
 
     # -- the root ------------------------------------------------------------------------------------------------
@@ -169,27 +169,11 @@ class RemotePartition:
         return self._root if self._loaded else self.refresh()
 
     def refresh(self) -> Root | None:
-        """Pins the newest root (one conditional GET). Raises as :meth:`root`, also if the root went back or is gone."""
+        """Pins the newest root (one conditional GET). Raises as :meth:`root`; also if the root went back or is gone."""
         with self._lock:
-            found = self._segments.run(_load_root(self._key, self._etag))
-            if isinstance(found, Missing) and self._root is not None:
-                raise CorruptionError(
-                    f"{self.tp}: the catalog {self._key} was there (version {self._root.version}) and is gone",
-                    path_or_key=self._key,
-                    hint="the topic was destroyed, or its objects were deleted by hand: restore the root from hist/",
-                )
-            if isinstance(found, Object):
-                root = decode_root(found.data, key=self._key)
-                if self._root is not None and root.version < self._root.version:
-                    raise CorruptionError(
-                        f"{self.tp}: the catalog {self._key} went back from version {self._root.version} "
-                        f"to {root.version}",
-                        path_or_key=self._key,
-                        hint="somebody put an old root in place: run check before anything is written",
-                    )
-                self._root, self._etag = root, found.etag
-            self._loaded = True
-            return self._root
+            root = self._segments.run(self._view.load())
+            self._root, self._loaded = root, True
+            return root
 
     @property
     def start_offset(self) -> int:
@@ -316,8 +300,3 @@ class RemotePartition:
             latest=latest,
             hint=f"start at {earliest} (earliest) or {latest} (latest)",
         )
-
-
-def _load_root(key: str, etag: str) -> Steps[Object | Missing | NotModified]:
-    found: Object | Missing | NotModified = yield Get(key, if_none_match=etag or None)
-    return found

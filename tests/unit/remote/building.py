@@ -12,12 +12,12 @@ from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, index_key, root_key, segment_key
 from tiered.format.offset_index import OffsetIndex
-from tiered.format.root import Root, decode_root, encode_root, tally
-from tiered.format.rows import NO_ROWS, Rows
+from tiered.format.root import Root, Tally, decode_root, encode_root, tally
+from tiered.format.rows import NO_ROWS, SUM_MODULUS, Rows
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import encode_txns
-from tiered.model import AbortedTxn, BytesSource, NewRecord, Row, SealedIndexes, SegmentDescriptor
-from tiered.plan.commit import Stamp, create_root
+from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row, SealedIndexes, SegmentDescriptor
+from tiered.plan.commit import Stamp, create_root, succeed
 from tiered.remote.upload import upload_segment
 from tiered.store.base import ABSENT, Capabilities, Delete, Get, Match, Object, Put, PutResult, PutStatus, Store
 from tiered.store.driver import drive
@@ -156,15 +156,21 @@ class RemoteLog:
         """The next version of the root, with these rows."""
         before = self.root
         stamp = Stamp(self.ids.uid(), self.clock.now_ms(), Role.WRITER, 1, "test")
-        root = create_root(self.topic_id, self.partition, self.topic, stamp) if before is None else before
         first = int(rows.base[0]) if len(rows) else 0
-        root = dataclasses.replace(
-            root,
-            version=root.version if before is None else root.version + 1,
+        old = before or create_root(self.topic_id, self.partition, self.topic, stamp)
+        stamp = dataclasses.replace(stamp, commit_id=self.ids.uid())
+        kept = set(old.rows)
+        root = succeed(
+            old,
+            stamp,
+            "append",
+            role=dataclasses.replace(old.writer, epoch=1, seq=old.writer.seq + 1),
             rows=rows,
             start_offset=start_offset if start_offset is not None else (before.start_offset if before else first),
-            next_offset=root.next_offset if next_offset is None else next_offset,
-            added=tally(rows),
+            next_offset=old.next_offset if next_offset is None else next_offset,
+            lineage=old.lineage or (EpochEntry(0, first),),
+            added=_plus(old.added, Rows.from_rows([row for row in rows if row not in kept])),
+            removed=_plus(old.removed, Rows.from_rows([row for row in kept if row not in set(rows)])),
         )
         found = self.store.execute(Get(self.root_key))
         condition = Match(found.etag) if isinstance(found, Object) else ABSENT
@@ -190,6 +196,16 @@ class RemoteLog:
 
     def idx_key(self, row: Row) -> str:
         return index_key(self.topic_id, self.partition, row)
+
+
+def _plus(totals: Tally, rows: Rows) -> Tally:
+    more = tally(rows)
+    return Tally(
+        totals.segments + more.segments,
+        totals.size_bytes + more.size_bytes,
+        totals.records + more.records,
+        (totals.sum + more.sum) % SUM_MODULUS,
+    )
 
 
 __all__ = ["FIRST_MS", "NO_ROWS", "TOPIC_ID", "TRUSTED", "MemorySegment", "RemoteLog", "batches", "records", "seal"]

@@ -13,7 +13,7 @@ import tiered.plan.read as plan_read
 import tiered.remote.fetch as fetch_module
 from tests.unit.remote.building import FIRST_MS, NO_ROWS, TOPIC_ID, RemoteLog, batches, records, seal
 from tests.unit.remote.recording import RecordingStore
-from tiered.errors import CorruptionError, OffsetOutOfRangeError, RemoteUnavailableError
+from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, RemoteUnavailableError
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.offset_index import OffsetIndex
@@ -451,10 +451,10 @@ class TestLoss:
         found = log.store.execute(Get(log.root_key))
         assert isinstance(found, Object)
         log.store.execute(Put(log.root_key, encode_root(old), Match(found.etag)))
-        with pytest.raises(CorruptionError, match="went back"):
+        with pytest.raises(CorruptionError, match="never go back"):
             reader.refresh()
         log.store.execute(Delete((log.root_key,)))
-        with pytest.raises(CorruptionError, match="is gone"):
+        with pytest.raises(NotFoundError, match="is gone"):
             reader.refresh()
 
     def test_an_unreachable_store_is_an_error_on_every_call(self, store: RecordingStore, log: RemoteLog) -> None:
