@@ -56,13 +56,18 @@ def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
     return ready()
 
 
+def home_of(name: str, version: str) -> Path:
+    """Where ``name`` lies once it is installed; it is complete if it exists."""
+    return cache_dir() / "servers" / f"{name}-{version}"
+
+
 def install(name: str, version: str, build: Callable[[Path], None]) -> Path:
     """The folder of ``name`` at exactly ``version``, built once for all processes.
 
     ``build`` fills an empty folder; only a complete one is renamed into place, so a build that was cut off is
     started afresh. Other versions of ``name`` are left alone (another checkout may share the cache).
     """
-    home = cache_dir() / "servers" / f"{name}-{version}"
+    home = home_of(name, version)
     if home.exists():
         return home
     home.parent.mkdir(parents=True, exist_ok=True)

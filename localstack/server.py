@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import bucket
 from bucket import Credentials
-from place import HOST, Process, ServerError, cache_dir, errors_as_text, free_ports, say, wait_until
+from place import HOST, Process, ServerError, cache_dir, errors_as_text, free_ports, home_of, install, say, wait_until
 
 START_SECONDS = 60
 DEFAULT_BUCKET = "tiered"
@@ -30,13 +30,22 @@ class Server(ABC):
     """What differs between servers."""
 
     name: ClassVar[str]
+    version: ClassVar[str]
     port: ClassVar[int]
     health: ClassVar[str]
     credentials: ClassVar[Credentials] = Credentials("tiered", "tiered-secret")
 
-    @abstractmethod
+    def installed(self) -> bool:
+        """Whether :meth:`install` has nothing to do."""
+        return home_of(self.name, self.version).exists()
+
     def install(self) -> Path:
         """Makes the program available; quick when it is. Returns its folder."""
+        return install(self.name, self.version, self.build)
+
+    @abstractmethod
+    def build(self, folder: Path) -> None:
+        """Fills an empty folder with the program."""
 
     @abstractmethod
     def command(self, home: Path, folder: Path, port: int) -> tuple[list[str], dict[str, str]]:
@@ -112,10 +121,10 @@ def _arguments(server: Server) -> argparse.Namespace:
     )
     parser.add_argument(
         "action",
-        choices=["start", "stop", "kill", "run", "env", "status", "install"],
+        choices=["start", "stop", "kill", "run", "env", "status", "install", "check"],
         help="start: in the background, and wait until it is healthy; run: in the foreground until Ctrl-C; stop: "
         "TERM; kill: KILL, to test crashes; env: print the variables again; status: exit 0 if it runs; "
-        "install: download or build only",
+        "install: download or build only; check: exit 0 if installed",
     )
     parser.add_argument("--port", type=int, default=server.port, help="0 picks a free one (default: %(default)s)")
     parser.add_argument("--bucket", default=DEFAULT_BUCKET, help="created if absent (default: %(default)s)")
@@ -133,6 +142,9 @@ def main(server: Server) -> None:
         match arguments.action:
             case "install":
                 server.install()
+            case "check":
+                if not server.installed():
+                    raise ServerError(f"not installed: localstack/{server.name} install")
             case "status" | "env" if not facts:
                 raise ServerError(f"not running in {folder}: localstack/{server.name} start")
             case "status":
