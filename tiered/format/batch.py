@@ -143,16 +143,17 @@ def encode_batch(
     """
     if not records:
         raise InvalidRecordError("a batch needs at least one record")
-    attributes = int(codec)
+    if timestamp_type and append_time_ms < 0:
+        raise InvalidTimestampError(f"LogAppendTime needs a time, not {append_time_ms}")
+    attributes = 0
     try:
         base_timestamp = records[0][2]
         data, max_timestamp = _kernels.encode_records(records, base_timestamp)
         if timestamp_type:
-            if append_time_ms < 0:
-                raise InvalidTimestampError(f"LogAppendTime needs a time, not {append_time_ms}")
             attributes |= LOG_APPEND_TIME_BIT
             max_timestamp = append_time_ms
         if codec:
+            attributes |= int(codec)
             data = compress(codec, data, level)
         if transactional:
             attributes |= TRANSACTIONAL_BIT
@@ -162,7 +163,7 @@ def encode_batch(
         checked = _CHECKED.pack(
             attributes, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
         )
-    except (TypeError, ValueError, AttributeError, struct.error, OverflowError) as e:
+    except (TypeError, ValueError, AttributeError, struct.error, OverflowError, InvalidTimestampError) as e:
         raise _blame(records, e) from e
     return _assemble(base_offset, leader_epoch, checked, data)
 
@@ -173,6 +174,14 @@ def _assemble(base_offset: int, leader_epoch: int, checked: bytes, data: bytes) 
         raise RecordTooLargeError(f"batch of {size} bytes exceeds the format's {MAX_BATCH_BYTES}")
     crc = crc32c(data, crc32c(checked))
     return b"".join((_UNCHECKED.pack(base_offset, size - LOG_OVERHEAD_BYTES, leader_epoch, 2, crc), checked, data))
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
@@ -193,6 +202,12 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
         for header in headers or ():
             if not isinstance(header, (tuple, list)) or len(header) != 2:
                 return InvalidRecordError(f"record {i}: header {header!r} is not a (name, value) pair", index=i)
+            if not isinstance(header[0], str):
+                return InvalidRecordError(
+                    f"record {i}: name of header {header[0]!r} is {type(header[0]).__name__}, not str", index=i
+                )
+            if not _is_unicode(header[0]):
+                return InvalidRecordError(f"record {i}: name of header {header[0]!r} is not valid Unicode", index=i)
             if header[1] is not None and not isinstance(header[1], (bytes, bytearray, memoryview)):
                 return InvalidRecordError(
                     f"record {i}: value of header {header[0]!r} is {type(header[1]).__name__}, not bytes", index=i

@@ -1,10 +1,11 @@
-"""CRC-32C (Castagnoli), the checksum of every v2 batch, producer snapshot and index bundle."""
+"""CRC-32C (Castagnoli), the checksum of every v2 batch, producer snapshot and index bundle.
+
+``crc32c(data, value=0)`` takes any buffer and continues from ``value``, the CRC of what came before; the result is
+unsigned, 32 bits. The library's function is exported as it is: a wrapper would cost as much as the CRC of a record.
+"""
 
 from __future__ import annotations
 
-import crc32c as _crc32c
+from crc32c import crc32c as crc32c
 
-
-def crc32c(data: bytes | bytearray | memoryview, value: int = 0) -> int:
-    """CRC-32C of ``data``, continuing from ``value`` (the CRC of what came before); unsigned 32 bits."""
-    return _crc32c.crc32c(data, value)
+__all__ = ["crc32c"]

@@ -38,6 +38,7 @@ PREFIX_BYTES = 17
 LOG_OVERHEAD_BYTES = 12
 MAX_BATCH_BYTES = 2**31 - 1
 _MIN_BATCH_LENGTH = 14
+_MIN_V2_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
 _MAX_OFFSET = 2**63 - 1
 
 CODEC_MASK = 0x07
@@ -130,18 +131,14 @@ def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> 
         fields = _HEADER.unpack_from(buf, position)
     except struct.error:
         return _read_odd_header(buf, position, limit)
-    header: BatchHeader = tuple.__new__(BatchHeader, fields)
-    if (
-        header.magic != 2
-        or header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES
-        or fields[0] < 0
-        or fields[6] < 0
-        or fields[12] < 0
-        or fields[0] + fields[6] >= _MAX_OFFSET
-        or (limit is not None and header.batch_length + LOG_OVERHEAD_BYTES > limit)
-    ):
-        return _read_odd_header(buf, position, limit)
-    return header
+    if _is_plausible(fields) and (limit is None or fields[1] + LOG_OVERHEAD_BYTES <= limit):
+        return tuple.__new__(BatchHeader, fields)
+    return _read_odd_header(buf, position, limit)
+
+
+def _is_plausible(f: tuple[int, ...]) -> bool:
+    """A v2 header whose length, offsets and count are possible."""
+    return f[3] == 2 and f[1] >= _MIN_V2_LENGTH and f[0] >= 0 <= f[6] and f[12] >= 0 and f[0] + f[6] < _MAX_OFFSET
 
 
 def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHeader:
@@ -162,7 +159,7 @@ def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHead
         raise CorruptionError(f"impossible base offset {base_offset}", position=position)
     if magic < 2:
         return header_of_message(legacy.read_message(buf, position))
-    if length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+    if length < _MIN_V2_LENGTH:
         raise CorruptionError(f"batch length {length} is below that of a v2 header", position=position)
     if left < HEADER_BYTES:
         raise CorruptionError(f"{left} bytes are too few for a batch header", position=position)
@@ -206,12 +203,21 @@ def walk(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     ``CorruptionError`` at an impossible header, such as zero padding.
     """
     end = len(buf)
+    unpack, new = _HEADER.unpack_from, tuple.__new__
     while position < end - PREFIX_BYTES:
-        length, magic = struct.unpack_from(">i4xb", buf, position + 8)
+        if position + HEADER_BYTES <= end:
+            fields = unpack(buf, position)
+            if _is_plausible(fields):
+                next_position = position + LOG_OVERHEAD_BYTES + fields[1]
+                if next_position > end:
+                    return
+                yield position, new(BatchHeader, fields)
+                position = next_position
+                continue
+        _, length, _, magic = _PREFIX.unpack_from(buf, position)
         if length >= _MIN_BATCH_LENGTH and 0 <= magic <= 2 and position + LOG_OVERHEAD_BYTES + length > end:
             return
-        header = read_header(buf, position)
-        yield position, header
+        yield position, read_header(buf, position)
         position += length + LOG_OVERHEAD_BYTES
 
 

@@ -1,0 +1,286 @@
+"""Offset, time and transaction index, producer snapshot: layouts, rules of appending, look-ups, damage."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.crc import crc32c
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
+from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
+from tiered.format.txn_index import TXN_ENTRY_BYTES, collect, decode_txns, encode_entry, encode_txns, truncate
+from tiered.model import AbortedTxn
+
+RELATIVE_MAX = 2**31 - 1
+
+
+def test_crc32c_is_castagnoli_and_continues() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(b"6789", crc32c(b"12345")) == 0xE3069283
+    assert crc32c(memoryview(b"123456789")) == crc32c(bytearray(b"123456789")) == 0xE3069283
+
+
+# --- offset index ---------------------------------------------------------------------------------------------
+
+
+def offset_index(*entries: tuple[int, int], base: int = 0, max_bytes: int = 800) -> OffsetIndex:
+    index = OffsetIndex(base, max_bytes=max_bytes)
+    for offset, position in entries:
+        index.append(offset, position)
+    return index
+
+
+def test_the_golden_offset_entry() -> None:
+    index = OffsetIndex(100)
+    assert index.append(126, 838) == bytes.fromhex("0000001a00000346")
+    assert index.to_bytes() == bytes.fromhex("0000001a00000346")
+    assert OffsetIndex.from_bytes(index.to_bytes(), 100).entries == [(126, 838)]
+    assert (len(index), index.size_bytes, OFFSET_ENTRY_BYTES) == (1, 8, 8)
+
+
+def test_offset_lookup_takes_the_entry_at_or_below() -> None:
+    index = offset_index((12_100, 1024), (12_200, 2048), base=12_000)
+    assert [index.lookup(o) for o in (11_000, 12_000, 12_099, 12_100, 12_150, 12_200, 2**40)] == [
+        (12_000, 0),
+        (12_000, 0),
+        (12_000, 0),
+        (12_100, 1024),
+        (12_100, 1024),
+        (12_200, 2048),
+        (12_200, 2048),
+    ]
+    assert OffsetIndex(7).lookup(9) == (7, 0)
+    assert OffsetIndex(7).last_offset == 7
+
+
+def test_upper_bound_of_positions() -> None:
+    index = offset_index((1, 10), (2, 20), (3, 30))
+    assert [index.upper_bound(0, n) for n in (0, 10, 11, 30, 31)] == [(1, 10), (1, 10), (2, 20), (3, 30), None]
+
+
+def test_offset_entries_must_rise_and_fit() -> None:
+    index = offset_index((45, 0), base=40)
+    for offset, position, message in (
+        (45, 10, "not above the last indexed one, 45"),
+        (39, 10, "does not fit"),
+        (40 + 2**31, 10, "does not fit"),
+        (50, 2**31, "does not fit"),
+        (50, -1, "does not fit"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            index.append(offset, position)
+    index.append(40 + RELATIVE_MAX, RELATIVE_MAX)
+    assert index.last_offset == 40 + RELATIVE_MAX
+
+
+def test_a_full_offset_index_refuses_and_says_so() -> None:
+    index = offset_index((1, 1), (2, 2), max_bytes=23)
+    assert index.is_full
+    with pytest.raises(ConfigError, match="full"):
+        index.append(3, 3)
+    with pytest.raises(ConfigError, match="holds no entry"):
+        OffsetIndex(0, max_bytes=7)
+
+
+def test_truncation_of_the_offset_index() -> None:
+    entries = [(1, 10), (3, 30), (5, 50)]
+    for at, left in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (5, 2), (6, 3)):
+        index = offset_index(*entries)
+        index.truncate_to(at)
+        assert index.entries == entries[:left]
+
+
+def test_zero_padding_is_dropped_only_at_the_tail() -> None:
+    data = offset_index((1, 10), (3, 30)).to_bytes()
+    assert len(OffsetIndex.from_bytes(data + bytes(80), 0)) == 12
+    assert OffsetIndex.from_bytes(data + bytes(80), 0, drop_padding=True).to_bytes() == data
+    assert len(OffsetIndex.from_bytes(bytes(8) + data, 0, drop_padding=True)) == 3
+    assert len(OffsetIndex.from_bytes(bytes(80), 0, drop_padding=True)) == 0
+
+
+def test_sanity_of_the_offset_index() -> None:
+    def sane(*pairs: tuple[int, int], size: int | None = 100) -> bool:
+        data = b"".join(struct.pack(">ii", *p) for p in pairs)
+        return OffsetIndex.from_bytes(data, 0).is_sane(size)
+
+    assert sane()
+    assert sane((0, 0), (4, 40), (9, 99))
+    assert not sane((4, 40), (9, 100))
+    assert sane((4, 40), (9, 100), size=None)
+    assert not sane((4, 40), (4, 50))
+    assert not sane((4, 40), (5, 40))
+    assert not sane((-1, 0))
+    assert not sane((4, 40), (0, 0))
+    with pytest.raises(CorruptionError, match="multiple of 8") as caught:
+        OffsetIndex.from_bytes(bytes(11), 0)
+    assert caught.value.position == 8
+
+
+@given(
+    relatives=st.sets(st.integers(0, RELATIVE_MAX), max_size=40),
+    base=st.integers(0, 2**62),
+    target=st.integers(-5, 2**32),
+)
+def test_offset_lookup_equals_a_linear_search(relatives: set[int], base: int, target: int) -> None:
+    entries = [(base + r, i) for i, r in enumerate(sorted(relatives))]
+    index = offset_index(*entries, base=base)
+    expected = [e for e in entries if e[0] <= base + target]
+    assert index.lookup(base + target) == (expected[-1] if expected else (base, 0))
+    assert OffsetIndex.from_bytes(index.to_bytes(), base).entries == entries
+    assert index.is_sane()
+
+
+# --- time index -----------------------------------------------------------------------------------------------
+
+
+def time_index(*entries: tuple[int, int], base: int = 0, max_bytes: int = 1_200) -> TimeIndex:
+    index = TimeIndex(base, max_bytes=max_bytes)
+    for timestamp, offset in entries:
+        index.maybe_append(timestamp, offset)
+    return index
+
+
+def test_the_golden_time_entry() -> None:
+    index = TimeIndex(100)
+    assert index.maybe_append(1526384718283, 128) == bytes.fromhex("00000163639e71cb0000001c")
+    assert TimeIndex.from_bytes(index.to_bytes(), 100).entries == [(1526384718283, 128)]
+    assert (len(index), index.size_bytes, TIME_ENTRY_BYTES) == (1, 12, 12)
+
+
+def test_time_lookup_takes_the_entry_at_or_below() -> None:
+    index = time_index((1633072800000, 0), (1633072900000, 100), (1633073000000, 200))
+    assert index.lookup(1633072950000) == (1633072900000, 100)
+    assert index.lookup(1633072900000) == (1633072900000, 100)
+    assert index.lookup(1633072799999) == (-1, 0)
+    assert index.lookup(2**62) == (1633073000000, 200)
+    assert TimeIndex(5).lookup(0) == TimeIndex(5).last_entry == (-1, 5)
+
+
+def test_time_entries_rise_equal_timestamps_are_skipped() -> None:
+    index = time_index((10, 45), base=40)
+    assert index.maybe_append(10, 50) == b""
+    assert index.entries == [(10, 45)]
+    for timestamp, offset, message in (
+        (9, 46, "below the last one of the index"),
+        (11, 44, "below the last one of the time index"),
+        (11, 39, "does not fit"),
+        (11, 40 + 2**31, "does not fit"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            index.maybe_append(timestamp, offset)
+    assert index.maybe_append(11, 45) != b""
+    assert index.last_entry == (11, 45)
+
+
+def test_one_slot_of_the_time_index_is_kept_for_closing() -> None:
+    index = time_index((1, 1), (2, 2), max_bytes=36 + 11)
+    assert index.is_full
+    with pytest.raises(ConfigError, match="full"):
+        index.maybe_append(3, 3)
+    index.maybe_append(3, 3, closing=True)
+    with pytest.raises(ConfigError, match="full"):
+        index.maybe_append(4, 4, closing=True)
+    with pytest.raises(ConfigError, match="holds no entry"):
+        TimeIndex(0, max_bytes=11)
+
+
+def test_truncation_padding_and_sanity_of_the_time_index() -> None:
+    entries = [(10, 1), (20, 3), (30, 3), (40, 5)]
+    for at, left in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 3), (5, 3), (6, 4)):
+        index = time_index(*entries)
+        index.truncate_to(at)
+        assert index.entries == entries[:left]
+    data = time_index(*entries).to_bytes()
+    assert TimeIndex.from_bytes(data + bytes(120), 0, drop_padding=True).to_bytes() == data
+    assert TimeIndex.from_bytes(data, 0).is_sane(6)
+    assert not TimeIndex.from_bytes(data, 0).is_sane(5)
+    assert not TimeIndex.from_bytes(data + bytes(12), 0).is_sane()
+    assert not TimeIndex.from_bytes(struct.pack(">qi", 5, -1), 0).is_sane()
+    assert TimeIndex(0).is_sane()
+    with pytest.raises(CorruptionError, match="multiple of 12") as caught:
+        TimeIndex.from_bytes(bytes(30), 0)
+    assert caught.value.position == 24
+
+
+# --- transaction index ----------------------------------------------------------------------------------------
+
+
+def test_the_golden_txn_entry() -> None:
+    txn = AbortedTxn(7, 2, 9, 10)
+    golden = bytes.fromhex("0000000000000000000700000000000000020000000000000009000000000000000a")
+    assert encode_entry(txn) == golden
+    assert len(golden) == TXN_ENTRY_BYTES
+    assert decode_txns(golden) == [txn]
+    assert decode_txns(golden + golden[:33]) == [txn]
+    assert encode_txns([]) == b""
+
+
+def test_damaged_txn_indexes_are_refused() -> None:
+    one, two = AbortedTxn(1, 0, 5, 6), AbortedTxn(2, 3, 9, 10)
+    assert decode_txns(encode_txns([one, two]), 5) == [one, two]
+    with pytest.raises(CorruptionError, match="not above 5"):
+        decode_txns(encode_txns([one, one]))
+    with pytest.raises(CorruptionError, match="not above 5"):
+        decode_txns(encode_txns([one]), 6)
+    with pytest.raises(CorruptionError, match="version 1") as caught:
+        decode_txns(encode_txns([one]) + b"\0\1" + encode_entry(two)[2:])
+    assert caught.value.position == 34
+
+
+def test_collecting_stops_when_nothing_later_can_matter() -> None:
+    txns = [AbortedTxn(0, 0, 10, 11), AbortedTxn(1, 5, 15, 13), AbortedTxn(2, 18, 35, 25), AbortedTxn(3, 32, 50, 40)]
+    assert collect(txns, 0, 100) == (txns, False)
+    assert collect(txns, 0, 32) == (txns[:3], True)
+    assert collect(txns, 0, 35) == (txns, True)
+    assert collect(txns, 10, 35) == (txns, True)
+    assert collect(txns, 11, 35) == (txns[1:], True)
+    assert collect(txns, 20, 41) == (txns[2:], False)
+    assert collect(txns, 26, 31) == (txns[2:3], True)
+    assert collect(txns, 0, 10) == (txns[:1], True)
+    assert collect([], 0, 10) == ([], False)
+    assert truncate(txns, 35) == txns[:2]
+
+
+# --- producer snapshot ----------------------------------------------------------------------------------------
+
+
+def test_golden_snapshots() -> None:
+    entry = ProducerEntry(7, 2, 11, 6, 1, 1005)
+    golden = bytes.fromhex(
+        "00019a91912600000001000000000000000700020000000b00000000000000060000000100000000000003edffffffffffffffffffffffff"
+    )
+    assert encode_snapshot([entry]) == golden
+    assert decode_snapshot(golden) == [entry]
+    assert encode_snapshot([]) == bytes.fromhex("000148674bc700000000")
+    assert decode_snapshot(encode_snapshot([])) == []
+
+
+def test_a_producer_without_a_batch_is_written_without_sequence() -> None:
+    (entry,) = decode_snapshot(encode_snapshot([ProducerEntry(7, 2, 11, -1, 5, 1005, 3, 40)]))
+    assert entry == ProducerEntry(7, 2, -1, -1, 0, 1005, 3, 40)
+
+
+def test_every_flipped_or_missing_byte_of_a_snapshot_is_noticed() -> None:
+    data = bytearray(encode_snapshot([ProducerEntry(i, 2, 11, 6, 1, 1005) for i in range(3)]))
+    for i in range(len(data)):
+        data[i] ^= 0x01
+        with pytest.raises(CorruptionError):
+            decode_snapshot(data)
+        data[i] ^= 0x01
+    for size in range(len(data)):
+        with pytest.raises(CorruptionError):
+            decode_snapshot(data[:size])
+    with pytest.raises(CorruptionError):
+        decode_snapshot(data + b"\0")
+
+
+@pytest.mark.parametrize("count", [-1, 2, 2**31 - 1])
+def test_a_hostile_count_under_a_right_crc_is_refused(count: int) -> None:
+    body = struct.pack(">i", count) + bytes(46)
+    with pytest.raises(CorruptionError, match=f"claims {count} producers"):
+        decode_snapshot(struct.pack(">hI", 1, crc32c(body)) + body)

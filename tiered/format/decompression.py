@@ -1,0 +1,24 @@
+"""What every codec's reader shares: the default limit and the two ways in which compressed bytes are refused."""
+
+from __future__ import annotations
+
+from tiered.errors import CorruptionError
+
+MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+"""Default limit of one batch after decompression (Kafka's ``max.message.bytes`` is 1 MiB compressed)."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+def too_large(codec: str, max_bytes: int) -> CorruptionError:
+    """The data would exceed the limit: a bomb, or a limit that is too low."""
+    return CorruptionError(
+        f"{codec} data is larger than {max_bytes} bytes when decompressed",
+        position=0,
+        hint="raise the limit of decompressed bytes if the batch is genuine",
+    )
+
+
+def damaged(codec: str, why: object, position: int = 0) -> CorruptionError:
+    """The data is not what the codec wrote; ``position`` counts from its first byte."""
+    return CorruptionError(f"{codec} data is damaged: {why}", position=position)

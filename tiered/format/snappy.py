@@ -1,0 +1,78 @@
+"""Snappy in xerial framing, as Java writes it; bare raw snappy, as librdkafka writes it, is read as well.
+
+::
+
+     0  82 53 4E 41 50 50 59 00   magic
+     8  i32 = 1                   version
+    12  i32 = 1                   lowest version that can read it
+    16  i32 length | raw snappy block of at most 32 KiB of input, repeated to the end
+"""
+
+from __future__ import annotations
+
+import struct
+
+import cramjam
+
+from tiered.format.decompression import Buffer, damaged, too_large
+
+XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+XERIAL_BLOCK_BYTES = 32 * 1024
+_XERIAL_MAGIC = XERIAL_HEADER[:8]
+# A copy of 64 bytes takes 3: nothing expands more than about 22 times.
+_MAX_EXPANSION = 32
+_MAX_UVARINT_BYTES = 5
+
+
+def compress(data: Buffer) -> bytes:
+    """``data`` in xerial framing."""
+    view = memoryview(data)
+    out = [XERIAL_HEADER]
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES]))
+        out += (len(block).to_bytes(4, "big"), block)
+    return b"".join(out)
+
+
+def decompress(data: Buffer, max_bytes: int) -> bytes:
+    """Either framing; raises ``CorruptionError``."""
+    view = memoryview(data)
+    if bytes(view[:8]) != _XERIAL_MAGIC:
+        return _decompress_block(view, max_bytes, max_bytes, 0)
+    position = len(XERIAL_HEADER)
+    if len(view) < position:
+        raise damaged("snappy", "the stream header ends early", len(view))
+    out: list[bytes] = []
+    size = 0
+    while position < len(view):
+        if position + 4 > len(view):
+            raise damaged("snappy", "it ends inside a block length", position)
+        length = int.from_bytes(view[position : position + 4], "big", signed=True)
+        position += 4
+        if length < 0 or length > len(view) - position:
+            raise damaged("snappy", f"block length {length} exceeds the data", position - 4)
+        piece = _decompress_block(view[position : position + length], max_bytes - size, max_bytes, position)
+        size += len(piece)
+        out.append(piece)
+        position += length
+    return b"".join(out)
+
+
+def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: int) -> bytes:
+    """One raw block. Its claimed size is checked against the limit and against what snappy can expand to."""
+    claimed = shift = 0
+    for byte in block[:_MAX_UVARINT_BYTES]:
+        claimed |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    else:
+        raise damaged("snappy", "no length at the start of a block", position)
+    if claimed > len(block) * _MAX_EXPANSION:
+        raise damaged("snappy", f"{len(block)} bytes cannot hold the claimed {claimed}", position)
+    if claimed > budget:
+        raise too_large("snappy", max_bytes)
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as e:
+        raise damaged("snappy", e, position) from None
