@@ -58,4 +58,5 @@ def test_times_of_every_record_are_found_by_scanning_and_by_index_alike(kafka_fi
                 found = stream.offset_for_time(timestamp)
                 assert found is not None
                 # Kafka answers with a control record too, which a consumer never sees: it may lie before the first.
-                assert found[0] <= first[0] and found[1] >= timestamp, (name, timestamp)
+                assert found[0] <= first[0], (name, timestamp)
+                assert found[1] >= timestamp, (name, timestamp)
