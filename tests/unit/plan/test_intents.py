@@ -1,0 +1,121 @@
+"""Intents are pure functions of the root: applied again and again, against a list that is always right."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from uuid import UUID
+
+import pytest
+
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
+from tiered.format.root import STATE_SEALED, Root, decode_root, encode_root
+from tiered.format.rows import TRASH_MAINTAINER, Rows
+from tiered.model import Row
+from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, TrimIntent, create_root, to_trash
+from tiered.plan.invariants import check_root
+from tiered.plan.lifecycle import HELD_LIMIT, Reason, Refusal, VolumeProof, decide_claim, held_ids, hold
+
+
+def stamp(number: int, now_ms: int = 1_000, epoch: int = 1, role: Role = Role.WRITER) -> Stamp:
+    return Stamp(f"c{number}", now_ms, role, epoch, "host:1")
+
+
+def claimed(start_offset: int = 0) -> Root:
+    root = create_root(UUID(int=9), 0, "t", stamp(0))
+    volume = VolumeProof("v", False, start_offset, start_offset=start_offset)
+    root = ClaimIntent(Role.WRITER, "host:1", volume, "t1").apply(root, stamp(1))
+    assert isinstance(root, Root)
+    return root
+
+
+def row(base: int, end: int, uid: int) -> Row:
+    return Row(base, end, -5, 7, 100, 5, uid, -uid, 50, 1, end - base, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_appends_and_trims_agree_with_a_list_of_rows(seed: int) -> None:
+    rng = random.Random(seed)
+    start = rng.choice([0, 17, 2**63 - 100_000])
+    root, live, first, uid = claimed(start), [], start, 0
+    for step in range(60):
+        before, mark = root, stamp(step + 2, now_ms=rng.randrange(5_000))
+        end = live[-1].next if live else root.next_offset
+        if rng.random() < 0.6:
+            more = []
+            for _ in range(rng.randrange(1, 5)):
+                uid += 1
+                more.append(row(end, end + rng.randrange(1, 9), uid))
+                end = more[-1].next
+            after = AppendIntent(tuple(more), f"a{step}").apply(root, mark)
+            live += more
+        else:
+            offset = rng.randrange(first - 2, end + 2)
+            after = TrimIntent(offset).apply(root, mark)
+            if isinstance(after, Refusal):
+                assert after.reason is (Reason.OUT_OF_RANGE if offset > end else Reason.NOTHING)
+                continue
+            first = offset
+            live = [one for one in live if one.next > offset]
+        assert isinstance(after, Root)
+        root = after
+        assert check_root(root, before) == []
+        assert (list(root.rows), root.start_offset, root.next_offset) == (live, first, end)
+        assert root.commit.ts_ms == max(mark.now_ms, before.commit.ts_ms + 1)
+        assert len(root.trash) == root.removed.segments == uid - len(live)
+        assert decode_root(encode_root(root), key=root.key) == root
+
+
+def test_applying_twice_gives_the_same_root_and_leaves_the_first_as_it_was() -> None:
+    root = claimed()
+    body = encode_root(root)
+    intent = AppendIntent((row(0, 5, 1),), "a")
+    assert intent.apply(root, stamp(2)) == intent.apply(root, stamp(2))
+    assert encode_root(root) == body
+
+
+def test_a_log_that_is_sealed_takes_no_claim_and_no_append() -> None:
+    root = dataclasses.replace(claimed(), state=STATE_SEALED)
+    for refusal in (
+        AppendIntent((row(0, 5, 1),), "a").apply(root, stamp(2)),
+        ClaimIntent(Role.MAINTAINER, "gc").apply(root, stamp(2)),
+    ):
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason is Reason.STATE
+
+
+def test_a_stamp_of_another_epoch_is_fenced_whatever_the_intent() -> None:
+    for intent in (AppendIntent((row(0, 5, 1),), "a"), TrimIntent(0)):
+        refusal = intent.apply(claimed(), stamp(2, epoch=2))
+        assert isinstance(refusal, Refusal)
+        assert refusal.reason is Reason.FENCED
+        assert "t-0" in refusal.message
+
+
+def test_a_rebuilt_catalog_refuses_a_volume_that_ends_below_it() -> None:
+    root = dataclasses.replace(create_root(UUID(int=9), 0, "t", stamp(0)), next_offset=50)
+    assert isinstance(decide_claim(root, Role.WRITER, VolumeProof("v", False, 49)), Refusal)
+    granted = decide_claim(root, Role.WRITER, VolumeProof("v", False, 50))
+    assert not isinstance(granted, Refusal)
+    assert granted.begins_at is None
+    fresh = decide_claim(root, Role.WRITER, VolumeProof("v", True, 0))
+    assert not isinstance(fresh, Refusal)
+    assert fresh.resumes
+
+
+def test_trash_names_the_role_and_holes_leave_none() -> None:
+    rows = Rows.from_rows(
+        [row(0, 5, 1), row(5, 9, 2)._replace(flags=FLAG_MAINTAINER), row(9, 10, 3)._replace(size=0, flags=FLAG_HOLE)]
+    )
+    trash = to_trash(rows, 7, 99)
+    assert [(entry.id_hi, entry.kind, entry.removed_version, entry.removed_ms) for entry in trash] == [
+        (1, 0, 7, 99),
+        (2, TRASH_MAINTAINER, 7, 99),
+    ]
+
+
+def test_held_values_keep_the_newest_ids_once() -> None:
+    assert hold("", "a") == "a"
+    assert hold("a,b", "b", "", "c,d") == "a,b,c,d"
+    many = hold("", *(str(i) for i in range(1000)))
+    assert held_ids(many) == tuple(str(i) for i in range(1000 - HELD_LIMIT, 1000))

@@ -1,0 +1,178 @@
+"""Each sentence is broken once on purpose, and the check objects with that sentence."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from uuid import UUID
+
+import pytest
+
+from tiered.format.keys import Role
+from tiered.format.root import STATE_SEALED, Root, Sealed, Tally
+from tiered.format.rows import Rows, Trash, TrashEntry
+from tiered.model import EpochEntry, Row
+from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, TrimIntent, create_root
+from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
+from tiered.plan.lifecycle import VolumeProof
+
+Break = Callable[[Root], Root]
+
+
+def stamp(name: str, epoch: int = 1, role: Role = Role.WRITER) -> Stamp:
+    return Stamp(name, 1_000, role, epoch, "host:1")
+
+
+def row(base: int, end: int, uid: int, epoch: int = 1) -> Row:
+    return Row(base, end, base, end, 100, 5, uid, uid, 50, epoch, end - base, 0, 0)
+
+
+def root_of(value: object) -> Root:
+    assert isinstance(value, Root), value
+    return value
+
+
+def history() -> list[Root]:
+    """create, claim w, append three, claim m, trim one, claim w again, append one."""
+    volume = VolumeProof("v", False, 0)
+    roots = [create_root(UUID(int=9), 0, "t", stamp("c0"))]
+    intents = [
+        (ClaimIntent(Role.WRITER, "host:1", volume, "t1"), stamp("c1")),
+        (AppendIntent((row(0, 10, 1), row(10, 20, 2), row(20, 30, 3)), "a1"), stamp("c2")),
+        (ClaimIntent(Role.MAINTAINER, "gc:1"), stamp("c3", 0, Role.MAINTAINER)),
+        (TrimIntent(12), stamp("c4", 1, Role.MAINTAINER)),
+        (ClaimIntent(Role.WRITER, "host:2", VolumeProof("v", False, 30, "t1", "a1"), "t2"), stamp("c5")),
+        (AppendIntent((row(30, 40, 4, 2),), "a2"), stamp("c6", 2)),
+    ]
+    for intent, mark in intents:
+        roots.append(root_of(intent.apply(roots[-1], mark)))
+    return roots
+
+
+GOOD = history()[-1]
+
+
+def test_every_version_of_a_good_history_is_true_of_each_earlier_one() -> None:
+    roots = history()
+    for index, root in enumerate(roots):
+        assert check_root(root) == []
+        for earlier in roots[: index + 1]:
+            assert check_root(root, earlier) == []
+
+
+def rows_with(index: int, **changes: int) -> Rows:
+    rows = list(GOOD.rows)
+    rows[index] = rows[index]._replace(**changes)
+    return Rows.from_rows(rows)
+
+
+def with_rows(rows: Rows) -> Root:
+    """Totals follow, so that only the sentence in question is broken."""
+    return dataclasses.replace(
+        GOOD, rows=rows, added=Tally(len(rows), rows.size_bytes, rows.records, rows.sum), removed=Tally()
+    )
+
+
+BROKEN: list[tuple[str, Root]] = [
+    ("rows cover one range", with_rows(rows_with(1, base=21))),
+    ("rows cover one range", with_rows(rows_with(1, base=19))),
+    ("rows cover one range", with_rows(rows_with(1, base=30, next=30))),
+    ("rows reach from start_offset", dataclasses.replace(GOOD, start_offset=9)),
+    ("rows reach from start_offset", dataclasses.replace(GOOD, start_offset=20)),
+    ("rows reach from start_offset", dataclasses.replace(GOOD, next_offset=41)),
+    ("rows reach from start_offset", dataclasses.replace(GOOD, start_offset=50)),
+    ("rows reach from start_offset", with_rows(Rows.from_rows([]))),
+    ("live segments", dataclasses.replace(GOOD, added=dataclasses.replace(GOOD.added, segments=5))),
+    ("live segments", dataclasses.replace(GOOD, added=dataclasses.replace(GOOD.added, size_bytes=5))),
+    ("live segments", dataclasses.replace(GOOD, removed=dataclasses.replace(GOOD.removed, records=0))),
+    ("live segments", dataclasses.replace(GOOD, added=dataclasses.replace(GOOD.added, sum=5))),
+    ("live segments", dataclasses.replace(GOOD, rows=rows_with(0, crc=6))),
+    ("every row is possible", with_rows(rows_with(0, size=0))),
+    ("every row is possible", with_rows(rows_with(0, flags=2))),
+    ("every row is possible", with_rows(rows_with(0, flags=64))),
+    ("every row is possible", with_rows(rows_with(0, crc=-1))),
+    ("every row is possible", with_rows(rows_with(0, crc=2**32))),
+    ("every row is possible", with_rows(rows_with(0, min_ts=99))),
+    ("every row is possible", with_rows(rows_with(0, records=-1))),
+    ("every row is possible", with_rows(rows_with(0, idx_len=-1))),
+    ("no object is named twice", with_rows(rows_with(0, id_hi=3, id_lo=3))),
+    ("no object is named twice", with_rows(rows_with(0, id_hi=1, id_lo=1))),  # in the trash
+    ("every row was uploaded", with_rows(rows_with(0, claim_epoch=3))),
+    ("every row was uploaded", with_rows(rows_with(0, claim_epoch=0))),
+    ("every row was uploaded", with_rows(rows_with(0, claim_epoch=2, flags=1))),
+    ("lineage ascends", dataclasses.replace(GOOD, lineage=(EpochEntry(1, 0), EpochEntry(1, 5)))),
+    ("lineage ascends", dataclasses.replace(GOOD, lineage=(EpochEntry(0, 5), EpochEntry(1, 5)))),
+    ("lineage ascends", dataclasses.replace(GOOD, lineage=(EpochEntry(0, 41),))),
+    ("lineage ascends", with_rows(rows_with(0, leader_epoch=1))),
+    ("sealed holds", dataclasses.replace(GOOD, sealed=())),
+    ("sealed holds", dataclasses.replace(GOOD, sealed=(Sealed("w", 2, "x", 0),))),
+    ("sealed holds", dataclasses.replace(GOOD, sealed=GOOD.sealed * 2)),
+    ("sealed holds", dataclasses.replace(GOOD, sealed=(*GOOD.sealed, Sealed("x", 1, "x", 0)))),
+    ("the role that made", dataclasses.replace(GOOD, commit=dataclasses.replace(GOOD.commit, id="other"))),
+    ("the role that made", dataclasses.replace(GOOD, commit=dataclasses.replace(GOOD.commit, epoch=1))),
+    ("the role that made", dataclasses.replace(GOOD, commit=dataclasses.replace(GOOD.commit, role="x"))),
+    ("the role that made", dataclasses.replace(GOOD, commit=dataclasses.replace(GOOD.commit, op="create"))),
+    ("the role that made", dataclasses.replace(GOOD, prev_commit_id=GOOD.commit.id)),
+    ("trash, floor", dataclasses.replace(GOOD, gc_floor=99)),
+    ("trash, floor", dataclasses.replace(GOOD, trash=Trash.from_entries([TrashEntry(9, 9, 0, 99, 0, 1)]))),
+    ("trash, floor", dataclasses.replace(GOOD, trash=Trash.from_entries([TrashEntry(9, 9, 0, 0, 0, 1)]))),
+    ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1), ("q", 2)))),
+    ("trash, floor", dataclasses.replace(GOOD, txns=tuple((str(i), i) for i in range(65)))),
+]
+
+
+@pytest.mark.parametrize(("sentence", "root"), BROKEN)
+def test_a_broken_root_is_named_by_its_sentence(sentence: str, root: Root) -> None:
+    found = [violation.sentence for violation in check_root(root)]
+    assert any(one.startswith(sentence) for one in found), found
+
+
+def after(**changes: object) -> Root:
+    """The successor of GOOD, altered."""
+    good = root_of(AppendIntent((row(40, 50, 5, 2),), "a3").apply(GOOD, stamp("c7", 2)))
+    return dataclasses.replace(good, **changes)  # type: ignore[arg-type]  # field names are checked at run time
+
+
+ROLES = after().roles
+CLAIMED = root_of(ClaimIntent(Role.WRITER, "h", VolumeProof("v", False, 40, "t2", "a2"), "t3").apply(GOOD, stamp("c7")))
+
+BROKEN_CHANGES: list[tuple[str, Root, Root]] = [
+    ("identity", after(topic_id=UUID(int=8)), GOOD),
+    ("identity", after(partition=1), GOOD),
+    ("identity", after(topic="u"), GOOD),
+    ("identity", after(created_ms=5), GOOD),
+    ("version, epochs", after(version=3), GOOD),
+    ("version, epochs", after(start_offset=11), GOOD),
+    ("version, epochs", after(next_offset=39), GOOD),
+    ("version, epochs", GOOD, dataclasses.replace(GOOD, gc_floor=1)),
+    ("version, epochs", after(added=Tally()), GOOD),
+    ("version, epochs", after(roles={**ROLES, "m": dataclasses.replace(ROLES["m"], epoch=0)}), GOOD),
+    ("one version", after(version=GOOD.version), GOOD),
+    ("one version", after(prev_commit_id="x"), GOOD),
+    ("one version", after(version=GOOD.version + 2), GOOD),
+    ("one version", after(commit=dataclasses.replace(after().commit, ts_ms=GOOD.commit.ts_ms)), GOOD),
+    ("a claim seals", after(roles={**ROLES, "m": dataclasses.replace(ROLES["m"], epoch=2)}), GOOD),
+    ("a claim seals", after(roles={**ROLES, "w": dataclasses.replace(ROLES["w"], epoch=3)}), GOOD),
+    ("a claim seals", dataclasses.replace(CLAIMED, sealed=GOOD.sealed), GOOD),
+    ("a claim seals", dataclasses.replace(CLAIMED, sealed=(*GOOD.sealed, Sealed("w", 2, "not mine", 1))), GOOD),
+    ("committed rows", after(rows=after().rows.slice(1)), GOOD),
+    ("committed rows", after(rows=rows_with(1, crc=99).appended(after().rows.slice(3))), GOOD),
+    ("committed rows", after(rows=GOOD.rows.slice(0, 1)), GOOD),
+    ("a log that is sealed", after(), dataclasses.replace(GOOD, state=STATE_SEALED)),
+]
+
+
+@pytest.mark.parametrize(("sentence", "root", "previous"), BROKEN_CHANGES)
+def test_a_broken_change_is_named_by_its_sentence(sentence: str, root: Root, previous: Root) -> None:
+    found = [violation.sentence for violation in check_root(root, previous)]
+    assert any(one.startswith(sentence) for one in found), found
+
+
+def test_every_sentence_is_broken_at_least_once() -> None:
+    broken = {sentence for sentence, *_ in BROKEN} | {sentence for sentence, *_ in BROKEN_CHANGES}
+    assert [s for s in [*CHECKS, *CHANGE_CHECKS] if not any(s.startswith(one) for one in broken)] == []
+
+
+def test_a_violation_says_what_was_found() -> None:
+    (violation,) = check_root(dataclasses.replace(GOOD, next_offset=41))
+    assert str(violation) == "rows reach from start_offset to next_offset: the last row ends at 40, the log at 41"
