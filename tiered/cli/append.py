@@ -11,7 +11,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.doors import open_log, topic_config
 from tiered.cli.progress import Progress
-from tiered.cli.record_input import InputShape, LineSource, read_records
+from tiered.cli.record_input import ByteStream, InputShape, LineSource, read_records
 from tiered.errors import ConfigError, TieredError
 from tiered.model import NewRecord, RecordMetadata
 
@@ -73,7 +73,7 @@ def command(app: Application, topic: str, durability: str, timeout: float, **opt
         app.need_remote()
     count = options["partitions"]
     app.out.begin("append", topic=name, records=0, partitions={})
-    source = LineSource(sys.stdin.buffer, end=b"\0" if options["nul"] else b"\n")
+    source = LineSource(_standard_input(app), end=b"\0" if options["nul"] else b"\n")
     with open_log(app, create=create) as log:
         target = log.topic(
             name,
@@ -118,6 +118,15 @@ def _report(app: Application, name: str, tally: _Tally, durability: str) -> int:
     where = ", ".join(f"{partition}: {end}" for partition, end in sorted(tally.ends.items()))
     app.out.say(f"appended {tally.records:,} records to {name}" + (f" (next offsets {where})" if where else ""))
     return 0
+
+
+def _standard_input(app: Application) -> ByteStream:
+    buffer = getattr(sys.stdin, "buffer", None)
+    if not isinstance(buffer, ByteStream):
+        raise ConfigError("standard input is closed", hint="pipe the records in, or redirect a file: < FILE")
+    if sys.stdin.isatty():
+        app.out.say("reading records from the terminal, one a line; Ctrl-D ends them")
+    return buffer
 
 
 def _chunks(source: LineSource, shape: InputShape, now_ms: int, limit_bytes: int) -> Iterator[list[NewRecord]]:

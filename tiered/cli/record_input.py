@@ -12,7 +12,7 @@ import csv
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.model import NO_TIMESTAMP, NewRecord
@@ -25,6 +25,7 @@ READ_BYTES = 256 * 1024
 """Bytes asked of the stream at once; it may give fewer, so that a slow stream is not held back."""
 
 
+@runtime_checkable
 class ByteStream(Protocol):
     """What standard input is."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from tiered.cli.application import Application, Group, pass_application, split_topic
-from tiered.cli.doors import need_topic, open_log, open_reader, topic_config
+from tiered.cli.doors import chosen_partitions, open_log, open_tiers, topic_config
 from tiered.cli.output import columns
+from tiered.cli.partition_status import partition_status
 from tiered.errors import ConfigError
 
 
@@ -24,16 +25,21 @@ def list_topics(app: Application) -> int:
     Example:
       tiered topics list --remote s3://acme-logs/prod
     """
-    with open_reader(app) as reader:
-        topics = reader.topics()
+    with open_tiers(app) as tiers:
+        topics = tiers.topics()
     entries = [
-        {"topic": name, "partitions": info.partitions, "topic_id": str(info.topic_id)}
-        for name, info in sorted(topics.items())
+        {
+            "topic": facts.name,
+            "partitions": facts.partitions,
+            "topic_id": str(facts.topic_id) if facts.topic_id is not None else None,
+            "tiers": facts.tiers,
+        }
+        for facts in topics.values()
     ]
-    rows = [[entry["topic"], entry["partitions"], entry["topic_id"]] for entry in entries]
-    text = columns(["topic", "partitions", "topic id"], rows) if rows else []
+    rows = [[facts.name, facts.partitions, facts.topic_id, "+".join(facts.tiers)] for facts in topics.values()]
     if not rows:
         app.out.say("no topics")
+    text = columns(["topic", "partitions", "topic id", "tiers"], rows) if rows else []
     return app.out.result("topics list", {"topics": entries}, text)
 
 
@@ -52,7 +58,7 @@ def create(app: Application, topic: str, partitions: int, settings: tuple[str, .
     Example:
       tiered topics create flights --log-dir data --remote s3://acme-logs/prod --partitions 3 --set segment.bytes=64MiB
     """
-    config = topic_config(settings)
+    config = topic_config(settings) if settings else None
     with open_log(app, create=True) as log:
         exists = topic in log.topics()
         if exists and not if_not_exists:
@@ -82,27 +88,22 @@ def describe(app: Application, topic: str) -> int:
     Example:
       tiered topics describe flights --log-dir data
     """
-    name, _ = split_topic(topic)
-    with open_reader(app) as reader:
-        topics = reader.topics()
-        need_topic(name, topics)
-        info = topics[name]
-        source = reader.topic(name)
-        positions = [source.positions(partition) for partition in range(info.partitions)]
-    entries = [
-        {
-            "partition": partition,
-            "start_offset": at.start_offset,
-            "local_start_offset": at.local_start_offset,
-            "uploaded_offset": at.uploaded_offset,
-            "flushed_offset": at.flushed_offset,
-            "end_offset": at.end_offset,
-        }
-        for partition, at in enumerate(positions)
-    ]
-    config = {key: str(value) for key, value in info.config.to_properties().items()}
-    fields = {"topic": name, "topic_id": str(info.topic_id), "config": config, "partitions": entries}
-    header = ["partition", "start", "local start", "uploaded", "flushed", "end"]
-    text = [f"{name}  id {info.topic_id}", *columns(header, [list(entry.values()) for entry in entries])]
-    text += ["", *columns(["setting", "value"], [[key, value] for key, value in sorted(config.items())])]
+    name, partition = split_topic(topic)
+    with open_tiers(app) as tiers:
+        facts = tiers.need_topic(name)
+        chosen = chosen_partitions(name, facts.partitions, partition)
+        partitions = [partition_status(tiers, facts, number) for number in chosen]
+    entries = [status.as_json() for status in partitions]
+    fields = {
+        "topic": name,
+        "topic_id": str(facts.topic_id) if facts.topic_id is not None else None,
+        "tiers": facts.tiers,
+        "config": dict(facts.config),
+        "partitions": entries,
+    }
+    names = ["partition", "start_offset", "local_start_offset", "uploaded_offset", "flushed_offset", "end_offset"]
+    rows = [[entry[column] for column in names] for entry in entries]
+    text = [f"{name}  id {facts.topic_id}  in {' and '.join(facts.tiers)}"]
+    text += columns([column.removesuffix("_offset").replace("_", " ") for column in names], rows)
+    text += ["", *columns(["setting", "value"], [[key, value] for key, value in sorted(facts.config.items())])]
     return app.out.result("topics describe", fields, text)

@@ -1,0 +1,73 @@
+"""``tiered check``: both tiers verified, read-only; exit code 13 if anything is damaged."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import click
+
+from tiered.check import CheckOptions, CheckReport, check
+from tiered.cli.application import Application, Command, pass_application
+from tiered.cli.doors import open_remote
+from tiered.cli.output import human_bytes
+from tiered.cli.progress import Progress
+from tiered.findings import Finding, Severity
+
+
+@click.command("check", cls=Command)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@click.option("--read-data", is_flag=True, help="read every byte of the bucket, not only sizes, checksums and indexes")
+@click.option("--orphans", is_flag=True, help="list objects that no catalog names (one LIST a partition)")
+@pass_application
+def command(app: Application, topics: tuple[str, ...], read_data: bool, orphans: bool) -> int:
+    """Verify a log: every local byte, the catalog's invariants, every object and index of the bucket.
+
+    Takes no lock and changes nothing, so that it may run beside a writer. Exit code 0: nothing wrong; 3: warnings;
+    13: something is damaged or missing.
+
+    \b
+    Examples:
+      tiered check --log-dir data --remote s3://acme-logs/prod
+      tiered check --remote s3://acme-logs/prod --read-data flights
+    """
+    app.need_a_tier()
+    app.out.begin("check", complete=False)
+    store = open_remote(app) if app.remote is not None else None
+    options = CheckOptions(topics=topics, read_data=read_data, orphans=orphans)
+
+    def show(finding: Finding) -> None:
+        if app.out.json_mode:
+            app.out.message("finding", **finding.as_json())
+        elif finding.severity is not Severity.INFO or orphans or app.out.verbosity:
+            app.out.line(str(finding))
+
+    try:
+        with Progress(app, "checking", is_bytes=True) as progress:
+            report = check(app.log_dir, store, options, progress=progress.show, on_finding=show)
+    finally:
+        if store is not None:
+            store.close()
+    return _conclude(app, report)
+
+
+def _conclude(app: Application, report: CheckReport) -> int:
+    fields = {
+        field.name: getattr(report, field.name)
+        for field in dataclasses.fields(report)
+        if field.name not in ("findings", "unlisted")
+    }
+    app.out.summary(report.exit_code, complete=True, **fields)
+    if not app.out.json_mode:
+        app.out.line(
+            f"{report.partitions} partitions"
+            f"; local {report.local_segments} segments, {human_bytes(report.local_bytes)}"
+            f"; remote {report.remote_segments} segments, {human_bytes(report.remote_bytes)}"
+        )
+        if report.unchecked:
+            app.out.line(
+                f"{report.unchecked} objects have no checksum that the store tells: --read-data judges their bytes"
+            )
+        app.out.line(
+            "OK" if not report.exit_code else f"{report.errors} errors, {report.warnings} warnings: read them above"
+        )
+    return report.exit_code

@@ -1,0 +1,232 @@
+"""``tiered doctor``: is everything there that this log needs, and may we use it?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import click
+
+from tiered.cli.application import Application, Command, pass_application
+from tiered.cli.doors import open_remote
+from tiered.cli.locks import lock_holders
+from tiered.cli.output import human_bytes, human_duration
+from tiered.cli.versions import part_versions, product_version
+from tiered.config import LogConfig
+from tiered.errors import NotFoundError, TieredError
+from tiered.format.checkpoint import decode_meta_properties
+from tiered.format.keys import TOPICS_PREFIX
+from tiered.local.files import PosixFiles
+from tiered.local.uploads import UploadCheckpoint
+from tiered.store.base import Get, Head, List, Object, Page, Store
+from tiered.store.driver import drive
+from tiered.store.probe import check_capabilities, probe
+from tiered.times import format_time
+
+SKEW_WARN_MS = 30_000
+"""Difference between this machine's clock and the store's that is worth a look."""
+
+SKEW_FAIL_MS = 900_000
+"""S3 refuses requests that are signed with a clock so wrong (RequestTimeTooSkewed)."""
+
+EXIT_WARNINGS = 3
+
+OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One check: what was found, and what to do about it. ``exit_code`` counts only where it failed."""
+
+    name: str
+    state: str
+    found: str
+    hint: str = ""
+    exit_code: int = 0
+
+
+@click.command("doctor", cls=Command)
+@click.option("--write-probe", is_flag=True, help="also write and delete small objects under probe/ in the bucket")
+@pass_application
+def command(app: Application, write_probe: bool) -> int:
+    """Check the program, the settings, the log directory and the store, and say what to change.
+
+    Without --write-probe nothing is written anywhere, so that read-only credentials are enough.
+
+    \b
+    Examples:
+      tiered doctor --log-dir data --remote s3://acme-logs/prod
+      tiered doctor --remote s3://acme-logs/prod --write-probe --json
+    """
+    diagnoses = list(_examine(app, write_probe=write_probe))
+    failed = next((entry.exit_code for entry in diagnoses if entry.state == FAIL), 0)
+    warned = any(entry.state == WARN for entry in diagnoses)
+    code = failed or (EXIT_WARNINGS if warned else 0)
+    fields = {
+        "checks": [asdict(entry) for entry in diagnoses],
+        "versions": {"tiered": product_version(), **part_versions()},
+        "healthy": not code,
+    }
+    width = max(len(entry.name) for entry in diagnoses)
+    lines = []
+    for entry in diagnoses:
+        lines.append(f"{entry.state:<4}  {entry.name:<{width}}  {entry.found}")
+        if entry.hint:
+            lines.append(f"      {'':<{width}}  -> {entry.hint}")
+    return app.out.result("doctor", fields, lines, code)
+
+
+def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
+    versions = ", ".join(f"{name} {version}" for name, version in part_versions().items())
+    yield Diagnosis("versions", OK, f"tiered {product_version()}, {versions}")
+    given = [f"{name} from {value.origin}" for name, value in app.values.items() if value.origin != "default"]
+    yield Diagnosis("settings", OK, "; ".join(given) or "nothing but defaults")
+    if app.log_dir is not None:
+        yield from _directory(app.log_dir, app.clock.now_ms())
+    else:
+        yield Diagnosis("log directory", SKIP, "none was named (--log-dir)")
+    if app.remote is not None:
+        yield from _remote(app, write_probe=write_probe)
+    else:
+        yield Diagnosis("remote", SKIP, "none was named (--remote)")
+
+
+def _attempt(name: str, check: Callable[[], Diagnosis]) -> Diagnosis:
+    try:
+        return check()
+    except TieredError as cause:
+        return Diagnosis(name, FAIL, cause.message, cause.hint, cause.exit_code)
+
+
+def _directory(directory: Path, now_ms: int) -> Iterator[Diagnosis]:
+    if not directory.is_dir():
+        missing = NotFoundError(f"{directory} is no directory")
+        hint = "correct --log-dir, or create a topic: `tiered topics create NAME --log-dir DIR`"
+        yield Diagnosis("log directory", FAIL, missing.message, hint, missing.exit_code)
+        return
+    if not os.access(directory, os.R_OK | os.X_OK):
+        yield Diagnosis("log directory", FAIL, f"{directory} cannot be read", "check its owner and mode", 12)
+        return
+    writable = os.access(directory, os.W_OK)
+    yield Diagnosis(
+        "log directory",
+        OK if writable else WARN,
+        f"{directory}, {'writable' if writable else 'read-only for this user'}",
+        "" if writable else "fine for reading; a writer needs the permission to write",
+    )
+    yield _attempt("disk", lambda: _disk(directory))
+    yield _attempt("volume", lambda: _volume(directory))
+    held = [
+        f"{role}: {holder.program} (pid {holder.pid} on {holder.host}) for {human_duration(now_ms - holder.since_ms)}"
+        for role, holder in lock_holders(directory).items()
+    ]
+    yield Diagnosis("locks", OK, "; ".join(held) or "nobody writes, nobody uploads")
+    yield _attempt("uploads", lambda: _uploads(directory))
+
+
+def _disk(directory: Path) -> Diagnosis:
+    space = PosixFiles().space(directory)
+    reserve = LogConfig().reserve_bytes(space.total)
+    found = f"{human_bytes(space.free)} of {human_bytes(space.total)} free, reserve {human_bytes(reserve)}"
+    if space.free < reserve:
+        return Diagnosis("disk", FAIL, found, "appends are refused until space is free", 75)
+    if space.free < space.total // 5:
+        return Diagnosis("disk", WARN, found, "more than 80 % is used; local.retention.bytes lets uploaded segments go")
+    return Diagnosis("disk", OK, found)
+
+
+def _volume(directory: Path) -> Diagnosis:
+    try:
+        text = PosixFiles().read(directory / "meta.properties").decode("utf-8", "replace")
+    except NotFoundError:
+        return Diagnosis("volume", WARN, "there is no meta.properties", "nothing was ever written here by a log")
+    return Diagnosis("volume", OK, f"id {decode_meta_properties(text).directory_id}")
+
+
+def _uploads(directory: Path) -> Diagnosis:
+    uploads = UploadCheckpoint(directory, PosixFiles()).read()
+    fenced = [str(tp) for tp, upload in uploads.items() if upload.fenced]
+    if fenced:
+        return Diagnosis(
+            "uploads", FAIL, f"fenced: {', '.join(fenced)}", "a newer claim owns them; `tiered repair rejoin`", 11
+        )
+    return Diagnosis("uploads", OK, f"{len(uploads)} partitions have committed data")
+
+
+def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
+    try:
+        store = open_remote(app)
+    except TieredError as cause:
+        yield Diagnosis("remote", FAIL, cause.message, cause.hint, cause.exit_code)
+        return
+    try:
+        yield Diagnosis("remote", OK, f"{store.url}{_endpoint(app)}")
+        dates: list[int] = []
+        keys: list[str] = []
+        listing = _attempt("list", lambda: _list(store, dates, keys))
+        yield listing
+        if listing.state == FAIL:
+            return
+        yield _attempt("read", lambda: _read(store, dates, keys))
+        yield _clock(app.clock.now_ms(), dates)
+        if not write_probe:
+            yield Diagnosis("write", SKIP, "not tried: pass --write-probe to write and delete small objects")
+            return
+        yield _attempt("write", lambda: _write(app, store))
+    finally:
+        store.close()
+
+
+def _endpoint(app: Application) -> str:
+    endpoint = app.text("endpoint_url")
+    return f" at {endpoint}" if endpoint else ""
+
+
+def _list(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:
+    page = store.execute(List(TOPICS_PREFIX, limit=1000))
+    if not isinstance(page, Page):
+        return Diagnosis("list", FAIL, f"a listing gave {page!r}", "", 1)
+    dates.append(page.date_ms)
+    keys += [entry.key for entry in page.entries]
+    more = " or more" if page.more else ""
+    hint = "" if keys else "fine for a new log; else correct the bucket or the prefix"
+    return Diagnosis("list", OK if keys else WARN, f"{len(keys)}{more} topics", hint)
+
+
+def _read(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:
+    key = keys[0] if keys else "topics/doctor"
+    found = store.execute(Get(key, 0, 16))
+    if isinstance(found, Object):
+        dates.append(found.date_ms)
+        told = store.execute(Head(key))
+        checksum = isinstance(told, Object) and told.crc32c is not None
+        told_text = "tells CRC32C checksums" if checksum else "tells no checksums: check --read-data is the proof"
+        return Diagnosis("read", OK, f"{len(found.data)} bytes of {key}; the store {told_text}")
+    return Diagnosis("read", OK, "an absent key is answered as absent")
+
+
+def _clock(now_ms: int, dates: list[int]) -> Diagnosis:
+    told = [date for date in dates if date > 0]
+    if not told:
+        return Diagnosis("clock", SKIP, "the store tells no time")
+    skew_ms = now_ms - told[-1]
+    found = f"this machine {format_time(now_ms)}, the store {format_time(told[-1])}"
+    if abs(skew_ms) >= SKEW_FAIL_MS:
+        return Diagnosis("clock", FAIL, found, "set the clock (NTP): S3 refuses requests that are signed so wrongly", 1)
+    if abs(skew_ms) >= SKEW_WARN_MS:
+        return Diagnosis("clock", WARN, found, "set the clock (NTP): retention and leases count from it")
+    return Diagnosis("clock", OK, found)
+
+
+def _write(app: Application, store: Store) -> Diagnosis:
+    capabilities = drive(store, probe(), clock=app.clock, ids=app.ids)
+    check_capabilities(capabilities, store.url)
+    words = [
+        "conditional writes",
+        "ranges" if capabilities.ranges else "no ranges",
+        "tells checksums" if capabilities.returns_crc32c else "tells no checksums",
+        "verifies checksums" if capabilities.verifies_crc32c else "does not verify checksums: uploads are read back",
+    ]
+    return Diagnosis("write", OK, ", ".join(words))

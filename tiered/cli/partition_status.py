@@ -1,0 +1,123 @@
+"""Where one partition stands over both tiers, and what is wrong with it: the data behind ``status`` and ``describe``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tiered.cli.doors import Tiers, TopicFacts
+from tiered.format.root import Root
+from tiered.model import Positions, TopicPartition
+from tiered.remote.root_view import RootView
+from tiered.store.driver import drive
+
+
+@dataclass(slots=True)
+class PartitionStatus:
+    """One partition over both tiers; a tier that was not named, or could not be asked, is None."""
+
+    tp: TopicPartition
+    positions: Positions | None = None
+    local_segments: int = 0
+    local_bytes: int = 0
+    active_bytes: int = 0
+    fenced: bool = False
+    root: Root | None = None
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def end_offset(self) -> int:
+        """Where the next record goes, over both tiers."""
+        ends = [self.positions.end_offset] if self.positions is not None else []
+        return max([*ends, self.root.next_offset if self.root is not None else 0])
+
+    @property
+    def uploaded_offset(self) -> int:
+        """The committed end: what the root says, else what this disk was told."""
+        if self.root is not None:
+            return self.root.next_offset
+        return self.positions.uploaded_offset if self.positions is not None else 0
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields of ``--json``."""
+        local, root = self.positions, self.root
+        return {
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "end_offset": self.end_offset,
+            "flushed_offset": local.flushed_offset if local is not None else None,
+            "uploaded_offset": self.uploaded_offset,
+            "start_offset": _start(local, root),
+            "local_start_offset": local.local_start_offset if local is not None else None,
+            "lag_records": max(0, self.end_offset - self.uploaded_offset),
+            "local": None
+            if local is None
+            else {
+                "segments": self.local_segments,
+                "size_bytes": self.local_bytes,
+                "active_bytes": self.active_bytes,
+                "fenced": self.fenced,
+            },
+            "remote": None
+            if root is None
+            else {
+                "version": root.version,
+                "segments": len(root.rows),
+                "size_bytes": root.rows.size_bytes,
+                "records": root.rows.records,
+                "start_offset": root.start_offset,
+                "next_offset": root.next_offset,
+                "last_commit_ms": root.commit.ts_ms,
+                "claim_epoch": root.writer.epoch,
+                "owner": root.writer.owner,
+                "state": root.state,
+            },
+            "problems": self.problems,
+        }
+
+
+def gather(tiers: Tiers) -> list[PartitionStatus]:
+    """Every partition of every topic."""
+    topics = tiers.topics()
+    return [partition_status(tiers, facts, number) for facts in topics.values() for number in range(facts.partitions)]
+
+
+def partition_status(tiers: Tiers, facts: TopicFacts, partition: int) -> PartitionStatus:
+    """One partition, looked at now."""
+    status = PartitionStatus(TopicPartition(facts.name, partition))
+    if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
+        status.problems.append(f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
+    if tiers.local is not None and status.tp in set(tiers.local.partitions()):
+        log = tiers.local.partition(status.tp)
+        status.positions = log.positions()
+        sealed = log.sealed_segments()
+        status.local_segments = len(sealed) + 1
+        active = tiers.local.directory / str(status.tp) / f"{_active_base(log.positions(), sealed):020d}.log"
+        status.active_bytes = active.stat().st_size if active.exists() else 0
+        status.local_bytes = sum(segment.size_bytes for segment in sealed) + status.active_bytes
+        upload = tiers.local.uploads.read().get(status.tp)
+        if upload is not None and upload.fenced:
+            status.fenced = True
+            status.problems.append("fenced: a newer claim owns the partition; `tiered repair rejoin` is the way back")
+    if tiers.store is not None and facts.remote_id is not None:
+        status.root = drive(tiers.store, RootView(facts.remote_id, partition, facts.name).load())
+    if status.positions is not None and status.root is not None:
+        if status.positions.uploaded_offset > status.root.next_offset:
+            status.problems.append(
+                f"this disk saw offset {status.positions.uploaded_offset} committed, "
+                f"the catalog ends at {status.root.next_offset}"
+            )
+        if status.positions.local_start_offset > status.root.next_offset:
+            status.problems.append(
+                f"offsets {status.root.next_offset} to {status.positions.local_start_offset} are in neither tier"
+            )
+    return status
+
+
+def _active_base(positions: Positions, sealed: list[Any]) -> int:
+    return int(sealed[-1].end_offset) if sealed else positions.local_start_offset
+
+
+def _start(local: Positions | None, root: Root | None) -> int:
+    starts = [local.start_offset] if local is not None else []
+    return min([*starts, root.start_offset] if root is not None else starts, default=0)

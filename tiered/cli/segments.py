@@ -1,0 +1,116 @@
+"""``tiered segments TOPIC``: every segment of both tiers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tiered.cli.application import Application, Command, pass_application, split_topic
+from tiered.cli.doors import Tiers, TopicFacts, chosen_partitions, open_tiers
+from tiered.cli.output import columns, human_bytes
+from tiered.format.keys import FLAG_HOLE, segment_key
+from tiered.model import TopicPartition
+from tiered.remote.root_view import RootView
+from tiered.store.driver import drive
+from tiered.times import format_time
+
+
+@click.command("segments", cls=Command)
+@click.argument("topic", metavar="TOPIC[:P]")
+@pass_application
+def command(app: Application, topic: str) -> int:
+    """List segments: offsets, sizes, times, and which tier holds them.
+
+    \b
+    Examples:
+      tiered segments flights --log-dir data --remote s3://acme-logs/prod
+      tiered segments flights:0 --remote s3://acme-logs/prod --json
+    """
+    name, partition = split_topic(topic)
+    with open_tiers(app) as tiers:
+        facts = tiers.need_topic(name)
+        entries = [
+            entry
+            for chosen in chosen_partitions(name, facts.partitions, partition)
+            for entry in partition_segments(tiers, facts, chosen)
+        ]
+    header = ["partition", "base", "end", "size", "records", "from", "to", "state"]
+    rows = [
+        [
+            entry["partition"],
+            entry["base_offset"],
+            entry["end_offset"],
+            human_bytes(entry["size_bytes"]),
+            entry["records"],
+            format_time(entry["min_timestamp"]),
+            format_time(entry["max_timestamp"]),
+            entry["state"],
+        ]
+        for entry in entries
+    ]
+    return app.out.result("segments", {"topic": name, "segments": entries}, columns(header, rows))
+
+
+def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int) -> list[dict[str, Any]]:
+    """Segments in offset order; one that both tiers hold is one entry. What a tier does not tell is -1."""
+    tp = TopicPartition(facts.name, partition)
+    found: dict[tuple[int, int], dict[str, Any]] = {}
+    if tiers.store is not None and facts.remote_id is not None:
+        root = drive(tiers.store, RootView(facts.remote_id, partition, facts.name).load())
+        for row in root.rows if root is not None else ():
+            hole = bool(row.flags & FLAG_HOLE)
+            found[row.base, row.next] = {
+                **_entry(tp, row.base, row.next, row.size, "remote"),
+                "records": row.records,
+                "min_timestamp": row.min_ts,
+                "max_timestamp": row.max_ts,
+                "crc32c": row.crc,
+                "leader_epoch": row.leader_epoch,
+                "claim_epoch": row.claim_epoch,
+                "key": None if hole else segment_key(facts.remote_id, partition, row),
+            }
+    for entry in _local_segments(tiers, tp):
+        place = (entry["base_offset"], entry["end_offset"])
+        if place in found:
+            found[place]["state"] = "both"
+        else:
+            found[place] = entry
+    return [found[place] for place in sorted(found)]
+
+
+def _local_segments(tiers: Tiers, tp: TopicPartition) -> list[dict[str, Any]]:
+    if tiers.local is None or tp not in set(tiers.local.partitions()):
+        return []
+    log = tiers.local.partition(tp)
+    entries = []
+    reached = log.positions().local_start_offset
+    for segment in log.sealed_segments():
+        entry = _entry(tp, segment.base_offset, segment.end_offset, segment.size_bytes, "local")
+        entry["max_timestamp"] = segment.max_timestamp
+        entries.append(entry)
+        reached = segment.end_offset
+    end = log.positions().end_offset
+    if end > reached or not entries:
+        path = tiers.local.directory / str(tp) / f"{reached:020d}.log"
+        size_bytes = path.stat().st_size if path.exists() else 0
+        entries.append(_entry(tp, reached, end, size_bytes, "active"))
+    return entries
+
+
+def _entry(tp: TopicPartition, base: int, end: int, size_bytes: int, state: str) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "base_offset": base,
+        "end_offset": end,
+        "size_bytes": size_bytes,
+        "state": state,
+        "records": -1,
+        "min_timestamp": -1,
+        "max_timestamp": -1,
+        "crc32c": None,
+        "leader_epoch": -1,
+        "claim_epoch": -1,
+        "key": None,
+    }

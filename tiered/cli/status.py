@@ -1,0 +1,119 @@
+"""``tiered status``: where every partition stands; the first thing that anybody looks at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tiered.cli.application import Application, Command, pass_application
+from tiered.cli.doors import Tiers, open_tiers
+from tiered.cli.locks import lock_holders
+from tiered.cli.output import human_bytes, human_duration
+from tiered.cli.partition_status import PartitionStatus, gather
+from tiered.config import LogConfig
+from tiered.errors import RemoteUnavailableError
+from tiered.local.files import PosixFiles
+from tiered.times import format_time
+
+EXIT_UNHEALTHY = 3
+
+
+@click.command("status", cls=Command)
+@pass_application
+def command(app: Application) -> int:
+    """Positions, segments, lag and health of every partition. Works while a writer or no daemon runs.
+
+    Exit code 0: healthy; 3: something needs a look; 75: the bucket cannot be reached (the local part is printed).
+
+    \b
+    Examples:
+      tiered status --log-dir data --remote s3://acme-logs/prod
+      tiered status --log-dir data --json
+    """
+    now_ms = app.clock.now_ms()
+    unreachable: RemoteUnavailableError | None = None
+    with open_tiers(app) as tiers:
+        try:
+            entries = gather(tiers)
+        except RemoteUnavailableError as cause:
+            if tiers.local is None:
+                raise
+            unreachable = cause
+            entries = gather(Tiers(tiers.local, None))
+    directory = _directory(app.log_dir) if app.log_dir is not None else None
+    problems = [f"{entry.tp}: {problem}" for entry in entries for problem in entry.problems]
+    if directory is not None:
+        problems += directory["problems"]
+    code = EXIT_UNHEALTHY if problems else 0
+    if unreachable is not None:
+        problems.append(f"the bucket cannot be reached: {unreachable.message}")
+        code = unreachable.exit_code
+    fields = {
+        "now_ms": now_ms,
+        "log_dir": directory,
+        "remote_url": app.remote,
+        "partitions": [entry.as_json() for entry in entries],
+        "healthy": not problems,
+        "problems": problems,
+    }
+    lines = [line for entry in entries for line in _lines(entry, now_ms)]
+    if directory is not None:
+        lines.append(_directory_line(directory, now_ms))
+    lines += [f"problem: {problem}" for problem in problems] or ["OK"]
+    return app.out.result("status", fields, lines, code)
+
+
+def _lines(status: PartitionStatus, now_ms: int) -> list[str]:
+    flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
+    lag = status.end_offset - status.uploaded_offset
+    ends = f"end {status.end_offset:,}{flushed}   uploaded {status.uploaded_offset:,}"
+    lines = [f"{status.tp}   {ends}   lag {max(lag, 0):,} records"]
+    if status.positions is not None:
+        lines.append(
+            f"  local    {status.local_segments} segments, {human_bytes(status.local_bytes)}"
+            f" (active {human_bytes(status.active_bytes)}), from offset {status.positions.local_start_offset:,}"
+            f"{'   FENCED' if status.fenced else ''}"
+        )
+    root = status.root
+    if root is not None:
+        rows = root.rows
+        times = ""
+        if len(rows):
+            first, last = int(rows.columns["min_ts"].min()), int(rows.columns["max_ts"].max())
+            times = f", {format_time(first)} .. {format_time(last)}"
+        lines.append(
+            f"  remote   {len(rows)} segments, {human_bytes(rows.size_bytes)}{times},"
+            f" last commit {human_duration(max(0, now_ms - root.commit.ts_ms))} ago"
+            f" (version {root.version}, claim {root.writer.epoch} of {root.writer.owner or 'nobody'})"
+        )
+    return lines
+
+
+def _directory(directory: Path) -> dict[str, Any]:
+    space = PosixFiles().space(directory)
+    reserve = LogConfig().reserve_bytes(space.total)
+    problems = []
+    if space.free < reserve:
+        problems.append(f"the disk has {human_bytes(space.free)} left, less than the reserve of {human_bytes(reserve)}")
+    holders = {
+        role: {"pid": holder.pid, "host": holder.host, "program": holder.program, "since_ms": holder.since_ms}
+        for role, holder in lock_holders(directory).items()
+    }
+    return {
+        "path": str(directory),
+        "free_bytes": space.free,
+        "total_bytes": space.total,
+        "locks": holders,
+        "problems": problems,
+    }
+
+
+def _directory_line(directory: dict[str, Any], now_ms: int) -> str:
+    held = "; ".join(
+        f"{role} {lock['program']} (pid {lock['pid']} on {lock['host']}, {human_duration(now_ms - lock['since_ms'])})"
+        for role, lock in directory["locks"].items()
+    )
+    free, total = human_bytes(directory["free_bytes"]), human_bytes(directory["total_bytes"])
+    return f"disk {free} free of {total}; {held or 'nobody writes or uploads'}"
