@@ -87,11 +87,14 @@ def test_a_fresh_directory_goes_on_where_the_bucket_ended_under_a_new_leader_epo
         assert values(got) == [b"%d" % i for i in range(11)]
         assert [r.tier for r in got] == ["remote"] * 10 + ["local"]
         assert got[-1].leader_epoch == got[0].leader_epoch + 1
-    with tiered.open(tmp_path / "first", remote=url) as log, pytest.raises(FencedError, match="t-0"):
+    with tiered.open(tmp_path / "first", remote=url) as log:
         # the first volume lost the log: it may not commit under the second one's offsets
         topic = log.topic("t")
         topic.append(b"late")
-        log.sync(timeout=30)
+        with pytest.raises(FencedError, match="t-0"):
+            log.sync(timeout=30)
+        with pytest.raises(FencedError):
+            topic.append(b"later")
     with tiered.open_reader(url) as reader:
         assert values(reader.topic("t").read()) == [b"%d" % i for i in range(11)]
 
@@ -107,10 +110,10 @@ def test_a_copied_volume_is_refused(tmp_path: Path) -> None:
     with tiered.open(tmp_path / "log", remote=url) as log:
         log.topic("t").append(b"1")
         log.sync(timeout=30)
-    with tiered.open(tmp_path / "copy", remote=url) as log, pytest.raises(FencedError):
-        topic = log.topic("t")
-        topic.append(b"other 1")
-        log.sync(timeout=30)
+    with tiered.open(tmp_path / "copy", remote=url) as log:
+        log.topic("t").append(b"other 1")
+        with pytest.raises(FencedError):
+            log.sync(timeout=30)
     with tiered.open_reader(url) as reader:
         assert values(reader.topic("t").read()) == [b"0", b"1"]
 
@@ -221,7 +224,7 @@ def test_wrong_calls_get_a_clear_error(tmp_path: Path) -> None:
             log.topic("order")
         with pytest.raises(ConfigError, match="3 partitions, not 4"):
             log.topic("orders", partitions=4)
-        with pytest.raises(ConfigError, match="other settings: segment.bytes"):
+        with pytest.raises(ConfigError, match=r"other settings: segment\.bytes"):
             log.topic("orders", config={"segment.bytes": 999_999})
         with pytest.raises(ConfigError, match=r"segment\.bytes"):
             log.topic("other", create=True, config={"segment.bites": 1})
