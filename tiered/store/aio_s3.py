@@ -11,7 +11,7 @@ from tiered.errors import ClosedError, ConfigError, TieredError
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
-from tiered.store.s3_requests import PIECE_BYTES, S3Target, call_for, outcome_of
+from tiered.store.s3_requests import PIECE_BYTES, S3Target, call_for, forbid_redirect, outcome_of
 
 
 class AioS3Store:
@@ -72,6 +72,7 @@ class AioS3Store:
         try:
             session = importlib.import_module("aiobotocore.session")
             config = importlib.import_module("aiobotocore.config")
+            http = importlib.import_module("aiobotocore.httpsession")
             aiohttp = importlib.import_module("aiohttp")
             exceptions = importlib.import_module("botocore.exceptions")
             parsers = importlib.import_module("botocore.parsers")
@@ -84,13 +85,31 @@ class AioS3Store:
             aiohttp.ClientError,
             OSError,
         )
+        options = {**self.target.config_arguments(), "http_session_cls": _single_attempt(http.AIOHTTPSession)}
         context = session.get_session().create_client(
-            "s3", config=config.AioConfig(**self.target.config_arguments()), **self.target.client_arguments()
+            "s3", config=config.AioConfig(**options), **self.target.client_arguments()
         )
         try:
-            return await self._exits.enter_async_context(context)
+            client = await self._exits.enter_async_context(context)
         except (exceptions.BotoCoreError, ValueError) as error:
             raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
+        client.meta.events.register("before-call.s3", forbid_redirect)
+        return client
+
+
+def _single_attempt(base: Any) -> Any:
+    """``base`` without aiohttp's own repeat of a PUT whose kept-alive connection broke.
+
+    That repeat happens below the SDK and its retry settings: it turns our landed PUT with a lost answer into 412.
+    """
+
+    class SingleAttemptSession(base):  # type: ignore[misc]  # the base is imported only when it is needed
+        async def _get_session(self, proxy_url: str | None) -> Any:
+            session = await super()._get_session(proxy_url)
+            session._retry_connection = False
+            return session
+
+    return SingleAttemptSession
 
 
 async def _read_body(response: dict[str, Any]) -> bytes:

@@ -11,7 +11,7 @@ from tiered.errors import ClosedError, ConfigError, TieredError
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3_errors import NeedsGet, NeedsHead, Settled, follow_up_of, translate, without_data
-from tiered.store.s3_requests import PIECE_BYTES, S3Target, call_for, outcome_of
+from tiered.store.s3_requests import PIECE_BYTES, S3Target, call_for, forbid_redirect, outcome_of
 
 
 class S3Store:
@@ -89,11 +89,13 @@ class S3Store:
             OSError,
         )
         try:
-            return boto3_session.Session().client(
+            client = boto3_session.Session().client(
                 "s3", config=config.Config(**self.target.config_arguments()), **self.target.client_arguments()
             )
         except (exceptions.BotoCoreError, ValueError) as error:
             raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
+        client.meta.events.register("before-call.s3", forbid_redirect)
+        return client
 
 
 def _read_body(response: dict[str, Any]) -> bytes:

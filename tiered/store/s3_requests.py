@@ -185,6 +185,14 @@ class SourceReader(io.RawIOBase):
         return len(data)
 
 
+def forbid_redirect(params: dict[str, Any], **_: Any) -> None:
+    """Handler of ``before-call.s3``: a bucket of another region is an error, not a second request.
+
+    The SDK would look the region up and send the PUT again, without end if the answers name no region.
+    """
+    params.get("context", {}).setdefault("s3_redirect", {})["redirected"] = True
+
+
 def encode_crc(value: int) -> str:
     """A CRC32C as S3 writes it."""
     return base64.b64encode(value.to_bytes(4, "big")).decode()

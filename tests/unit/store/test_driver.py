@@ -1,0 +1,214 @@
+"""Both drivers carry out the same steps, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tiered.errors import NotFoundError, RemoteUnavailableError, TieredError
+from tiered.store.aio import ThreadedAioStore
+from tiered.store.backoff import backoff_bound_seconds, backoff_seconds
+from tiered.store.base import (
+    ABSENT,
+    Backoff,
+    Get,
+    Missing,
+    NewId,
+    Now,
+    Object,
+    Outcome,
+    Put,
+    PutStatus,
+    Steps,
+    StoreRequest,
+    Time,
+    Together,
+)
+from tiered.store.driver import adrive, drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import START_MS, FakeClock, SeededIds
+from tiered.testing.faults import Fault, FaultKind, FaultStore
+
+ERROR = FaultKind.ERROR
+
+
+def all_requests(seen: list[object]) -> Steps[str]:
+    seen.append((yield NewId()))
+    seen.append((yield Now()))
+    seen.append((yield Put("k", b"v", ABSENT)).status)
+    yield Backoff(3)
+    seen.append((yield Now()))
+    both = yield Together((Get("k"), Get("absent"), Get("k", 5)))
+    seen.append([each.data if isinstance(each, Object) else each for each in both])
+    try:
+        yield Get("broken")
+    except RemoteUnavailableError as error:
+        seen.append(error.code)
+    return "done"
+
+
+def expected() -> list[object]:
+    ids = SeededIds(7)
+    uid, jitter = ids.uid(), ids.random()
+    return [
+        uid,
+        Time(START_MS, 0.0),
+        PutStatus.LANDED,
+        Time(int(START_MS + jitter * 0.8 * 1000), jitter * 0.8),
+        [b"v", Missing(), b""],
+        "remote_unavailable",
+    ]
+
+
+def test_sync_driver_carries_out_every_request() -> None:
+    seen: list[object] = []
+    store = FaultStore(MemoryStore(), [Fault(ERROR, key="broken")])
+    assert drive(store, all_requests(seen), clock=FakeClock(), ids=SeededIds(7)) == "done"
+    assert seen == expected()
+
+
+async def test_async_driver_carries_out_the_same() -> None:
+    seen: list[object] = []
+    store = ThreadedAioStore(FaultStore(MemoryStore(), [Fault(ERROR, key="broken")]))
+    clock = FakeClock()
+    steps = all_requests(seen)
+    assert await adrive(store, steps, clock=clock, ids=SeededIds(7), sleep=clock.aio_sleep) == "done"
+    assert seen == expected()
+    await store.close()
+
+
+def failing_together(finished: list[str]) -> Steps[None]:
+    try:
+        yield Together((Get("a"), Get("bad"), Get("worse"), Get("b")))
+    finally:
+        finished.append("closed")
+
+
+@pytest.mark.parametrize("together", [1, 2, 4])
+def test_together_finishes_all_and_raises_the_first(together: int) -> None:
+    faults = [
+        Fault(ERROR, key="bad", error=NotFoundError("bad")),
+        Fault(ERROR, key="worse", error=RemoteUnavailableError("worse")),
+    ]
+    store, finished = FaultStore(MemoryStore(), faults), list[str]()
+    with pytest.raises(NotFoundError, match="bad"):
+        drive(store, failing_together(finished), together=together)
+    assert sorted(key for _, key in store.calls) == ["a", "b", "bad", "worse"]
+    assert finished == ["closed"]
+
+
+async def test_async_together_finishes_all_and_raises_the_first() -> None:
+    faults = [Fault(ERROR, key="bad", error=NotFoundError("bad")), Fault(ERROR, key="worse")]
+    inner, finished = FaultStore(MemoryStore(), faults), list[str]()
+    store = ThreadedAioStore(inner)
+    with pytest.raises(NotFoundError, match="bad"):
+        await adrive(store, failing_together(finished))
+    assert sorted(key for _, key in inner.calls) == ["a", "b", "bad", "worse"]
+    assert (finished, asyncio.all_tasks()) == (["closed"], {asyncio.current_task()})
+    await store.close()
+
+
+class Peak(MemoryStore):
+    """Counts requests that are under way at once; each waits until ``width`` are, or all are told to go."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gate = threading.Barrier(width)
+        self.under_way = self.peak = 0
+        self.count_lock = threading.Lock()
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        with self.count_lock:
+            self.under_way += 1
+            self.peak = max(self.peak, self.under_way)
+        self.gate.wait()
+        outcome = super().execute(request)
+        with self.count_lock:
+            self.under_way -= 1
+        return outcome
+
+
+def six() -> Steps[int]:
+    return len((yield Together(tuple(Get(str(i)) for i in range(6)))))
+
+
+def test_together_is_bounded() -> None:
+    store = Peak(3)
+    assert drive(store, six(), together=3) == 6
+    assert store.peak == 3
+
+
+async def test_async_together_is_bounded() -> None:
+    inner = Peak(3)
+    store = ThreadedAioStore(inner)
+    assert await adrive(store, six(), together=3) == 6
+    assert inner.peak == 3
+    await store.close()
+
+
+class Endless:
+    """An async store that never answers."""
+
+    url = "endless://"
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.left = 0
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        self.entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left += 1
+        raise AssertionError("it was to wait for ever")
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+
+@pytest.mark.parametrize("width", [1, 3])
+async def test_cancelling_closes_the_steps_and_leaves_no_task(width: int) -> None:
+    store, finished = Endless(), list[str]()
+
+    def steps() -> Steps[None]:
+        try:
+            yield Together(tuple(Get("k") for _ in range(width))) if width > 1 else Get("k")
+        finally:
+            finished.append("closed")
+
+    task = asyncio.create_task(adrive(store, steps()))
+    await store.entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert finished == ["closed"]
+    assert store.left == width
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_other_exceptions_close_the_steps_and_pass() -> None:
+    class Broken(MemoryStore):
+        def execute(self, request: StoreRequest) -> Outcome:
+            raise ZeroDivisionError
+
+    finished: list[str] = []
+
+    def steps() -> Steps[None]:
+        try:
+            yield Get("k")
+        except TieredError:
+            finished.append("wrongly told")
+        finally:
+            finished.append("closed")
+
+    with pytest.raises(ZeroDivisionError):
+        drive(Broken(), steps())
+    assert finished == ["closed"]
+
+
+def test_backoff_is_full_jitter_within_named_limits() -> None:
+    assert [backoff_bound_seconds(n) for n in (1, 2, 3, 9, 10, 5000)] == [0.2, 0.4, 0.8, 51.2, 60.0, 60.0]
+    assert (backoff_seconds(3, 0.0), backoff_seconds(3, 0.5)) == (0.0, 0.4)

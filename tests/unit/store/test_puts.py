@@ -1,0 +1,189 @@
+"""Unique puts, multipart uploads, verification and the probe on a store that fails at any request in any way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.format.crc import crc32c
+from tiered.model import BytesSource
+from tiered.store.base import (
+    ABSENT,
+    Capabilities,
+    Get,
+    List,
+    Missing,
+    Object,
+    Outcome,
+    Page,
+    Put,
+    PutResult,
+    PutStatus,
+    StoreRequest,
+)
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.store.probe import check_capabilities, probe
+from tiered.store.puts import put_unique, upload_multipart, upload_object, verify_stored
+from tiered.store.retry import RetryingStore
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.faults import Fault, FaultKind, FaultStore
+
+BODY = bytes(range(256)) * 3
+CRC = crc32c(BODY)
+GOOD = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)
+BAD = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=False)
+OUTAGES = (FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT, FaultKind.DELAYED)
+
+
+def small_store() -> MemoryStore:
+    return MemoryStore(min_part_bytes=1)
+
+
+@pytest.mark.parametrize("kind", OUTAGES)
+@pytest.mark.parametrize("times", [1, 3])
+def test_unique_put_survives_lost_answers(kind: FaultKind, times: int) -> None:
+    store = FaultStore(small_store(), [Fault(kind, "put", times=times, delay_calls=2)])
+    result = drive(store, put_unique("k", BODY, CRC), clock=FakeClock(), ids=SeededIds())
+    assert result.status is PutStatus.LANDED
+    got = store.execute(Get("k"))
+    assert isinstance(got, Object)
+    assert got.data == BODY
+
+
+@pytest.mark.parametrize("kind", [FaultKind.UNKNOWN_BEFORE, FaultKind.CONFLICT, FaultKind.ERROR])
+def test_unique_put_gives_up_at_its_deadline(kind: FaultKind) -> None:
+    clock = FakeClock()
+    store = FaultStore(small_store(), [Fault(kind, "put", times=-1)])
+    with pytest.raises(RemoteUnavailableError, match="Put k: outcome still"):
+        drive(store, put_unique("k", BODY, CRC, deadline_seconds=100), clock=clock, ids=SeededIds())
+    assert 100 <= clock.monotonic() < 160.0
+
+
+def test_refusals_are_not_repeated() -> None:
+    store = FaultStore(small_store(), [Fault(FaultKind.PERMISSION, times=-1)])
+    with pytest.raises(RemotePermissionError):
+        drive(store, put_unique("k", BODY, CRC), clock=FakeClock())
+    with pytest.raises(CorruptionError):
+        drive(small_store(), put_unique("k", BODY, CRC ^ 1), clock=FakeClock())
+    assert len(store.calls) == 1
+
+
+def upload_once(store: FaultStore, clock: FakeClock) -> PutResult:
+    retrying = RetryingStore(store, clock=clock, ids=SeededIds(1))
+    return drive(
+        retrying,
+        upload_multipart("k", BytesSource(BODY), part_bytes=100, parallel_parts=3),
+        clock=clock,
+        ids=SeededIds(2),
+        together=1,
+    )
+
+
+def test_multipart_upload_with_any_one_request_failing() -> None:
+    clean = FaultStore(small_store())
+    assert upload_once(clean, FakeClock()).status is PutStatus.LANDED
+    total = len(clean.calls)
+    assert [operation for operation, _ in clean.calls] == ["startupload"] + ["uploadpart"] * 8 + ["completeupload"]
+    for kind in OUTAGES:
+        for nth in range(1, total + 1):
+            store = FaultStore(small_store(), [Fault(kind, nth=nth, delay_calls=1)])
+            assert upload_once(store, FakeClock()).status is PutStatus.LANDED, (kind, nth)
+            got = store.execute(Get("k"))
+            assert isinstance(got, Object), (kind, nth)
+            assert got.data == BODY, (kind, nth)
+            assert store.fired, (kind, nth)
+
+
+def test_multipart_upload_is_aborted_after_an_error() -> None:
+    store = FaultStore(small_store(), [Fault(FaultKind.PERMISSION, "uploadpart", nth=2)])
+    started: list[str] = []
+    steps = upload_multipart("k", BytesSource(BODY), part_bytes=300, on_started=started.append)
+    with pytest.raises(RemotePermissionError):
+        drive(store, steps, clock=FakeClock())
+    assert store.calls[-1] == ("abortupload", "k")
+    assert len(started) == 1
+    assert store.execute(Get("k")) == Missing()
+
+
+def test_upload_object_chooses_by_size() -> None:
+    store = FaultStore(small_store())
+    for size in (0, 10, 11):
+        source = BytesSource(BODY[:size])
+        drive(store, upload_object(f"k{size}", source, crc32c(source.data), multipart_from_bytes=10, part_bytes=4))
+    assert [op for op, key in store.calls if key == "k10"] == ["put"]
+    assert [op for op, key in store.calls if key == "k11"] == ["startupload", *["uploadpart"] * 3, "completeupload"]
+    assert drive(small_store(), upload_multipart("empty", BytesSource(b""))).status is PutStatus.LANDED
+
+
+@pytest.mark.parametrize("capabilities", [GOOD, BAD])
+@pytest.mark.parametrize("kind", [FaultKind.TRUNCATED, FaultKind.FLIPPED])
+def test_damaged_objects_are_never_verified(kind: FaultKind, capabilities: Capabilities) -> None:
+    store = FaultStore(small_store(), [Fault(kind, "put")])
+    drive(store, put_unique("k", BODY, CRC))
+    with pytest.raises(CorruptionError, match="the object k"):
+        drive(store, verify_stored("k", len(BODY), CRC, capabilities))
+
+
+def test_verification_reads_back_where_the_store_checks_nothing() -> None:
+    store = FaultStore(small_store())
+    drive(store, put_unique("k", BODY, CRC))
+    store.calls.clear()
+    drive(store, verify_stored("k", len(BODY), CRC, GOOD))
+    assert store.calls == [("head", "k")]
+    drive(store, verify_stored("k", len(BODY), CRC, BAD))
+    assert store.calls[1:] == [("head", "k"), ("get", "k")]
+    with pytest.raises(CorruptionError, match="absent"):
+        drive(store, verify_stored("other", 1, 1, GOOD))
+
+
+class Emulator(MemoryStore):
+    """An emulator that ignores some conditions, or checksums, or both."""
+
+    def __init__(self, *, ignores: str) -> None:
+        super().__init__()
+        self.ignores = ignores
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        if isinstance(request, Put):
+            if self.ignores == "checksum":
+                request = Put(request.key, request.body, request.condition)
+            elif self.ignores == "all" or (self.ignores == "create") == (request.condition is ABSENT):
+                head = super().execute(Get(request.key))
+                if isinstance(head, Object):
+                    self._bucket.objects.pop(request.key)
+                request = Put(request.key, request.body, ABSENT, request.crc32c)
+        return super().execute(request)
+
+
+@pytest.mark.parametrize("ignores", ["create", "swap", "all"])
+def test_probe_finds_a_store_that_ignores_conditions(ignores: str) -> None:
+    store = Emulator(ignores=ignores)
+    capabilities = drive(store, probe())
+    assert not capabilities.conditional_writes
+    with pytest.raises(TieredError, match="two writers could both win"):
+        check_capabilities(capabilities, store.url)
+
+
+def test_probe_finds_a_store_that_checks_no_checksum() -> None:
+    assert drive(Emulator(ignores="checksum"), probe()) == BAD
+    check_capabilities(BAD, "memory://")
+
+
+def test_probe_with_any_one_request_failing() -> None:
+    clean = FaultStore(MemoryStore())
+    assert drive(clean, probe(), clock=FakeClock()) == GOOD
+    for kind in (FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT):
+        for nth in range(1, len(clean.calls) + 1):
+            store = FaultStore(MemoryStore(), [Fault(kind, nth=nth)])
+            retrying = RetryingStore(store, clock=FakeClock(), ids=SeededIds())
+            assert drive(retrying, probe(), clock=FakeClock(), ids=SeededIds()) == GOOD, (kind, nth)
+            page = store.execute(List(""))
+            assert isinstance(page, Page)
+            assert page.entries == (), (kind, nth)
+
+
+def test_probe_of_a_dead_store_is_an_error_not_a_finding() -> None:
+    store = FaultStore(MemoryStore(), [Fault(FaultKind.UNKNOWN_BEFORE, times=-1)])
+    with pytest.raises(RemoteUnavailableError):
+        drive(store, probe(), clock=FakeClock())

@@ -1,0 +1,291 @@
+"""Every answer that S3 and its look-alikes give, as our outcome or our error; both SDKs run for real."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from tests.unit.store.scripted import Answer, Script
+from tiered.errors import (
+    ClosedError,
+    ConditionalWritesUnsupportedError,
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.model import BytesSource
+from tiered.store.base import (
+    ABSENT,
+    AbortUpload,
+    CompleteUpload,
+    Delete,
+    Deleted,
+    Get,
+    Head,
+    List,
+    Match,
+    Missing,
+    NotModified,
+    Object,
+    Page,
+    PartStored,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    Store,
+    StoreRequest,
+    UploadPart,
+)
+from tiered.store.s3 import S3Store
+from tiered.store.s3_requests import S3Target
+
+CREATE = Put("a/k", b"body", ABSENT)
+SWAP = Put("a/k", b"body", Match('"e"'))
+PART = UploadPart("a/k", "id", 1, BytesSource(b"body"), 0, 4)
+COMPLETE = CompleteUpload("a/k", "id", (PartStored(1, '"e"'),))
+
+REFUSALS: list[tuple[Answer, StoreRequest, type[TieredError], str]] = [
+    (Answer(403, "AccessDenied"), Get("a/k"), RemotePermissionError, "s3:ListBucket"),
+    (Answer(403, "AccessDenied"), CREATE, RemotePermissionError, "s3:PutObject"),
+    (Answer(403, "AccessDenied"), List("a"), RemotePermissionError, "s3:ListBucket"),
+    (Answer(403, "AccessDenied"), Delete(("a/k",)), RemotePermissionError, "s3:DeleteObject"),
+    (Answer(403), Head("a/k"), RemotePermissionError, "s3:GetObject"),
+    (Answer(401, "Unauthorized"), Get("a/k"), RemotePermissionError, "grant"),
+    (Answer(403, "InvalidAccessKeyId"), CREATE, RemotePermissionError, "AWS_ACCESS_KEY_ID"),
+    (Answer(403, "SignatureDoesNotMatch"), Get("a/k"), RemotePermissionError, "secret key"),
+    (Answer(400, "ExpiredToken"), CREATE, RemotePermissionError, "expired"),
+    (Answer(403, "RequestTimeTooSkewed"), SWAP, RemotePermissionError, "clock"),
+    (Answer(404, "NoSuchBucket"), Get("a/k"), NotFoundError, "create the bucket"),
+    (Answer(404, "NoSuchBucket"), CREATE, NotFoundError, "create the bucket"),
+    (Answer(404, "NoSuchBucket"), List(""), NotFoundError, "create the bucket"),
+    (Answer(404, "NoSuchUpload"), PART, NotFoundError, "start it again"),
+    (Answer(301, "PermanentRedirect"), CREATE, ConfigError, "region"),
+    (Answer(400, "AuthorizationHeaderMalformed"), Delete(("a/k",)), ConfigError, "region"),
+    (Answer(400, "BadDigest"), CREATE, CorruptionError, "checksum"),
+    (Answer(400, "XAmzContentChecksumMismatch"), PART, CorruptionError, "checksum"),
+    (Answer(400, "InvalidArgument"), CREATE, ConfigError, "refuses this request"),
+    (Answer(400, "EntityTooSmall"), COMPLETE, ConfigError, "refuses this request"),
+    (Answer(501, "NotImplemented"), SWAP, ConditionalWritesUnsupportedError, "conditional"),
+    (Answer(500, "InternalError"), Get("a/k"), RemoteUnavailableError, "again"),
+    (Answer(503, "SlowDown"), List(""), RemoteUnavailableError, "again"),
+    (Answer(429, "TooManyRequests"), Delete(("a/k",)), RemoteUnavailableError, "again"),
+    (Answer(400, "RequestTimeout"), PART, RemoteUnavailableError, "again"),
+    (Answer(503), Head("a/k"), RemoteUnavailableError, "again"),
+    (Answer(502, body=b"<html>a proxy</html>"), Get("a/k"), RemoteUnavailableError, "again"),
+    (Answer(200, body=b"not xml"), List(""), RemoteUnavailableError, "again"),
+    (Answer(0), Get("a/k"), RemoteUnavailableError, "network"),
+    (Answer(0), StartUpload("a/k"), RemoteUnavailableError, "network"),
+    (Answer(200, body=b"half", declared=8, headers=(("ETag", '"e"'),)), Get("a/k"), RemoteUnavailableError, ""),
+]
+
+
+@pytest.mark.parametrize("case", range(len(REFUSALS)))
+def test_refusals_name_operation_place_and_next_step(client: Store, script: Script, case: int) -> None:
+    script.answer, request, kind, hint = REFUSALS[case]
+    script.requests.clear()
+    with pytest.raises(TieredError) as caught:
+        client.execute(request)
+    assert type(caught.value) is kind, caught.value
+    assert len(script.requests) == (2 if isinstance(request, Head) and kind is NotFoundError else 1)
+    told = str(caught.value)
+    assert hint in told
+    assert type(request).__name__ in told or kind is NotFoundError
+    assert "s3://logs/prod" in told
+    assert "testing" not in told, "credentials stay out of messages"
+    assert "AWS4-HMAC" not in told
+
+
+OUTCOMES: list[tuple[Answer, StoreRequest, PutStatus]] = [
+    (Answer(412, "PreconditionFailed"), CREATE, PutStatus.LOST),
+    (Answer(412, "PreconditionFailed"), SWAP, PutStatus.LOST),
+    (Answer(412, "PreconditionFailed"), COMPLETE, PutStatus.LOST),
+    (Answer(409, "ConditionalRequestConflict"), CREATE, PutStatus.CONFLICT),
+    (Answer(409, "OperationAborted"), SWAP, PutStatus.CONFLICT),
+    (Answer(404, "NoSuchKey"), SWAP, PutStatus.ABSENT),
+    (Answer(500, "InternalError"), CREATE, PutStatus.UNKNOWN),
+    (Answer(503, "SlowDown"), SWAP, PutStatus.UNKNOWN),
+    (Answer(504), CREATE, PutStatus.UNKNOWN),
+    (Answer(400, "RequestTimeout"), CREATE, PutStatus.UNKNOWN),
+    (Answer(429, "SlowDown"), CREATE, PutStatus.UNKNOWN),
+    (Answer(0), CREATE, PutStatus.UNKNOWN),
+    (Answer(0), COMPLETE, PutStatus.UNKNOWN),
+    (Answer(404, "NoSuchUpload"), COMPLETE, PutStatus.UNKNOWN),
+    (Answer(200, "InternalError"), COMPLETE, PutStatus.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize("case", range(len(OUTCOMES)))
+def test_puts_are_landed_lost_or_unknown_in_one_attempt(client: Store, script: Script, case: int) -> None:
+    script.answer, request, wanted = OUTCOMES[case]
+    script.requests.clear()
+    outcome = client.execute(request)
+    assert isinstance(outcome, PutResult)
+    assert outcome.status is wanted
+    assert len(script.requests) == 1, "one attempt: a repeat would lie about our own write"
+    assert (outcome.cause != "") == (wanted in (PutStatus.UNKNOWN, PutStatus.CONFLICT))
+
+
+def test_a_lost_answer_on_a_kept_connection_is_not_repeated_below_us(client: Store, script: Script) -> None:
+    """aiohttp repeats idempotent methods on a reused connection by itself; the second PUT would be told "lost"."""
+    script.requests.clear()
+    script.answer = Answer(200, headers=(("ETag", '"e"'),), keep_alive=True)
+    client.execute(CREATE)
+    script.answer = Answer(0)
+    outcome = client.execute(CREATE)
+    assert isinstance(outcome, PutResult)
+    assert outcome.status is PutStatus.UNKNOWN
+    assert len(script.requests) == 2
+
+
+def test_another_region_is_named(client: Store, script: Script) -> None:
+    script.answer = Answer(301, "PermanentRedirect", headers=(("x-amz-bucket-region", "eu-west-1"),))
+    with pytest.raises(ConfigError, match="the bucket is in eu-west-1"):
+        client.execute(CREATE)
+
+
+def test_answers_that_are_outcomes(client: Store, script: Script) -> None:
+    script.answer = Answer(404, "NoSuchKey")
+    assert client.execute(Get("k")) == Missing()
+    assert client.execute(Head("k")) == Missing()
+    assert client.execute(AbortUpload("k", "id")) is None
+    script.answer = Answer(304)
+    assert client.execute(Get("k", if_none_match='"e"')) == NotModified()
+    script.answer = Answer(200, body=b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+    assert client.execute(List("")) == Page((), more=False)
+    script.answer = Answer(
+        200,
+        body=b"<DeleteResult><Error><Key>prod/b</Key><Code>AccessDenied</Code></Error>"
+        b"<Error><Key>prod/c</Key><Code>NoSuchKey</Code></Error></DeleteResult>",
+    )
+    assert client.execute(Delete(("a", "b", "c"))) == Deleted((("b", "AccessDenied"),))
+
+
+def test_head_of_an_absent_bucket_asks_again_with_a_get(client: Store, script: Script) -> None:
+    script.answer = Answer(404, "NoSuchBucket")
+    script.requests.clear()
+    with pytest.raises(NotFoundError):
+        client.execute(Head("k"))
+    assert [method for method, *_ in script.requests] == ["HEAD", "GET"]
+
+
+def test_a_server_without_ranges_still_gives_the_range(client: Store, script: Script) -> None:
+    script.answer = Answer(200, body=b"0123456789", headers=(("ETag", '"e"'),))
+    outcome = client.execute(Get("k", 2, 5))
+    assert isinstance(outcome, Object)
+    assert (outcome.data, outcome.size) == (b"234", 10)
+
+
+def test_what_is_sent(client: Store, script: Script) -> None:
+    script.answer = Answer(200, headers=(("ETag", '"e"'), ("x-amz-checksum-crc32c", "wrong"), ("Date", "nonsense")))
+    script.requests.clear()
+    body = BytesSource(b"x" * 3_000_000)
+    outcome = client.execute(Put("a/k", body, Match('"old"'), 0x01020304, (("kind", "seg ment"),)))
+    assert outcome == PutResult(PutStatus.LANDED, '"e"', None)
+    client.execute(CREATE)
+    (method, target, headers, sent), (_, _, create, _) = script.requests
+    assert (method, target, sent) == ("PUT", "/logs/prod/a/k", 3_000_000)
+    assert headers["if-match"] == '"old"'
+    assert "if-none-match" not in headers
+    assert create["if-none-match"] == "*"
+    assert headers["x-amz-checksum-crc32c"] == "AQIDBA=="
+    assert headers["x-amz-sdk-checksum-algorithm"] == "CRC32C"
+    assert headers["x-amz-tagging"] == "kind=seg+ment"
+    assert "transfer-encoding" not in headers
+    assert headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+
+
+class FailingSource:
+    """A file that cannot be read in its second piece."""
+
+    size = 3_000_000
+
+    def read_at(self, position: int, length: int) -> bytes:
+        if position:
+            raise CorruptionError("the file is shorter than it was", path_or_key="x.log", position=position)
+        return bytes(length)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def test_an_error_of_the_source_is_not_taken_for_one_of_the_network(client: Store, script: Script) -> None:
+    script.answer = Answer(200, headers=(("ETag", '"e"'),))
+    with pytest.raises(CorruptionError, match="shorter than it was"):
+        client.execute(Put("k", FailingSource(), ABSENT, 1))
+    gc.collect()
+
+
+class CountingSource:
+    """Remembers the longest read."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.longest = 0
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self.longest = max(self.longest, length)
+        return bytes(length)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+def test_bodies_are_read_in_pieces(client: Store, script: Script) -> None:
+    script.answer = Answer(200, headers=(("ETag", '"e"'),))
+    source = CountingSource(20 * 1024 * 1024 + 1)
+    client.execute(Put("k", source, ABSENT, 1))
+    client.execute(UploadPart("k", "id", 1, source, 5, source.size - 5, 1))
+    assert script.requests[-1][3] == source.size - 10
+    assert source.longest == 1024 * 1024
+
+
+def test_nothing_answers() -> None:
+    store = S3Store(S3Target("logs", endpoint_url="http://127.0.0.1:1"))
+    assert "127.0.0.1:1" not in repr(store)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "AKIDSECRET")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "TOPSECRET")
+        with pytest.raises(RemoteUnavailableError, match="nothing answers there") as caught:
+            store.execute(Get("k"))
+        outcome = store.execute(CREATE)
+    assert isinstance(outcome, PutResult)
+    assert outcome.status is PutStatus.UNKNOWN
+    assert "SECRET" not in f"{caught.value} {caught.value.__cause__} {outcome} {store!r}"
+    store.close()
+    with pytest.raises(ClosedError):
+        store.execute(Get("k"))
+
+
+def test_no_credentials_is_a_permission_error(monkeypatch: pytest.MonkeyPatch, script: Script) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, "/nonexistent")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    store = S3Store(S3Target("logs", endpoint_url=script.url))
+    with pytest.raises(RemotePermissionError, match="no usable credentials"):
+        store.execute(CREATE)
+    store.close()
+
+
+@pytest.mark.parametrize("target", [S3Target("no such bucket"), S3Target("logs", region="no region!")])
+def test_wrong_names_are_config_errors(target: S3Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
+    store = S3Store(target)
+    with pytest.raises(ConfigError):
+        store.execute(Get("k"))
+    store.close()
+
+
+def test_unknown_profile_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    store = S3Store(S3Target("logs"))
+    with pytest.raises(ConfigError, match="nobody"):
+        store.execute(Get("k"))
