@@ -84,6 +84,7 @@ class DrainMode(enum.Enum):
 class PartitionSeen:
     """The scanner read the positions of a local partition; ``active_since_ms`` is -1 if nothing is active.
 
+    ``end_offset`` is a lower bound while a writer appends: the active segment is not read, so it counts as one record.
     ``noted_offset`` is the committed end in the checkpoint that an earlier run left, -1 if none.
     """
 
@@ -129,12 +130,16 @@ class TopicFailed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimDone:
-    """The writer role is ours under ``claim_epoch``; the root, read back, says which offsets it holds."""
+    """The writer role is ours under ``claim_epoch``; the root, read back, says which offsets it holds.
+
+    ``resumes``: the volume held no records; its log has to begin at ``next_offset`` before it takes any.
+    """
 
     order: int
     claim_epoch: int
     start_offset: int
     next_offset: int
+    resumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

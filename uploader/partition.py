@@ -58,6 +58,7 @@ class Partition:
     active_bytes: int = 0
     active_since_ms: int = NONE_MS
     noted: int = -1
+    resume_at: int = -1
     phase: Phase = Phase.NEW
     claim_epoch: int = 0
     committed: int = -1

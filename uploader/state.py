@@ -142,6 +142,10 @@ class State(Planner):
         p.active_bytes, p.active_since_ms = event.active_bytes, event.active_since_ms
         p.noted = max(p.noted, event.noted_offset)
         self._queue[p.tp] = None
+        resuming = p.phase is Phase.CLAIMED and p.resume_at >= 0
+        if resuming and not self._diverged(p, now_ms) and p.local_start >= p.resume_at:
+            p.resume_at = -1
+            self._note(p)
 
     def _sealed(self, event: ev.SegmentSealed) -> None:
         p = self._partitions.get(event.tp)
@@ -203,17 +207,35 @@ class State(Planner):
             self._failed(p, event.failure, "claiming the writer role", now_ms)
             return
         p.claim_epoch, p.committed = event.claim_epoch, event.next_offset
-        if event.next_offset > p.end > p.local_start:
-            text = f"{p.tp} ends at offset {p.end} on this disk, but the bucket goes on to {event.next_offset}"
-            hint = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
-            self._fence_and_note(p, Failure(FailureKind.FENCED, "diverged", text, hint, exit_code=11), now_ms)
+        p.resume_at = event.next_offset if event.resumes else -1
+        if self._diverged(p, now_ms):
             return
         p.phase, p.settled, p.settle_at_ms, p.settle_attempts = Phase.CLAIMED, False, 0, 0
         p.forget_committed()
         self._succeeded(p, "claiming the writer role")
-        self._out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
+        self._note(p)
         fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))
         self._say(Level.INFO, "claimed", f"the writer role is ours, the bucket ends at {p.committed}", p.tp, fields)
+
+    def _note(self, p: Partition) -> None:
+        """Permits local deletion; not before a log that resumes has been seen to begin where the bucket ends."""
+        if p.resume_at < 0:
+            self._out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
+
+    def _diverged(self, p: Partition, now_ms: int) -> bool:
+        """Whether this disk holds records at offsets that the bucket has given to others; fences the partition then."""
+        has_records = p.end > p.local_start
+        if p.resume_at >= 0:
+            diverged = has_records and p.local_start < p.resume_at
+        else:
+            diverged = has_records and p.committed > p.end
+        if diverged:
+            text = (
+                f"{p.tp} holds offsets {p.local_start}..{p.end} on this disk, but the bucket went on to {p.committed}"
+            )
+            hint = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
+            self._fence_and_note(p, Failure(FailureKind.FENCED, "diverged", text, hint, exit_code=11), now_ms)
+        return diverged
 
     def _fence_and_note(self, p: Partition, failure: Failure, now_ms: int) -> None:
         self._fence(p, failure, now_ms)
@@ -252,7 +274,7 @@ class State(Planner):
             p.committed = event.next_offset
             p.forget_committed()
             self._succeeded(p, "committing")
-            self._out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
+            self._note(p)
             fields = (("segments", len(action.rows)), ("uploaded_offset", p.committed))
             self._say(Level.INFO, "committed", f"{len(action.rows)} segments are in the catalog", p.tp, fields)
         elif event.failure.kind is FailureKind.FENCED:

@@ -1,0 +1,229 @@
+"""The orders that touch the store, each as one coroutine that raises ``TieredError`` or returns facts.
+
+Everything about objects and catalogs is in ``tiered.remote``; this adds the journal before each put, the proof before
+each claim, and the bound on what is in flight. Blocking work on local files runs in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tiered.clock import Clock, IdSource
+from tiered.errors import CommitUnknown, ConfigError, FencedError, RemoteUnavailableError, TieredError
+from tiered.format.keys import Role
+from tiered.local.uploads import SAME, ClaimProof, Claims
+from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.remote.catalog import Catalog
+from tiered.remote.topics import register_topic
+from tiered.remote.upload import plan_upload, upload_segment
+from tiered.store.base import AbortUpload, AioStore, Capabilities, Delete, Deleted, Steps
+from tiered.store.driver import adrive
+from tiered.store.probe import check_capabilities, probe
+from uploader.directory import LogDirectory
+from uploader.events import SegmentRef
+from uploader.journal import Entry, Journal
+
+READ_BACK_ATTEMPTS = 5
+"""GETs of a root that was just committed; after them a new claim tells what it holds."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A claim whose root was read back."""
+
+    claim_epoch: int
+    start_offset: int
+    next_offset: int
+    resumes: bool
+    not_recovered: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A sealed segment whose files were read and fsynced in a thread: the event loop waits for no disk."""
+
+    descriptor: SegmentDescriptor
+    source: ByteSource
+    sealed_indexes: SealedIndexes
+
+    def open_log(self) -> ByteSource:
+        """The open file."""
+        return self.source
+
+    def indexes(self) -> SealedIndexes:
+        """The trimmed index files."""
+        return self.sealed_indexes
+
+
+class Bucket:
+    """One store, one log directory, one event loop."""
+
+    def __init__(
+        self, store: AioStore, directory: LogDirectory, journal: Journal, *, clock: Clock, ids: IdSource, owner: str
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._journal = journal
+        self._clock = clock
+        self._ids = ids
+        self._owner = owner
+        self._claims = Claims(directory.path, directory.files)
+        self._catalogs: dict[TopicPartition, Catalog] = {}
+        self._capabilities: Capabilities | None = None
+        self._probing = asyncio.Lock()
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the store has answered the probe."""
+        return self._capabilities is not None
+
+    async def capabilities(self) -> Capabilities:
+        """What the store can do, probed once. Raises ConditionalWritesUnsupportedError, and the store's errors."""
+        async with self._probing:
+            if self._capabilities is None:
+                found = await self._drive(probe())
+                check_capabilities(found, self._store.url)
+                self._capabilities = found
+            return self._capabilities
+
+    async def register(self, topic: str) -> None:
+        """Create-only; adopts an entry with the same id. Raises ConfigError for another id."""
+        await self.capabilities()
+        info = (await asyncio.to_thread(self._directory.topics))[topic]
+        config = info.config.to_text(changed_only=True)
+        entry = await self._drive(register_topic(topic, info.topic_id, info.partitions, config))
+        if entry.topic_id != info.topic_id:
+            raise ConfigError(
+                f"topic {topic} is {info.topic_id} in {self._directory.path} and {entry.topic_id} in {self._store.url}",
+                hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
+            )
+
+    async def claim(self, tp: TopicPartition) -> Granted:
+        """The proof is on the disk before the PUT that carries it. Raises FencedError if this volume may not write."""
+        await self.capabilities()
+        catalog = self._catalogs.get(tp)
+        topic_id = self._directory.topic_id(tp)
+        if catalog is None or catalog.topic_id != topic_id:
+            catalog = self._catalogs[tp] = self._catalog(tp)
+        proof = await asyncio.to_thread(self._proof, tp)
+        claim = await self._drive(catalog.claim(Role.WRITER, self._owner, proof))
+        root = await self._drive(catalog.read_back())
+        if claim.resumes and claim.next_offset:
+            await asyncio.to_thread(self._directory.start_at, tp, claim.next_offset, claim.leader_epoch)
+        resumes = claim.resumes and claim.next_offset > 0
+        return Granted(claim.epoch, root.start_offset, root.next_offset, resumes, claim.not_recovered)
+
+    async def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
+        """Removes what dead claims left; returns how many uploads that were.
+
+        Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: no commit can name them any
+        more, because the claim that stored them is fenced. Those below it are committed, or the collector's.
+        """
+        entries = self._journal.before(tp, claim_epoch)
+        for entry in entries:
+            if entry.upload_id:
+                await self._store.execute(AbortUpload(entry.log_key, entry.upload_id))
+            if entry.base >= next_offset:
+                deleted = await self._store.execute(Delete((entry.log_key, entry.idx_key)))
+                if isinstance(deleted, Deleted) and deleted.failed:
+                    key, why = deleted.failed[0]
+                    raise RemoteUnavailableError(f"{key} was not deleted: {why}")
+            await asyncio.to_thread(self._journal.done, [entry.log_key])
+        return len(entries)
+
+    async def upload(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int) -> Row:
+        """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim."""
+        capabilities = await self.capabilities()
+        prepared = await asyncio.to_thread(self._prepare, tp, ref)
+        try:
+            plan = plan_upload(prepared.descriptor, uid=self._ids.uid(), claim_epoch=claim_epoch)
+            entry = Entry(tp, claim_epoch, ref.base, plan.log_key, plan.idx_key)
+            await asyncio.to_thread(self._journal.put, entry)
+            steps = upload_segment(
+                prepared,
+                topic_id=prepared.descriptor.topic_id,
+                partition=tp.partition,
+                claim_epoch=claim_epoch,
+                capabilities=capabilities,
+                plan=plan,
+                on_multipart=lambda upload_id: self._journal.part(plan.log_key, upload_id),
+            )
+            return await self._drive(steps)
+        finally:
+            prepared.source.close()
+
+    async def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> int:
+        """The end of a root that was read back. Raises CommitUnknown whenever the rows may be in it."""
+        catalog = self._catalogs[tp]
+        if catalog.claim_epoch != claim_epoch:
+            raise CommitUnknown(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
+        epochs = await asyncio.to_thread(self._directory.leader_epochs, tp)
+        try:
+            await self._drive(catalog.append(rows, epochs))
+        except FencedError:
+            raise
+        except TieredError as error:
+            if catalog.in_doubt and not isinstance(error, CommitUnknown):
+                raise CommitUnknown(f"{tp}: {error.message}", hint=error.hint) from error
+            raise
+        root = await self._read_back(tp, catalog, rows)
+        await asyncio.to_thread(self._forget, tp, rows[-1].next)
+        return root
+
+    async def close(self) -> None:
+        """Releases connections."""
+        await self._store.close()
+
+    async def _read_back(self, tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> int:
+        attempt = 1
+        while True:
+            try:
+                return (await self._drive(catalog.read_back(rows))).next_offset
+            except RemoteUnavailableError as error:
+                if attempt >= READ_BACK_ATTEMPTS:
+                    raise CommitUnknown(
+                        f"{tp}: committed up to {rows[-1].next}, but the root cannot be read back: {error.message}",
+                        hint="the next claim reads it; local bytes stay until then",
+                    ) from error
+            attempt += 1
+            await asyncio.sleep(0.1 * attempt)
+
+    def _forget(self, tp: TopicPartition, end_offset: int) -> None:
+        self._journal.done([entry.log_key for entry in self._journal.below(tp, end_offset)])
+
+    def _prepare(self, tp: TopicPartition, ref: SegmentRef) -> Prepared:
+        segment = self._directory.segment(tp, ref)
+        descriptor, indexes = segment.descriptor, segment.indexes()
+        return Prepared(descriptor, segment.open_log(), indexes)
+
+    def _catalog(self, tp: TopicPartition) -> Catalog:
+        def persist(token: str | None, last_append: str | None) -> None:
+            self._claims.write(
+                tp, token=SAME if token is None else token, last_append=SAME if last_append is None else last_append
+            )
+
+        return Catalog(self._directory.topic_id(tp), tp.partition, tp.topic, persist=persist)
+
+    def _proof(self, tp: TopicPartition) -> VolumeProof:
+        proof = self._claims.read().get(tp, ClaimProof())
+        extent = self._directory.extent(tp, exact=proof.restored_from is not None)
+        epochs = self._directory.leader_epochs(tp)
+        return VolumeProof(
+            volume_id=self._directory.volume_id,
+            empty=extent.end_offset == extent.local_start_offset,
+            end_offset=extent.end_offset,
+            token=proof.token or "",
+            last_append=proof.last_append or "",
+            restored_from=RestoredFrom(*proof.restored_from) if proof.restored_from else None,
+            start_offset=extent.local_start_offset,
+            leader_epoch=epochs[-1].epoch if epochs else -1,
+        )
+
+    async def _drive(self, steps: Steps[T]) -> T:
+        return await adrive(self._store, steps, clock=self._clock, ids=self._ids)

@@ -1,0 +1,183 @@
+"""``tiered-uploader run | sync | status``: settings in, exit status out. stdout is data, stderr is talk."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+
+from tiered.clock import SystemClock, SystemIds
+from tiered.config import parse_duration_ms
+from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
+from uploader import logs, status
+from uploader.actions import Exit
+from uploader.config import Settings, resolve
+from uploader.directory import LogDirectory
+from uploader.events import DrainMode
+from uploader.limits import Limits
+from uploader.service import Place, Service, Signals, serve
+from uploader.state import State
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PLACE = (
+    click.option("--log-dir", help="Log directory. [TIERED_LOG_DIR]"),
+    click.option("--remote", help="s3://bucket/prefix, file:///dir. [TIERED_REMOTE]"),
+    click.option("--endpoint-url", help="Endpoint of an S3-compatible store. [TIERED_ENDPOINT_URL]"),
+    click.option("--region", help="Region of the bucket. [TIERED_REGION]"),
+    click.option("--config", "config_path", envvar="TIERED_CONFIG", help="TOML file. [TIERED_CONFIG]"),
+    click.option("--log-format", help="json or text; text on a terminal, else json."),
+    click.option("--debug", is_flag=True, envvar="TIERED_DEBUG", help="Show tracebacks and more log lines."),
+)
+_WORK = (
+    click.option("--uploads", type=int, help="Segments uploaded at once. Default 4."),
+    click.option("--bytes-per-second", help="Limit of the traffic with the store, as 50MiB. Default none."),
+    click.option("--requests-per-second", type=int, help="Limit of the requests. Default none."),
+)
+
+
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tieredlog", prog_name="tiered-uploader")
+def program() -> None:
+    """Uploads the sealed segments of a log directory and commits them to the bucket's catalog.
+
+    Every option may stand in the environment (TIERED_UPLOADER_SCAN and so on) or in a TOML file, table [uploader].
+    """
+
+
+@program.command()
+@_options(*_PLACE, *_WORK)
+@click.option("--http", help="Health, metrics and status: host:port, or off. Default 127.0.0.1:9464.")
+@click.option("--drain", help="What SIGTERM still sends: inflight, sealed or all. Default all.")
+@click.option("--drain-timeout", help="How long that may take. Default 25s.")
+@click.option("--scan-ms", "scan", type=int, help="Period of the look at the directory. Default 5000.")
+@click.option("--seal-idle", help="Age at which an active segment that nobody writes is sealed, or never. Default 10m.")
+@click.option("--lag-limit", help="Lag above which /readyz fails. Default 1h.")
+def run(config_path: str | None, debug: bool, **flags: Any) -> None:
+    """Runs until SIGTERM; then drains. SIGHUP reads the configuration file again.
+
+    Example: tiered-uploader run --log-dir /var/lib/tiered --remote s3://acme-logs/prod
+    """
+
+    def read() -> Settings:
+        return resolve(flags, os.environ, Path(config_path) if config_path else None)
+
+    settings = read()
+    _configure_logs(settings, debug)
+    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, read)
+    service = Service(Place(*settings.place()), settings)
+    _end(asyncio.run(serve(service, signals=signals)))
+
+
+@program.command()
+@_options(*_PLACE, *_WORK)
+@click.option("--wait/--no-wait", default=True, help="Roll active segments too, also through a writer (the default).")
+@click.option("--timeout", help="Give up after this time with status 75, as 60s. Default: wait.")
+def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, **flags: Any) -> None:
+    """Uploads and commits everything once, then ends: for cron and preStop hooks.
+
+    With --wait active segments are rolled first: here if no process has the log open, else by that process. With
+    --no-wait only what is sealed already is sent. Ends with 0 if the bucket holds it all, 75 if data stays local,
+    11 if a newer claim owns a partition, 12 if the store refuses.
+    """
+    settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
+    _configure_logs(settings, debug)
+    service = Service(Place(*settings.place()), settings)
+    timeout_ms = parse_duration_ms(timeout) if timeout is not None else None
+    mode = DrainMode.ALL if wait else DrainMode.SEALED
+    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
+    _end(asyncio.run(serve(service, oneshot=mode, timeout_ms=timeout_ms, signals=signals)))
+
+
+@program.command("status")
+@_options(*_PLACE)
+@click.option("--http", help="Where the daemon serves. Default 127.0.0.1:9464.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; fail if a partition needs somebody (for probes).")
+def show_status(config_path: str | None, debug: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Prints, per partition, what is on this disk only, since when, what it waits for and what would unblock it.
+
+    Asks the running daemon; if there is none, reads the log directory.
+    """
+    del debug
+    settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
+    document = _find_status(settings)
+    if not quiet:
+        click.echo(json.dumps(document) if as_json else status.table(document))
+    trouble = status.is_behind(document)
+    if quiet and trouble is not None:
+        raise trouble
+
+
+def _find_status(settings: Settings) -> dict[str, Any]:
+    if settings.http is not None:
+        try:
+            return status.query(*settings.http)
+        except RemoteUnavailableError:
+            if settings.log_dir is None:
+                raise
+    if settings.log_dir is None:
+        raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
+    clock = SystemClock()
+    now_ms = clock.now_ms()
+    directory = LogDirectory(settings.log_dir, clock=clock, ids=SystemIds())
+    state = State(SystemIds(), Limits(), lazy=True)
+    for event in directory.scan():
+        state.handle(event, now_ms)
+    views = status.offline(state.views(now_ms), directory.fenced(), now_ms)
+    return status.report(views, now_ms=now_ms, remote=settings.remote or "", live=False)
+
+
+def _configure_logs(settings: Settings, debug: bool) -> None:
+    """Text for people on a terminal, JSON for machines, unless somebody said which."""
+    logs.configure(settings.log_format or ("text" if sys.stderr.isatty() else "json"), debug=debug)
+
+
+def _end(ending: Exit) -> NoReturn:
+    if ending.code:
+        click.echo(f"tiered-uploader: {ending.reason}", err=True)
+    sys.exit(ending.code)
+
+
+def main() -> None:
+    """The entry point: errors of the product become one line, a hint and their exit status."""
+    debug = "--debug" in sys.argv or os.environ.get("TIERED_DEBUG", "") not in ("", "0", "false")
+    try:
+        program.main(standalone_mode=False)
+    except click.exceptions.Exit as ended:
+        sys.exit(ended.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except TieredError as error:
+        if debug:
+            raise
+        click.echo(f"tiered-uploader: {error.message}", err=True)
+        if error.hint:
+            click.echo(f"  {error.hint}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as error:
+        if debug:
+            raise
+        click.echo(f"tiered-uploader: {type(error).__name__}: {error} (--debug shows where)", err=True)
+        sys.exit(1)

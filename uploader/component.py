@@ -1,0 +1,110 @@
+"""The uploader inside an application: ``tiered.open(path, remote=..., uploader=Uploader())``.
+
+The same service as the daemon on a thread of its own with its own event loop. It holds ``tiered-uploader.lock`` but
+never ``.lock``, which the application has: rolls are asked for through ``tiered-seal-request``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from tiered.errors import ClosedError, RemoteUnavailableError, TieredError
+from tiered.store.location import StoreLocation
+from uploader.actions import Exit
+from uploader.config import Settings
+from uploader.events import DrainMode
+from uploader.service import Place, Service
+
+START_SECONDS = 30.0
+"""How long ``attach`` waits for the lock and the journal; the store is not waited for."""
+
+SCAN_MS = 500
+"""In the application's own process a scan costs little, and ``durability="remote"`` waits for it."""
+
+
+class Uploader:
+    """Passed to ``tiered.open``. ``settings`` as of the daemon (``uploader.config.Settings``), without its server."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings or Settings(http=None, scan=SCAN_MS)
+
+    def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> AttachedUploader:
+        """Starts uploading the sealed segments of ``directory``; returns once the uploader's lock is held.
+
+        ``options``: ``endpoint_url`` and ``region`` of the store. Raises LockedError (another uploader), ConfigError.
+        """
+        known = {name: options[name] for name in ("endpoint_url", "region") if options.get(name) is not None}
+        store = StoreLocation.parse(remote, **known)
+        return AttachedUploader(Service(Place(Path(directory), store), self._settings))
+
+
+class AttachedUploader:
+    """A running uploader. Thread-safe."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._loop = asyncio.new_event_loop()
+        self._started: Future[None] = Future()
+        self._ended = threading.Event()
+        self._closing = False
+        self._error: TieredError | None = None
+        self._thread = threading.Thread(target=self._main, name="tiered-uploader", daemon=True)
+        self._thread.start()
+        try:
+            self._started.result(START_SECONDS)
+        except TimeoutError:
+            self.close(0)
+            raise RemoteUnavailableError(f"the uploader has not started within {START_SECONDS:.0f} s") from None
+
+    @property
+    def error(self) -> TieredError | None:
+        """Why it ended by itself; None while it works and after ``close``."""
+        return self._error
+
+    def poke(self) -> None:
+        """Look now instead of at the next scan; what backs off is tried now."""
+        self._call(self._service.poke)
+
+    def status(self) -> dict[str, Any]:
+        """The document that ``tiered-uploader status --json`` prints."""
+        if self._ended.is_set():
+            raise ClosedError("the uploader was closed before")
+        answer: Future[dict[str, Any]] = Future()
+        self._call(lambda: answer.set_result(self._service.status()))
+        return answer.result(START_SECONDS)
+
+    def close(self, timeout: float) -> None:
+        """Finishes and commits what is being uploaded, within ``timeout`` seconds; the rest stays local."""
+        self._closing = True
+        self._call(lambda: self._service.drain(DrainMode.INFLIGHT, int(timeout * 1000)))
+        self._thread.join(timeout + 5.0)
+
+    def _call(self, what: Callable[[], None]) -> None:
+        if self._ended.is_set():
+            return
+        try:
+            self._loop.call_soon_threadsafe(what)
+        except RuntimeError:
+            return  # the loop was closed between the two lines
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            ending = self._loop.run_until_complete(self._service.run(started=lambda: self._started.set_result(None)))
+            self._error = self._reason(ending)
+        except BaseException as error:  # noqa: BLE001 - a thread that dies silently is the worst uploader
+            self._error = error if isinstance(error, TieredError) else TieredError(f"the uploader failed: {error!r}")
+            if not self._started.done():
+                self._started.set_exception(error)
+        finally:
+            self._ended.set()
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    def _reason(self, ending: Exit) -> TieredError | None:
+        return None if self._closing or ending.code == 0 else TieredError(ending.reason)

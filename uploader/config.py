@@ -1,0 +1,248 @@
+"""Settings of the uploader and where each comes from: flag, then ``TIERED_*``, then the TOML file, then the default.
+
+::
+
+    # tiered.toml
+    log_dir = "/var/lib/tiered"
+    remote = "s3://acme-logs/${STAGE}"      # ${NAME} is taken from the environment
+
+    [uploader]
+    http = "127.0.0.1:9464"
+    seal_idle = "10m"
+
+The environment variable of ``log_dir``, ``remote``, ``endpoint_url`` and ``region`` is ``TIERED_LOG_DIR`` and so on,
+that of any other setting ``TIERED_UPLOADER_{NAME}``. Unknown keys are refused. Credentials are no settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tiered.config import parse_bytes, parse_duration_ms
+from tiered.errors import ConfigError, NotFoundError
+from tiered.store.location import StoreLocation
+from uploader.events import DrainMode
+from uploader.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
+from uploader.logs import FORMATS
+from uploader.runner import SCAN_MS
+
+MAX_CONFIG_BYTES = 1024 * 1024
+DEFAULT_HTTP = "127.0.0.1:9464"
+LAG_LIMIT_MS = 3_600_000
+SHARED = ("log_dir", "remote", "endpoint_url", "region", "json", "progress", "debug")
+"""Keys outside the table ``[uploader]``: those of all programs; the last three mean nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, checked. ``http`` is None for no server; rates are per second, None for no limit."""
+
+    log_dir: Path | None = None
+    remote: str | None = None
+    endpoint_url: str | None = None
+    region: str | None = None
+    http: tuple[str, int] | None = ("127.0.0.1", 9464)
+    drain: DrainMode = DrainMode.ALL
+    drain_timeout: int = DRAIN_MS
+    scan: int = SCAN_MS
+    seal_idle: int = SEAL_IDLE_MS
+    uploads: int = UPLOADS
+    commit_wait: int = COMMIT_WAIT_MS
+    lag_limit: int = LAG_LIMIT_MS
+    bytes_per_second: int | None = None
+    requests_per_second: int | None = None
+    partition_labels: bool = True
+    log_format: str | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """What the rules go by."""
+        return Limits(uploads=self.uploads, commit_wait_ms=self.commit_wait, seal_idle_ms=self.seal_idle)
+
+    def place(self) -> tuple[Path, StoreLocation]:
+        """Log directory and store. Raises ConfigError if one is not named."""
+        if self.log_dir is None:
+            raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
+        if self.remote is None:
+            raise ConfigError("no remote is named", hint="--remote s3://bucket/prefix, or TIERED_REMOTE")
+        return self.log_dir, StoreLocation.parse(self.remote, endpoint_url=self.endpoint_url, region=self.region)
+
+    def restart_needed(self, new: Settings) -> list[str]:
+        """Settings that differ and that a running daemon does not take over."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) != getattr(new, field.name)]
+        return [name for name in names if name not in RELOADABLE]
+
+
+RELOADABLE = frozenset({"drain", "drain_timeout", "scan", "seal_idle", "uploads", "commit_wait", "lag_limit"})
+"""What ``SIGHUP`` changes in a running daemon."""
+
+
+def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> Settings:
+    """The settings; ``flags`` holds those given on the command line (None: not given). Raises ConfigError."""
+    merged: dict[str, Any] = {}
+    layers = [_from_file(config, environ) if config else {}, _from_environment(environ)]
+    layers.append({name: ("--" + name.replace("_", "-"), value) for name, value in flags.items() if value is not None})
+    for layer in layers:
+        for name, (origin, value) in layer.items():
+            merged[name] = _checked(name, value, origin)
+    return Settings(**merged)
+
+
+def parse_http(value: str) -> tuple[str, int] | None:
+    """``host:port`` (``[::1]:9464`` for IPv6), or ``off``."""
+    if value.lower() in ("off", "none", ""):
+        return None
+    host, colon, port = value.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65_535:
+        raise ConfigError(f"{value!r} is not host:port", hint="127.0.0.1:9464, or off")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _drain(value: str) -> DrainMode:
+    try:
+        return DrainMode(value)
+    except ValueError:
+        words = ", ".join(mode.value for mode in DrainMode)
+        raise ConfigError(f"{value!r} is none of {words}") from None
+
+
+def _log_format(value: str) -> str:
+    if value not in FORMATS:
+        raise ConfigError(f"{value!r} is none of {', '.join(FORMATS)}")
+    return value
+
+
+def _whole(value: int | str) -> int:
+    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
+        raise ConfigError(f"{value!r} is not a whole number of at least 1")
+    return int(value)
+
+
+def _duration(value: int | str) -> int:
+    found = parse_duration_ms(value)
+    if found < 1:
+        raise ConfigError(f"{value!r} is not longer than nothing")
+    return found
+
+
+def _or_never(value: int | str) -> int:
+    return -1 if str(value) in ("never", "-1") else _duration(value)
+
+
+def _rate(value: int | str) -> int:
+    found = parse_bytes(value)
+    if found < 1:
+        raise ConfigError(f"{value!r} is not a positive rate")
+    return found
+
+
+def _boolean(value: bool | str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if value.lower() in ("true", "1", "yes", "on"):
+        return True
+    if value.lower() in ("false", "0", "no", "off"):
+        return False
+    raise ConfigError(f"{value!r} is neither true nor false")
+
+
+def _path(value: str | Path) -> Path:
+    return Path(value)
+
+
+def _text(value: str) -> str:
+    return value
+
+
+_PARSERS: dict[str, Callable[[Any], Any]] = {
+    "log_dir": _path,
+    "remote": _text,
+    "endpoint_url": _text,
+    "region": _text,
+    "http": parse_http,
+    "drain": _drain,
+    "drain_timeout": _duration,
+    "scan": _duration,
+    "seal_idle": _or_never,
+    "uploads": _whole,
+    "commit_wait": _duration,
+    "lag_limit": _duration,
+    "bytes_per_second": _rate,
+    "requests_per_second": _whole,
+    "partition_labels": _boolean,
+    "log_format": _log_format,
+}
+
+
+_TEXTS = frozenset({"log_dir", "remote", "endpoint_url", "region", "http", "drain", "log_format"})
+
+
+def _checked(name: str, value: Any, origin: str) -> Any:
+    if not isinstance(value, (str, int, Path)):
+        raise ConfigError(f"{origin}: {name} is {value!r}, not a text or a number")
+    if isinstance(value, int) and name in _TEXTS:
+        raise ConfigError(f"{origin}: {name} is {value!r}, not a text")
+    try:
+        return _PARSERS[name](value)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error.message}", hint=error.hint) from error
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    known = {_variable(name): name for name in _PARSERS}
+    for variable in environ:
+        if variable.startswith("TIERED_UPLOADER_") and variable not in known:
+            raise ConfigError(f"the environment variable {variable} is not known", hint=_near(variable, list(known)))
+    return {name: (variable, environ[variable]) for variable, name in known.items() if environ.get(variable)}
+
+
+def _variable(name: str) -> str:
+    return f"TIERED_{name.upper()}" if name in SHARED else f"TIERED_UPLOADER_{name.upper()}"
+
+
+def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CONFIG_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFoundError(f"there is no configuration file {path}", hint="check --config and TIERED_CONFIG") from None
+    except OSError as error:
+        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_CONFIG_BYTES:
+        raise ConfigError(f"the configuration file {path} is larger than {MAX_CONFIG_BYTES} bytes")
+    try:
+        document = tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    own = document.pop("uploader", {})
+    if not isinstance(own, dict):
+        raise ConfigError(f"{path}: uploader is not a table", hint="write [uploader] on a line of its own")
+    layer: dict[str, tuple[str, Any]] = {}
+    for table, allowed in ((document, SHARED), (own, tuple(_PARSERS))):
+        for key, value in table.items():
+            name = key.replace("-", "_")
+            if name not in allowed:
+                raise ConfigError(f"{path}: the key {key} is not known", hint=_near(name, [*allowed]))
+            if name in _PARSERS:
+                layer[name] = (f"{path}", _expand(value, environ, path) if isinstance(value, str) else value)
+    return layer
+
+
+def _expand(text: str, environ: Mapping[str, str], path: Path) -> str:
+    def one(found: re.Match[str]) -> str:
+        if found[1] not in environ:
+            raise ConfigError(f"{path}: ${{{found[1]}}} is not in the environment")
+        return environ[found[1]]
+
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", one, text)
+
+
+def _near(word: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"

@@ -1,0 +1,141 @@
+"""The log directory as the uploader may touch it: reading always, writing only with ``.lock`` or to its own files."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig
+from tiered.errors import LockedError, NotFoundError
+from tiered.local.files import Files, PosixFiles
+from tiered.local.lock import DirectoryLock
+from tiered.local.manager import LocalLog
+from tiered.local.sealed import SealedLocalSegment
+from tiered.local.topics import TopicInfo
+from tiered.local.uploads import PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
+from tiered.model import EpochEntry, TopicPartition
+from uploader.discover import Scanner
+from uploader.events import Event, SegmentRef
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """First and end offset of a local log."""
+
+    local_start_offset: int
+    end_offset: int
+
+
+class LogDirectory:
+    """One log directory, held by ``tiered-uploader.lock`` between ``acquire`` and ``release``. Thread-safe."""
+
+    def __init__(self, path: Path, *, clock: Clock, ids: IdSource, files: Files | None = None) -> None:
+        self.path = path
+        self.files: Files = files or PosixFiles()
+        self._clock = clock
+        self._ids = ids
+        self._scanner = Scanner(path, self.files, clock)
+        self._lock: DirectoryLock = uploader_lock(path, self.files)
+        self._checkpoint = UploadCheckpoint(path, self.files)
+        self._request = SealRequest(path, self.files)
+        self._busy = threading.RLock()
+
+    def acquire(self) -> None:
+        """Becomes the one uploader. Raises NotFoundError (no log there), LockedError (it names the holder)."""
+        if not self.files.is_directory(self.path):
+            raise NotFoundError(
+                f"there is no log directory {self.path}", hint="check --log-dir, or start the application"
+            )
+        self._lock.acquire(self._clock)
+
+    def release(self) -> None:
+        """Lets another uploader in."""
+        self._lock.release()
+
+    @property
+    def volume_id(self) -> str:
+        """Which volume this is, in claims."""
+        return self._scanner.volume_id
+
+    def scan(self) -> list[Event]:
+        """What changed since the last scan."""
+        with self._busy:
+            return self._scanner.scan()
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics by name."""
+        with self._busy:
+            return self._scanner.topics()
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """Kafka's topic id of a partition."""
+        return self._scanner.topic_id(tp)
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """A sealed segment, to be read."""
+        return self._scanner.segment(tp, ref)
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """Leader epochs of a partition."""
+        return self._scanner.leader_epochs(tp)
+
+    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+        """Where the local log begins and ends. ``exact`` reads the active segment, if nobody is writing to it."""
+        if exact and not self._scanner.writer():
+            log = LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, read_only=True)
+            try:
+                positions = log.partition(tp).positions()
+            finally:
+                log.close()
+            return Extent(positions.local_start_offset, positions.end_offset)
+        seen = self._scanner.seen(tp)
+        return Extent(seen.local_start_offset, seen.end_offset)
+
+    def seal(self) -> bool:
+        """Rolls every active segment; True if the writer was asked to, False if it was done here."""
+        try:
+            log = self._open()
+        except LockedError:
+            self._request.write(self._ids.uid())
+            return True
+        try:
+            for tp in log.partitions():
+                log.partition(tp).roll()
+            log.tick()
+        finally:
+            log.close()
+        return False
+
+    def start_at(self, tp: TopicPartition, offset: int, leader_epoch: int) -> bool:
+        """An empty log resumes at ``offset``; False if a writer has the directory: it does so itself."""
+        try:
+            log = self._open()
+        except LockedError:
+            return False
+        try:
+            partition = log.partition(tp)
+            positions = partition.positions()
+            if positions.end_offset == positions.local_start_offset:
+                partition.start_at(offset, leader_epoch)
+        finally:
+            log.close()
+        return True
+
+    def note(self, uploads: dict[TopicPartition, PartitionUpload]) -> None:
+        """Writes committed ends to the checkpoint that the writer reads, durably."""
+        self._checkpoint.update(uploads)
+
+    def fenced(self) -> set[TopicPartition]:
+        """Partitions that the checkpoint notes as fenced."""
+        return {tp for tp, upload in self._checkpoint.read().items() if upload.fenced}
+
+    def disk(self) -> tuple[int, int]:
+        """Free bytes, and how many percent are used."""
+        return self._scanner.free_space()
+
+    def _open(self) -> LocalLog:
+        config = LogConfig(remote=True)
+        return LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, config=config)

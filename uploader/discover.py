@@ -1,0 +1,241 @@
+"""What is on the disk, read without disturbing whoever writes: sealed segments by name, never the active one's bytes.
+
+A partition directory is listed; every ``.log`` but the one with the largest base is sealed, because the writer
+creates the next one only after the last is fsynced. A segment ends where the next begins. The active segment is known
+by its name and size alone, so ``end_offset`` counts it as one record: a lower bound that every seal meets exactly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import Clock
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
+from tiered.format.checkpoint import decode_epochs, decode_meta_properties, decode_partition_metadata
+from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
+from tiered.local.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.files import Files
+from tiered.local.lock import DirectoryLock
+from tiered.local.sealed import SealedLocalSegment
+from tiered.local.topics import TopicInfo, read_topics
+from tiered.local.uploads import UploadCheckpoint
+from tiered.model import EpochEntry, TopicPartition
+from uploader.events import Event, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
+
+PARTITION_METADATA_NAME = "partition.metadata"
+LEADER_EPOCHS_NAME = "leader-epoch-checkpoint"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the last scan told about a partition."""
+
+    topic_id: UUID
+    seen: PartitionSeen | None = None
+    told: dict[int, SegmentRef] = field(default_factory=dict)
+    active_base: int = -1
+    active_since_ms: int = -1
+    since_ms: dict[int, int] = field(default_factory=dict)
+
+
+class Scanner:
+    """Tells what changed in a log directory since the last scan. One thread at a time."""
+
+    def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
+        self.directory = directory
+        self._files = files
+        self._clock = clock
+        self._known: dict[TopicPartition, _Known] = {}
+        self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
+        self._checkpoint = UploadCheckpoint(directory, files)
+        self._writer = "?"
+
+    @property
+    def volume_id(self) -> str:
+        """Kafka's ``directory.id``. Raises NotFoundError if this is no log directory."""
+        path = self.directory / META_PROPERTIES_NAME
+        try:
+            meta = decode_meta_properties(self._files.read(path).decode())
+        except NotFoundError:
+            raise NotFoundError(
+                f"{self.directory} is not a log directory: it has no {META_PROPERTIES_NAME}",
+                hint="name the directory that the application opens, or start the application first",
+            ) from None
+        if meta.directory_id is None:
+            raise ConfigError(f"{path} has no directory.id", hint="open the log once for writing; it then gets one")
+        return str(meta.directory_id)
+
+    def scan(self) -> list[Event]:
+        """What is new: positions that changed, segments that were sealed, partitions that are gone, who writes."""
+        events: list[Event] = []
+        holder = self.writer()
+        if holder != self._writer:
+            self._writer = holder
+            events.append(WriterSeen(holder))
+        flushed = self._recovery_points.read()
+        noted = self._checkpoint.read()
+        found: set[TopicPartition] = set()
+        for tp in self._partitions():
+            note = noted.get(tp)
+            try:
+                events += self._scan_partition(tp, flushed.get(tp, 0), note.end_offset if note is not None else -1)
+            except NotFoundError:
+                continue  # being made, renamed or deleted at this moment: the next scan sees what became of it
+            found.add(tp)
+        for tp in [tp for tp in self._known if tp not in found]:
+            del self._known[tp]
+            events.append(PartitionGone(tp))
+        return events
+
+    def writer(self) -> str:
+        """Who holds ``.lock``, as far as its note tells; empty if nobody. Only taking the lock is proof."""
+        holder = DirectoryLock(self.directory, self._files).holder()
+        if not holder.pid or (holder.host == socket.gethostname() and not _alive(holder.pid)):
+            return ""
+        return str(holder)
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics with id, partitions and settings; those of a broker's directory as far as it tells."""
+        topics = read_topics(self.directory, self._files)
+        for tp, known in self._known.items():
+            have = topics.get(tp.topic)
+            if have is None or have.partitions <= tp.partition:
+                config = have.config if have else TopicConfig()
+                topics[tp.topic] = TopicInfo(tp.topic, known.topic_id, tp.partition + 1, config)
+        return topics
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """The id in ``partition.metadata``. Raises NotFoundError."""
+        known = self._known.get(tp)
+        return known.topic_id if known is not None else self._read_topic_id(tp)
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """A sealed segment, to be read."""
+        known = self._known[tp]
+        epochs = self.leader_epochs(tp)
+        return SealedLocalSegment(
+            self._files,
+            self.directory / partition_dir(tp),
+            tp,
+            known.topic_id,
+            base_offset=ref.base,
+            end_offset=ref.end,
+            size_bytes=ref.size_bytes,
+            appended_ms=ref.first_ms,
+            interval_bytes=self._interval_bytes(tp),
+            epochs=lambda end: tuple(entry for entry in epochs if entry.start_offset < end),
+            read_only=True,
+        )
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """``leader-epoch-checkpoint``; empty if there is none or it is damaged (the log's writer rebuilds it)."""
+        try:
+            return decode_epochs(self._files.read(self.directory / partition_dir(tp) / LEADER_EPOCHS_NAME).decode())
+        except (NotFoundError, CorruptionError, UnicodeDecodeError):
+            return ()
+
+    def seen(self, tp: TopicPartition) -> PartitionSeen:
+        """What the last scan saw. Raises NotFoundError if there is no such partition."""
+        known = self._known.get(tp)
+        if known is None or known.seen is None:
+            raise NotFoundError(f"{tp} is not in {self.directory}")
+        return known.seen
+
+    def free_space(self) -> tuple[int, int]:
+        """Free bytes and how many percent of the disk are used."""
+        space = self._files.space(self.directory)
+        return space.free, 100 - (100 * space.free) // max(1, space.total)
+
+    def _partitions(self) -> Iterator[TopicPartition]:
+        for name in self._files.names(self.directory):
+            if not self._files.is_directory(self.directory / name):
+                continue
+            try:
+                parsed = parse_partition_dir(name)
+            except ConfigError:
+                continue
+            if not parsed.kind:
+                yield parsed.tp
+
+    def _scan_partition(self, tp: TopicPartition, flushed: int, noted: int) -> list[Event]:
+        known = self._known.get(tp)
+        if known is None:
+            known = self._known[tp] = _Known(self._read_topic_id(tp))
+        folder = self.directory / partition_dir(tp)
+        bases = sorted(
+            parsed.base
+            for name in self._files.names(folder)
+            if (parsed := parse_local_name(name)) is not None and parsed.suffix == LOG_SUFFIX and not parsed.work
+        )
+        if not bases:
+            return []
+        events: list[Event] = []
+        active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}")
+        if active is None:
+            raise NotFoundError(f"{tp}: the active segment was renamed during the scan")
+        self._watch_active(known, bases[-1], active.size, active.modified_ns // 1_000_000)
+        seen = PartitionSeen(
+            tp=tp,
+            topic_id=known.topic_id,
+            local_start_offset=bases[0],
+            flushed_offset=flushed,
+            end_offset=max(bases[-1] + (1 if active.size else 0), flushed),
+            active_bytes=active.size,
+            active_since_ms=known.active_since_ms if active.size else -1,
+            noted_offset=noted,
+        )
+        if seen != known.seen:
+            known.seen = seen
+            events.append(seen)
+        for base, end in itertools.pairwise(bases):
+            if base not in known.told:
+                ref = self._sealed(known, folder, base, end)
+                known.told[base] = ref
+                events.append(SegmentSealed(tp, ref))
+        for base in [base for base in known.told if base < bases[0]]:
+            del known.told[base]
+        return events
+
+    def _watch_active(self, known: _Known, base: int, size: int, modified_ms: int) -> None:
+        """Remembers about when the first byte came: the file itself tells only when the last one did."""
+        if base != known.active_base:
+            if known.active_since_ms >= 0:
+                known.since_ms[known.active_base] = known.active_since_ms
+            known.active_base, known.active_since_ms = base, -1
+        if size and known.active_since_ms < 0:
+            known.active_since_ms = min(modified_ms, self._clock.now_ms())
+
+    def _sealed(self, known: _Known, folder: Path, base: int, end: int) -> SegmentRef:
+        state = self._files.state(folder / f"{base:020d}{LOG_SUFFIX}")
+        if state is None:
+            raise NotFoundError(f"segment {base} was deleted during the scan")
+        since_ms = known.since_ms.pop(base, state.modified_ns // 1_000_000)
+        return SegmentRef(base, end, state.size, since_ms)
+
+    def _interval_bytes(self, tp: TopicPartition) -> int:
+        try:
+            info = read_topics(self.directory, self._files).get(tp.topic)
+        except TieredError:
+            info = None
+        return (info.config if info is not None else TopicConfig()).index_interval_bytes
+
+    def _read_topic_id(self, tp: TopicPartition) -> UUID:
+        path = self.directory / partition_dir(tp) / PARTITION_METADATA_NAME
+        return decode_partition_metadata(self._files.read(path).decode())
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

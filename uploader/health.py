@@ -1,0 +1,121 @@
+"""A small HTTP server for probes and scrapers: loopback by default, GET only, every read bounded.
+
+=============  ==================================================================================================
+``/livez``     the event loop turns; a store that is down never makes this fail, so that nobody restarts in a loop
+``/healthz``   the same
+``/readyz``    all partitions claimed, the store answers, the lag is under its limit; the body says what is missing
+``/metrics``   Prometheus text
+``/status``    the JSON that ``tiered-uploader status`` prints
+=============  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from tiered.errors import ConfigError
+from uploader.metrics import CONTENT_TYPE
+
+MAX_REQUEST_BYTES = 8 * 1024
+REQUEST_SECONDS = 5.0
+MAX_CONNECTIONS = 32
+BEAT_LIMIT_MS = 30_000
+"""A loop that has not turned for this long is dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """Where the answers come from; all are quick and called on the event loop."""
+
+    beat_age_ms: Callable[[], int]
+    not_ready: Callable[[], list[str]]
+    metrics: Callable[[], bytes]
+    status: Callable[[], dict[str, Any]]
+
+
+class HealthServer:
+    """Listens between ``start`` and ``close``; ``port`` is the real one, also for port 0."""
+
+    def __init__(self, probes: Probes, host: str, port: int) -> None:
+        self._probes = probes
+        self._host = host
+        self.port = port
+        self._server: asyncio.Server | None = None
+        self._open = 0
+
+    async def start(self) -> None:
+        """Raises ConfigError if the address cannot be listened on."""
+        try:
+            self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=MAX_REQUEST_BYTES)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {self._host}:{self.port}: {error.strerror or error}",
+                hint="choose another --http address, or --http off",
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Stops listening."""
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+            self._server = None
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= MAX_CONNECTIONS:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await self._exchange(reader, writer)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._open -= 1
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(words) != 3:
+            status, kind, body = HTTPStatus.BAD_REQUEST, "text/plain", b"not HTTP\n"
+        elif words[0] not in ("GET", "HEAD"):
+            status, kind, body = HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"GET only\n"
+        else:
+            status, kind, body = self._answer(words[1].split("?", 1)[0])
+        lines = [
+            f"HTTP/1.1 {status.value} {status.phrase}",
+            f"Content-Type: {kind}",
+            f"Content-Length: {len(body)}",
+            "Cache-Control: no-store",
+            "Connection: close",
+        ]
+        writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + (b"" if words[0] == "HEAD" else body))
+        await writer.drain()
+
+    def _answer(self, path: str) -> tuple[HTTPStatus, str, bytes]:
+        match path:
+            case "/livez" | "/healthz":
+                age_ms = self._probes.beat_age_ms()
+                alive = age_ms < BEAT_LIMIT_MS
+                text = "alive\n" if alive else f"the loop has not turned for {age_ms} ms\n"
+                return _status(alive), "text/plain", text.encode()
+            case "/readyz":
+                missing = self._probes.not_ready()
+                return _status(not missing), "text/plain", ("\n".join(missing or ["ready"]) + "\n").encode()
+            case "/metrics":
+                return HTTPStatus.OK, CONTENT_TYPE, self._probes.metrics()
+            case "/status":
+                return HTTPStatus.OK, "application/json", json.dumps(self._probes.status()).encode() + b"\n"
+        return HTTPStatus.NOT_FOUND, "text/plain", b"/livez /healthz /readyz /metrics /status\n"
+
+
+def _status(good: bool) -> HTTPStatus:
+    return HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE

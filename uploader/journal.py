@@ -1,0 +1,158 @@
+"""``tiered-uploader.journal``: what is being put into the bucket, written down and fsynced before it is put there.
+
+One JSON object a line, only ever appended, so that a crash tears at most the last line::
+
+    {"op":"put","topic":"t","partition":0,"epoch":7,"base":42,"log":"<key>","idx":"<key>"}   before the first byte
+    {"op":"part","log":"<key>","upload_id":"<id>"}                                          before the first part
+    {"op":"done","log":"<key>"}                                                             committed, or swept
+
+A line that cannot be read is skipped: at worst an object stays that the collector finds later. The file is written
+anew, without what is done, when it has grown. Only the holder of ``tiered-uploader.lock`` may open it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tiered.errors import ClosedError, NotFoundError
+from tiered.local.files import Files
+from tiered.local.uploads import JOURNAL_NAME
+from tiered.model import TopicPartition
+
+COMPACT_LINES = 1_000
+"""A file of more lines than this, three quarters of them done, is written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One upload. ``upload_id`` is empty for a single PUT."""
+
+    tp: TopicPartition
+    epoch: int
+    base: int
+    log_key: str
+    idx_key: str
+    upload_id: str = ""
+
+    def line(self) -> dict[str, Any]:
+        """The object of its first line."""
+        return {
+            "op": "put",
+            "topic": self.tp.topic,
+            "partition": self.tp.partition,
+            "epoch": self.epoch,
+            "base": self.base,
+            "log": self.log_key,
+            "idx": self.idx_key,
+        }
+
+
+class Journal:
+    """The open journal. Thread-safe; every ``put`` and ``part`` is durable when it returns."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._path = directory / JOURNAL_NAME
+        self._files = files
+        self._lock = threading.Lock()
+        self._entries: dict[str, Entry] = {}
+        self._lines = 0
+        self._end = 0
+        self.skipped_lines = 0
+        self._read()
+        self._handle: int | None = files.open_write(self._path)
+        files.truncate(self._handle, self._end)
+        files.sync_directory(directory)
+
+    def put(self, entry: Entry) -> None:
+        """Before the first byte of an upload."""
+        with self._lock:
+            self._append([entry.line()], sync=True)
+            self._entries[entry.log_key] = entry
+
+    def part(self, log_key: str, upload_id: str) -> None:
+        """Before the first part of a multipart upload that ``put`` announced."""
+        with self._lock:
+            self._append([{"op": "part", "log": log_key, "upload_id": upload_id}], sync=True)
+            self._entries[log_key] = replace(self._entries[log_key], upload_id=upload_id)
+
+    def done(self, log_keys: Iterable[str]) -> None:
+        """Committed, or swept. Not fsynced: a lost line costs one needless look at the next start."""
+        with self._lock:
+            known = [key for key in log_keys if self._entries.pop(key, None) is not None]
+            if known:
+                self._append([{"op": "done", "log": key} for key in known], sync=False)
+            if self._lines > COMPACT_LINES and self._lines > 4 * len(self._entries):
+                self._compact()
+
+    def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
+        """What claims of ``tp`` before ``epoch`` left, by base offset."""
+        with self._lock:
+            found = [entry for entry in self._entries.values() if entry.tp == tp and entry.epoch < epoch]
+        return sorted(found, key=lambda entry: entry.base)
+
+    def below(self, tp: TopicPartition, end_offset: int) -> list[Entry]:
+        """Uploads of ``tp`` that begin below ``end_offset``: the root has settled them."""
+        with self._lock:
+            return [entry for entry in self._entries.values() if entry.tp == tp and entry.base < end_offset]
+
+    def close(self) -> None:
+        """Closes the file; the entries stay for the next start."""
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                self._files.close(handle)
+
+    def _append(self, lines: list[dict[str, Any]], *, sync: bool) -> None:
+        if self._handle is None:
+            raise ClosedError(f"{self._path} was closed before")
+        data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+        self._files.write_at(self._handle, data, self._end)
+        if sync:
+            self._files.sync(self._handle)
+        self._end += len(data)
+        self._lines += len(lines)
+
+    def _read(self) -> None:
+        try:
+            data = self._files.read(self._path)
+        except NotFoundError:
+            return
+        self._end = data.rfind(b"\n") + 1  # a torn last line is written over
+        for line in data[: self._end].splitlines():
+            self._lines += 1
+            try:
+                self._apply(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                self.skipped_lines += 1
+
+    def _apply(self, line: dict[str, Any]) -> None:
+        key = str(line["log"])
+        match line["op"]:
+            case "put":
+                tp = TopicPartition(str(line["topic"]), int(line["partition"]))
+                self._entries[key] = Entry(tp, int(line["epoch"]), int(line["base"]), key, str(line["idx"]))
+            case "part":
+                if key in self._entries:
+                    self._entries[key] = replace(self._entries[key], upload_id=str(line["upload_id"]))
+            case "done":
+                self._entries.pop(key, None)
+            case _:
+                raise ValueError("an unknown line")
+
+    def _compact(self) -> None:
+        lines: list[dict[str, Any]] = []
+        for entry in self._entries.values():
+            lines.append(entry.line())
+            if entry.upload_id:
+                lines.append({"op": "part", "log": entry.log_key, "upload_id": entry.upload_id})
+        data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+        self._files.replace(self._path, data)
+        if self._handle is not None:
+            self._files.close(self._handle)
+        self._handle = self._files.open_write(self._path)
+        self._end, self._lines = len(data), len(lines)

@@ -1,0 +1,64 @@
+"""Log lines: one event a line with a stable name, as JSON or as text. Never a secret."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import sys
+from typing import IO, Any
+
+LOGGER_NAME = "tiered.uploader"
+EVENT = "tiered_event"
+FIELDS = "tiered_fields"
+FORMATS = ("json", "text")
+
+
+class JsonFormatter(logging.Formatter):
+    """``{"ts": ..., "level": ..., "event": ..., "message": ..., ...}``; records of other loggers have event ``log``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": _iso(record.created),
+            "level": record.levelname.lower(),
+            "event": getattr(record, EVENT, "log"),
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.name != LOGGER_NAME:
+            line["logger"] = record.name
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """``LEVEL event topic-partition message``, without a time of its own: the journal has one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = getattr(record, FIELDS, {})
+        place = f" {fields['topic']}-{fields['partition']}" if "topic" in fields and "partition" in fields else ""
+        text = f"{record.levelname:<7} {getattr(record, EVENT, record.name)}{place}: {record.getMessage()}"
+        if record.exc_info:
+            text += "\n" + self.formatException(record.exc_info)
+        return text
+
+
+def configure(form: str, *, debug: bool = False, stream: IO[str] | None = None) -> logging.Handler:
+    """Sends all loggers to ``stream`` (stderr); those of SDKs only from WARNING. For programs, not libraries."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("tiered").setLevel(logging.DEBUG if debug else logging.INFO)
+    return handler
+
+
+def emit(level: int, event: str, message: str, fields: dict[str, Any], *, error: BaseException | None = None) -> None:
+    """One line."""
+    logging.getLogger(LOGGER_NAME).log(level, "%s", message, extra={EVENT: event, FIELDS: fields}, exc_info=error)
+
+
+def _iso(seconds: float) -> str:
+    return dt.datetime.fromtimestamp(seconds, tz=dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,108 @@
+"""Prometheus metrics in a registry of their own. What the state and the store count is read when it is scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
+from uploader.waiting import PartitionView
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Views = Callable[[], Sequence[PartitionView]]
+
+_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+_GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
+    ("end_offset", "End of the log on this disk; a lower bound while a writer appends.", lambda v: v.end_offset),
+    ("flushed_offset", "End of what is fsynced, as last noted by the writer.", lambda v: v.flushed_offset),
+    ("uploaded_offset", "End of what is committed in the bucket.", lambda v: v.uploaded_offset),
+    ("upload_lag_bytes", "Bytes on this disk that the bucket does not hold.", lambda v: v.lag_bytes),
+    ("upload_lag_seconds", "Age of the oldest sealed byte that is not in the bucket.", lambda v: v.lag_ms / 1000),
+    (
+        "oldest_unuploaded_seconds",
+        "Age of the oldest byte that is not in the bucket, the active segment included.",
+        lambda v: v.oldest_unuploaded_ms / 1000,
+    ),
+    ("segments_waiting", "Sealed segments that are not committed.", lambda v: v.segments_waiting),
+    ("fenced", "1 if a newer claim owns the partition.", lambda v: float(v.phase == "fenced")),
+)
+
+
+class Metrics:
+    """``by_partition=False`` sums the partitions of a topic: thousands of series are a bill of their own."""
+
+    def __init__(self, store: StoreMetrics, views: Views, *, by_partition: bool = True) -> None:
+        self.registry = CollectorRegistry()
+        registry = self.registry
+        self.commits = Counter("tiered_commit", "Commits by result.", ["result"], registry=registry)
+        self.commit_seconds = Histogram(
+            "tiered_commit_seconds", "Time of a commit, read-back included.", buckets=_SECONDS, registry=registry
+        )
+        self.upload_seconds = Histogram(
+            "tiered_upload_seconds", "Time of one segment's upload.", buckets=_SECONDS, registry=registry
+        )
+        self.uploaded_bytes = Counter("tiered_uploaded_bytes", "Bytes of verified .log objects.", registry=registry)
+        self.errors = Counter("tiered_upload_errors", "Orders that failed, by error code.", ["kind"], registry=registry)
+        self.last_commit = Gauge(
+            "tiered_last_successful_upload_timestamp_seconds", "Wall-clock time of the last commit.", registry=registry
+        )
+        self.disk_free = Gauge("tiered_disk_free_bytes", "Free bytes of the log's disk.", registry=registry)
+        registry.register(_Partitions(views, by_partition=by_partition))
+        registry.register(_Requests(store))
+
+    def render(self) -> bytes:
+        """The text that ``/metrics`` serves."""
+        return generate_latest(self.registry)
+
+
+class _Partitions(Collector):
+    def __init__(self, views: Views, *, by_partition: bool) -> None:
+        self._views = views
+        self._by_partition = by_partition
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        views = self._views()
+        labels = ["topic", "partition"] if self._by_partition else ["topic"]
+        for name, about, value in _GAUGES:
+            family = GaugeMetricFamily(f"tiered_{name}", about, labels=labels)
+            for key, number in self._values(views, value, total=not name.endswith("_seconds")):
+                family.add_metric(key, number)
+            yield family
+
+    def _values(
+        self, views: Sequence[PartitionView], value: Callable[[PartitionView], float], *, total: bool
+    ) -> Iterable[tuple[list[str], float]]:
+        if self._by_partition:
+            return [([view.tp.topic, str(view.tp.partition)], value(view)) for view in views]
+        sums: dict[str, float] = {}
+        for view in views:
+            before = sums.get(view.tp.topic, 0.0)
+            sums[view.tp.topic] = before + value(view) if total else max(before, value(view))
+        return [([topic], number) for topic, number in sums.items()]
+
+
+class _Requests(Collector):
+    def __init__(self, store: StoreMetrics) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[CounterMetricFamily | HistogramMetricFamily]:
+        requests = CounterMetricFamily("tiered_store_requests", "Requests to the store.", labels=["op", "status"])
+        moved = CounterMetricFamily("tiered_store_bytes", "Bytes sent and received.", labels=["op"])
+        seconds = HistogramMetricFamily("tiered_store_request_seconds", "Time of requests.", labels=["op"])
+        by_op: dict[str, list[RequestFigures]] = {}
+        for figures in self._store.snapshot():
+            requests.add_metric([figures.op, figures.status], figures.requests)
+            by_op.setdefault(figures.op, []).append(figures)
+        for op, lines in by_op.items():
+            moved.add_metric([op], sum(line.sent_bytes + line.received_bytes for line in lines))
+            counts = [sum(line.buckets[i] for line in lines) for i in range(len(SECONDS_BOUNDS) + 1)]
+            bounds = [*(str(bound) for bound in SECONDS_BOUNDS), "+Inf"]
+            running = [(bound, float(sum(counts[: i + 1]))) for i, bound in enumerate(bounds)]
+            seconds.add_metric([op], running, sum(line.seconds for line in lines))
+        yield requests
+        yield moved
+        yield seconds

@@ -1,0 +1,281 @@
+"""The only tasks: carries out what the state orders, bounded and with time limits, and tells it what came of it.
+
+One event loop, one state, one event at a time. Every order is one task; its end, whatever it is, becomes exactly one
+event. Blocking work on the log directory runs in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tiered.clock import Clock
+from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
+from tiered.local.uploads import PartitionUpload
+from tiered.model import TopicPartition
+from uploader import actions as act
+from uploader import events as ev
+from uploader.bucket import Bucket
+from uploader.directory import LogDirectory
+from uploader.events import Failure
+from uploader.state import State
+from uploader.telemetry import Telemetry
+
+SCAN_MS = 5_000
+TICK_MS = 1_000
+ORDER_SECONDS = 120.0
+"""Limit of a claim, a registration, a settlement, a seal; a commit has its own, shorter one inside."""
+
+UPLOAD_SECONDS = 120.0
+UPLOAD_BYTES_PER_SECOND = 50_000
+"""An upload may take ``UPLOAD_SECONDS`` and, on top, its size at this rate."""
+
+NOTE_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Periods in milliseconds."""
+
+    scan_ms: int = SCAN_MS
+    tick_ms: int = TICK_MS
+
+
+class Runner:
+    """Drives one state. ``run`` returns the ``Exit`` that the state ordered."""
+
+    def __init__(
+        self,
+        state: State,
+        bucket: Bucket,
+        directory: LogDirectory,
+        *,
+        clock: Clock,
+        telemetry: Telemetry,
+        timing: Timing | None = None,
+    ) -> None:
+        self._state = state
+        self._bucket = bucket
+        self._directory = directory
+        self._clock = clock
+        self._telemetry = telemetry
+        self.timing = timing or Timing()
+        self.has_scanned = False
+        self._start = (clock.now_ms(), clock.monotonic())
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._notes: dict[TopicPartition, PartitionUpload] = {}
+        self._noted = asyncio.Event()
+        self._scan_now = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._exit: asyncio.Future[act.Exit] | None = None
+        self._beat = clock.monotonic()
+
+    def beat_age_ms(self) -> int:
+        """How long ago the loop last turned."""
+        return int((self._clock.monotonic() - self._beat) * 1000)
+
+    def now_ms(self) -> int:
+        """Wall-clock time that never goes back: where it was at the start, and the monotonic clock since."""
+        wall_ms, monotonic = self._start
+        return wall_ms + int((self._clock.monotonic() - monotonic) * 1000)
+
+    async def run(self, *, first: ev.DrainRequested | None = None) -> act.Exit:
+        """Scans, works, ends when the state says so. ``first`` is told after the first scan."""
+        self._exit = asyncio.get_running_loop().create_future()
+        background = [asyncio.create_task(self._keep_noting()), asyncio.create_task(self._keep_ticking())]
+        try:
+            await self._scan()
+            if first is not None:
+                self.post(first)
+            background.append(asyncio.create_task(self._keep_scanning()))
+            return await self._until_exit(background)
+        finally:
+            await self._stop(background)
+
+    async def _until_exit(self, background: list[asyncio.Task[None]]) -> act.Exit:
+        """The exit, or the error of a loop that must never end: a silent half-dead uploader is the worst outcome."""
+        if self._exit is None:
+            raise RuntimeError("run() was not called")
+        waited: list[asyncio.Future[Any]] = [self._exit, *background]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        for task in background:
+            if task.done():
+                task.result()
+        return await self._exit
+
+    def post(self, event: ev.Event) -> None:
+        """Tells the state, carries out its answer. On the event loop only."""
+        for action in self._state.handle(event, self.now_ms()):
+            self._carry_out(action)
+
+    def poke(self) -> None:
+        """Look at the disk now, and try now what waits after a failure."""
+        self.post(ev.Poked())
+        self._scan_now.set()
+
+    def _carry_out(self, action: act.Action) -> None:
+        match action:
+            case act.Note():
+                self._notes[action.tp] = PartitionUpload(action.end_offset, action.claim_epoch, action.fenced)
+                self._noted.set()
+            case act.Report():
+                self._telemetry.report(action)
+            case act.RetryAt(at_ms):
+                if self._timer is not None:
+                    self._timer.cancel()
+                delay = max(0, at_ms - self.now_ms()) / 1000
+                self._timer = asyncio.get_running_loop().call_later(delay, self.post, ev.Tick())
+            case act.CancelUpload(upload):
+                task = self._tasks.get(upload)
+                if task is not None:
+                    task.cancel()
+            case act.Exit():
+                if self._exit is not None and not self._exit.done():
+                    self._exit.set_result(action)
+            case _:
+                self._tasks[action.order] = asyncio.create_task(self._answer(action))
+
+    async def _answer(
+        self, action: act.RegisterTopic | act.Claim | act.Settle | act.Upload | act.Commit | act.Seal
+    ) -> None:
+        """One order, one event; also when it was cancelled, ran out of time, or hit a bug."""
+        begun = self._clock.monotonic()
+        fail, seconds = _terms(action)
+        error: BaseException | None = None
+        event: ev.Event
+        try:
+            async with asyncio.timeout(seconds):
+                event = await self._do(action)
+        except asyncio.CancelledError:
+            if self._exit is None or self._exit.done():
+                raise
+            error = RemoteUnavailableError("cancelled")
+        except (TieredError, OSError, TimeoutError) as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001 - whatever it is, the order must be answered, or its slot is lost
+            self._telemetry.bug(raised)
+            error = raised
+        if error is not None:
+            if isinstance(action, act.Commit) and isinstance(error, TimeoutError):
+                error = CommitUnknown(f"{action.tp}: the commit was not answered within {seconds:.0f} s")
+            event = fail(action.order, Failure.of(error))
+        self._telemetry.answered(action, error, self._clock.monotonic() - begun)
+        self._tasks.pop(action.order, None)
+        self.post(event)
+
+    async def _do(self, action: act.Action) -> ev.Event:
+        match action:
+            case act.RegisterTopic(order, topic):
+                await self._bucket.register(topic)
+                return ev.TopicRegistered(order)
+            case act.Claim(order, tp):
+                granted = await self._bucket.claim(tp)
+                if granted.not_recovered:
+                    self._telemetry.report(act.Report(act.Level.WARN, "resumed", granted.not_recovered, tp))
+                if granted.resumes:
+                    self._scan_now.set()
+                return ev.ClaimDone(
+                    order, granted.claim_epoch, granted.start_offset, granted.next_offset, granted.resumes
+                )
+            case act.Settle(order, tp, epoch, next_offset):
+                swept = await self._bucket.settle(tp, epoch, next_offset)
+                if swept:
+                    text = f"{swept} uploads that an earlier claim left were swept"
+                    self._telemetry.report(act.Report(act.Level.INFO, "settled", text, tp))
+                return ev.SettleDone(order)
+            case act.Upload(order, tp, segment, epoch):
+                return ev.UploadDone(order, await self._bucket.upload(tp, segment, epoch))
+            case act.Commit(order, tp, epoch, rows):
+                return ev.CommitDone(order, await self._bucket.commit(tp, epoch, rows))
+            case act.Seal(order):
+                by_writer = await asyncio.to_thread(self._directory.seal)
+                await self._scan()
+                return ev.SealDone(order, by_writer)
+        raise TypeError(f"{action!r} is not an order")
+
+    # ------------------------------------------------------------------ loops
+
+    async def _scan(self) -> None:
+        events = await asyncio.to_thread(self._directory.scan)
+        for event in events:
+            self.post(event)
+        self.has_scanned = True
+
+    async def _keep_scanning(self) -> None:
+        """Scans for ever; a scan that fails is told and tried again."""
+        while True:
+            self._scan_now.clear()
+            pause = self.timing.scan_ms
+            if self._state.is_draining:
+                pause = min(pause, TICK_MS // 5)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._scan_now.wait(), pause / 1000)
+            try:
+                await self._scan()
+                free, used = await asyncio.to_thread(self._directory.disk)
+                self._telemetry.disk(free)
+                if used >= self._state.limits.disk_warn_percent:
+                    self.post(ev.DiskLow(free, used))
+            except TieredError as error:
+                self._telemetry.trouble("scan_failed", error)
+
+    async def _keep_ticking(self) -> None:
+        while True:
+            await asyncio.sleep(self.timing.tick_ms / 1000)
+            self._beat = self._clock.monotonic()
+            self.post(ev.Tick())
+            self._telemetry.tick(self._state.views(self.now_ms()))
+
+    async def _keep_noting(self) -> None:
+        """Writes what is noted; what cannot be written is kept and tried again."""
+        while True:
+            await self._noted.wait()
+            self._noted.clear()
+            if not await self._write_notes():
+                await asyncio.sleep(NOTE_RETRY_SECONDS)
+                self._noted.set()
+
+    async def _write_notes(self) -> bool:
+        notes, self._notes = self._notes, {}
+        if not notes:
+            return True
+        try:
+            await asyncio.to_thread(self._directory.note, notes)
+        except (TieredError, OSError) as error:
+            self._notes = {**notes, **self._notes}
+            self._telemetry.trouble("checkpoint_failed", error)
+            return False
+        return True
+
+    async def _stop(self, background: list[asyncio.Task[None]]) -> None:
+        """Cancels what is under way (the journal names it for the next start) and writes the last notes."""
+        if self._exit is not None and not self._exit.done():
+            self._exit.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*background, *self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._write_notes()
+
+
+def _terms(action: act.Action) -> tuple[Callable[[int, Failure], ev.Event], float]:
+    """The event that says it failed, and the seconds that it may take."""
+    match action:
+        case act.RegisterTopic():
+            return ev.TopicFailed, ORDER_SECONDS
+        case act.Claim():
+            return ev.ClaimFailed, ORDER_SECONDS
+        case act.Settle():
+            return ev.SettleFailed, ORDER_SECONDS
+        case act.Upload(segment=segment):
+            return ev.UploadFailed, UPLOAD_SECONDS + segment.size_bytes / UPLOAD_BYTES_PER_SECOND
+        case act.Commit():
+            return ev.CommitFailed, ORDER_SECONDS
+        case act.Seal():
+            return ev.SealFailed, ORDER_SECONDS
+    raise TypeError(f"{action!r} is not an order")

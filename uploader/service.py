@@ -1,0 +1,242 @@
+"""The composition root: the only place that builds objects. A ``Service`` is one run: daemon, one-shot, in-process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.errors import TieredError
+from tiered.remote.fence import owner_of
+from tiered.store.location import StoreLocation
+from tiered.store.metrics import StoreMetrics
+from uploader import status
+from uploader.actions import Exit, Level, Report
+from uploader.bucket import Bucket
+from uploader.config import Settings
+from uploader.directory import LogDirectory
+from uploader.events import DrainMode, DrainRequested
+from uploader.gate import GatedStore
+from uploader.health import HealthServer, Probes
+from uploader.journal import Journal
+from uploader.metrics import Metrics
+from uploader.runner import Runner, Timing
+from uploader.state import State
+from uploader.telemetry import Notify, Telemetry
+from uploader.waiting import PartitionView
+
+PROGRAM = "tiered-uploader"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a service works."""
+
+    directory: Path
+    store: StoreLocation
+
+
+class Service:
+    """Built anew for each run. ``run`` holds ``tiered-uploader.lock`` and returns the exit that the state ordered."""
+
+    def __init__(
+        self, place: Place, settings: Settings, *, clock: Clock | None = None, ids: IdSource | None = None
+    ) -> None:
+        self.settings = settings
+        self._place = place
+        self._clock = clock or SystemClock()
+        self._ids = ids or SystemIds()
+        self._directory = LogDirectory(place.directory, clock=self._clock, ids=self._ids)
+        self._store_metrics = StoreMetrics()
+        self._metrics = Metrics(self._store_metrics, self.views, by_partition=settings.partition_labels)
+        self._notify = Notify()
+        self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify)
+        self._state = State(self._ids, settings.limits)
+        self._bucket: Bucket | None = None
+        self._runner: Runner | None = None
+        self.http_port = 0
+
+    async def run(
+        self,
+        *,
+        oneshot: DrainMode | None = None,
+        timeout_ms: int | None = None,
+        started: Callable[[], None] | None = None,
+    ) -> Exit:
+        """Until the state orders the end. ``oneshot``: send that, then end. ``started`` is called with the lock held.
+
+        Raises NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use).
+        """
+        if oneshot is not None:
+            self._state = State(self._ids, self.settings.limits, lazy=True)
+        self._directory.acquire()
+        try:
+            volume_id = self._directory.volume_id
+            journal = Journal(self._place.directory, self._directory.files)
+            try:
+                return await self._run(journal, volume_id, oneshot, timeout_ms, started)
+            finally:
+                journal.close()
+        finally:
+            self._directory.release()
+
+    async def _run(
+        self,
+        journal: Journal,
+        volume_id: str,
+        oneshot: DrainMode | None,
+        timeout_ms: int | None,
+        started: Callable[[], None] | None,
+    ) -> Exit:
+        settings = self.settings
+        store = GatedStore(
+            self._place.store.open_aio(
+                clock=self._clock,
+                ids=self._ids,
+                metrics=self._store_metrics,
+                requests_per_second=settings.requests_per_second,
+                bytes_per_second=settings.bytes_per_second,
+            )
+        )
+        owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
+        bucket = Bucket(store, self._directory, journal, clock=self._clock, ids=self._ids, owner=owner)
+        runner = Runner(
+            self._state,
+            bucket,
+            self._directory,
+            clock=self._clock,
+            telemetry=self._telemetry,
+            timing=Timing(scan_ms=settings.scan),
+        )
+        self._bucket, self._runner = bucket, runner
+        server = None
+        try:
+            if settings.http is not None and oneshot is None:
+                server = HealthServer(self._probes(), *settings.http)
+                await server.start()
+                self.http_port = server.port
+            if started is not None:
+                started()
+            self._notify.send("READY=1")
+            text = f"uploading {self._place.directory} to {self._place.store}"
+            fields = (("volume", volume_id), ("http_port", self.http_port))
+            self._telemetry.report(Report(Level.INFO, "started", text, None, fields))
+            first = None
+            if oneshot is not None:
+                deadline_ms = None if timeout_ms is None else runner.now_ms() + timeout_ms
+                first = DrainRequested(oneshot, deadline_ms, oneshot=True)
+            ending = await runner.run(first=first)
+            level = Level.INFO if ending.code == 0 else Level.WARN
+            self._telemetry.report(Report(level, "ended", ending.reason, None, (("exit_code", ending.code),)))
+            return ending
+        finally:
+            self._notify.send("STOPPING=1")
+            if server is not None:
+                await server.close()
+            await bucket.close()
+
+    # ------------------------------------------------------------------ while it runs, on its event loop
+
+    def drain(self, mode: DrainMode | None = None, timeout_ms: int | None = None) -> None:
+        """Send what ``mode`` names, then end; a second call ends at once."""
+        if self._runner is None:
+            return
+        if self._state.is_draining:
+            mode, timeout_ms = DrainMode.INFLIGHT, 0
+        wait_ms = self.settings.drain_timeout if timeout_ms is None else timeout_ms
+        self._runner.post(DrainRequested(mode or self.settings.drain, self._runner.now_ms() + wait_ms))
+
+    def poke(self) -> None:
+        """Look at the disk now; what backs off is tried now."""
+        if self._runner is not None:
+            self._runner.poke()
+
+    def reload(self, settings: Settings) -> list[str]:
+        """Takes over the limits; returns the settings that need a restart."""
+        stale = self.settings.restart_needed(settings)
+        kept: dict[str, Any] = {name: getattr(self.settings, name) for name in stale}
+        self.settings = replace(settings, **kept)
+        self._state.limits = self.settings.limits
+        if self._runner is not None:
+            self._runner.timing = Timing(scan_ms=self.settings.scan)
+        text = f"limits are those of the file again; a restart is needed for {', '.join(stale) or 'nothing'}"
+        self._telemetry.report(Report(Level.INFO, "reloaded", text))
+        return stale
+
+    def reload_from(self, read: Callable[[], Settings]) -> None:
+        """As ``reload``; settings that cannot be read change nothing."""
+        try:
+            self.reload(read())
+        except TieredError as error:
+            self._telemetry.report(Report(Level.ERROR, "reload_failed", str(error)))
+
+    def views(self) -> list[PartitionView]:
+        """One line per partition."""
+        return self._state.views(self._runner.now_ms() if self._runner is not None else self._clock.now_ms())
+
+    def status(self) -> dict[str, Any]:
+        """The document of ``/status``."""
+        now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
+        return status.report(self.views(), now_ms=now_ms, remote=self._place.store.url, live=True)
+
+    def _probes(self) -> Probes:
+        return Probes(
+            beat_age_ms=self._beat_age_ms, not_ready=self._not_ready, metrics=self._metrics.render, status=self.status
+        )
+
+    def _beat_age_ms(self) -> int:
+        return self._runner.beat_age_ms() if self._runner is not None else 0
+
+    def _not_ready(self) -> list[str]:
+        if self._runner is None or self._bucket is None:
+            return ["starting"]
+        missing = [] if self._runner.has_scanned else ["the log directory has not been read yet"]
+        views = self.views()
+        if views and not self._bucket.is_reachable:
+            missing.append("the store has not answered yet")
+        for view in views:
+            name = f"{view.tp}"
+            if view.phase != "claimed":
+                missing.append(f"{name} is not claimed: {view.waiting.reason if view.waiting else view.phase}")
+            elif view.waiting is not None and view.waiting.code in ("retry", "permission"):
+                missing.append(f"{name}: {view.waiting.reason}")
+            if view.lag_ms > self.settings.lag_limit:
+                missing.append(f"{name}: lag {view.lag_ms // 1000} s, the limit is {self.settings.lag_limit // 1000} s")
+        if self._state.is_draining:
+            missing.append("draining")
+        return missing
+
+
+async def serve(
+    service: Service, *, oneshot: DrainMode | None = None, timeout_ms: int | None = None, signals: Signals | None = None
+) -> Exit:
+    """Runs a service with its signals: SIGTERM and SIGINT drain, SIGHUP reloads."""
+    loop = asyncio.get_running_loop()
+    handlers = signals.handlers(service) if signals is not None else {}
+    for number, handler in handlers.items():
+        loop.add_signal_handler(number, handler)
+    try:
+        return await service.run(oneshot=oneshot, timeout_ms=timeout_ms)
+    finally:
+        for number in handlers:
+            loop.remove_signal_handler(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """``reload`` reads the settings again; it raises what is wrong with them, and nothing is changed then."""
+
+    drain: tuple[int, ...]
+    reload_on: int
+    reload: Callable[[], Settings]
+
+    def handlers(self, service: Service) -> dict[int, Callable[[], object]]:
+        """By signal number."""
+        found: dict[int, Callable[[], object]] = dict.fromkeys(self.drain, service.drain)
+        found[self.reload_on] = lambda: service.reload_from(self.reload)
+        return found

@@ -1,0 +1,135 @@
+"""``status``: one line per partition, as text and as JSON from the same data; live over HTTP, else from the disk."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any
+
+from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.model import TopicPartition
+from uploader.waiting import PartitionView, Waiting
+
+QUERY_SECONDS = 5.0
+MAX_STATUS_BYTES = 64 * 1024 * 1024
+COLUMNS = ("partition", "end", "flushed", "uploaded", "lag", "age", "oldest", "waiting for")
+
+
+def report(views: Sequence[PartitionView], *, now_ms: int, remote: str, live: bool) -> dict[str, Any]:
+    """The document that ``/status`` serves and ``status --json`` prints."""
+    return {
+        "message_type": "status",
+        "now_ms": now_ms,
+        "live": live,
+        "remote": remote,
+        "lag_bytes": sum(view.lag_bytes for view in views),
+        "lag_seconds": max((view.lag_ms for view in views), default=0) / 1000,
+        "fenced": sum(view.phase == "fenced" for view in views),
+        "partitions": [view.as_json() for view in views],
+    }
+
+
+def offline(views: Sequence[PartitionView], fenced: Set[TopicPartition], now_ms: int) -> list[PartitionView]:
+    """What the disk tells when no uploader runs: who is behind waits for one, or for a repair."""
+    found = []
+    for view in views:
+        waiting = None
+        if view.tp in fenced:
+            reason = "a newer claim owns the partition"
+            waiting = Waiting("fenced", reason, now_ms, "`tiered repair rejoin` makes this log a fresh volume")
+        elif view.uploaded_offset < view.end_offset:
+            waiting = Waiting("stopped", "no uploader is running", now_ms, "tiered-uploader run, or sync --wait")
+        phase = "fenced" if view.tp in fenced else view.phase
+        found.append(replace(view, waiting=waiting, phase=phase))
+    return found
+
+
+def query(host: str, port: int) -> dict[str, Any]:
+    """The report of a running daemon. Raises RemoteUnavailableError if none answers there."""
+    connection = http.client.HTTPConnection(host, port, timeout=QUERY_SECONDS)
+    try:
+        connection.request("GET", "/status")
+        answer = connection.getresponse()
+        data = answer.read(MAX_STATUS_BYTES)
+        if answer.status != http.HTTPStatus.OK:
+            raise RemoteUnavailableError(f"http://{host}:{port}/status answered {answer.status}")
+        document = json.loads(data)
+    except (OSError, http.client.HTTPException) as error:
+        raise RemoteUnavailableError(
+            f"no uploader answers at http://{host}:{port}: {error}", hint="is it running, with this --http address?"
+        ) from error
+    except ValueError as error:
+        raise CorruptionError(
+            f"http://{host}:{port}/status is not JSON", hint="another program listens there"
+        ) from error
+    finally:
+        connection.close()
+    if not isinstance(document, dict):
+        raise CorruptionError(f"http://{host}:{port}/status is not ours", hint="another program listens there")
+    return document
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Aligned text: the figures of each partition, below it what it waits for and what would unblock it."""
+    rows: list[Sequence[str]] = [COLUMNS]
+    notes: list[str] = []
+    for line in document["partitions"]:
+        name = f"{line['topic']}-{line['partition']}"
+        waiting = line["waiting"]
+        rows.append(
+            (
+                name,
+                f"{line['end_offset']:,}",
+                f"{line['flushed_offset']:,}",
+                f"{line['uploaded_offset']:,}",
+                size_text(line["lag_bytes"]),
+                age_text(line["lag_seconds"]),
+                age_text(line["oldest_unuploaded_seconds"]),
+                waiting["code"] if waiting else "nothing",
+            )
+        )
+        if waiting:
+            since = age_text((document["now_ms"] - waiting["since_ms"]) / 1000)
+            notes.append(f"{name} waits since {since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
+    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
+    text = [
+        "  ".join(
+            cell.ljust(width) if i in (0, 7) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    total = f"{len(rows) - 1} partitions, lag {size_text(document['lag_bytes'])}, {age_text(document['lag_seconds'])}"
+    source = "" if document["live"] else " (no uploader is running: read from the disk)"
+    return "\n".join([*text, *notes, f"{total}, remote {document['remote'] or '-'}{source}"])
+
+
+def size_text(size: int) -> str:
+    """``11.2 MiB``."""
+    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{int(value)} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def age_text(seconds: float) -> str:
+    """``3m08s``."""
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+
+
+def is_behind(document: Mapping[str, Any]) -> TieredError | None:
+    """Why a probe with ``status -q`` fails: a partition is fenced, or needs somebody."""
+    for line in document["partitions"]:
+        waiting = line["waiting"]
+        if waiting and waiting["code"] not in {"", "seal", "upload", "commit", "pool", "claim", "topic", "cancel"}:
+            name = f"{line['topic']}-{line['partition']}"
+            return TieredError(f"{name}: {waiting['reason']}", hint=waiting["unblocks"])
+    return None

@@ -1,0 +1,92 @@
+"""What the operator sees of the work: log lines, counters, the service manager's watchdog."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+
+from tiered.clock import Clock
+from tiered.errors import TieredError
+from uploader import logs
+from uploader.actions import Action, Commit, Level, Report, Upload
+from uploader.metrics import Metrics
+from uploader.waiting import PartitionView
+
+REPEAT_SECONDS = 300.0
+"""The same trouble outside the state is told this often."""
+
+_LEVELS = {Level.INFO: logging.INFO, Level.WARN: logging.WARNING, Level.ERROR: logging.ERROR}
+
+
+class Telemetry:
+    """On the event loop only."""
+
+    def __init__(self, metrics: Metrics, clock: Clock, *, notify: Notify | None = None) -> None:
+        self.metrics = metrics
+        self._clock = clock
+        self._notify = notify or Notify("")
+        self._told: dict[tuple[str, str], float] = {}
+
+    def report(self, report: Report) -> None:
+        """One line for what the state says."""
+        fields: dict[str, str | int] = dict(report.fields)
+        if report.tp is not None:
+            fields |= {"topic": report.tp.topic, "partition": report.tp.partition}
+        logs.emit(_LEVELS[report.level], report.event, report.message, fields)
+
+    def answered(self, action: Action, error: BaseException | None, seconds: float) -> None:
+        """Counts the end of an order."""
+        if error is not None:
+            self.metrics.errors.labels(error.code if isinstance(error, TieredError) else "internal").inc()
+        if isinstance(action, Commit):
+            result = "ok" if error is None else error.code if isinstance(error, TieredError) else "internal"
+            self.metrics.commits.labels(result).inc()
+            self.metrics.commit_seconds.observe(seconds)
+            if error is None:
+                self.metrics.last_commit.set(self._clock.now_ms() / 1000)
+        elif isinstance(action, Upload) and error is None:
+            self.metrics.upload_seconds.observe(seconds)
+            self.metrics.uploaded_bytes.inc(action.segment.size_bytes)
+
+    def disk(self, free_bytes: int) -> None:
+        """Free bytes of the log's disk."""
+        self.metrics.disk_free.set(free_bytes)
+
+    def trouble(self, event: str, error: BaseException) -> None:
+        """Something beside the orders failed: told at once, repeats rarely."""
+        key = (event, str(error))
+        now = self._clock.monotonic()
+        if now - self._told.get(key, -REPEAT_SECONDS) >= REPEAT_SECONDS:
+            self._told = {known: at for known, at in self._told.items() if now - at < REPEAT_SECONDS}
+            self._told[key] = now
+            logs.emit(logging.WARNING, event, str(error), {})
+
+    def bug(self, error: BaseException) -> None:
+        """An error that is in no tree: always with its traceback, for the report to the developers."""
+        logs.emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
+
+    def tick(self, views: Sequence[PartitionView]) -> None:
+        """Tells the service manager that the loop lives, and in one line what it does."""
+        behind = sum(1 for view in views if view.segments_waiting)
+        self._notify.send(f"WATCHDOG=1\nSTATUS={len(views)} partitions, {behind} behind")
+
+
+class Notify:
+    """systemd's ``sd_notify`` protocol; nothing happens without ``NOTIFY_SOCKET``."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "") if address is None else address
+
+    def send(self, text: str) -> None:
+        """One datagram; a service manager that does not listen is no reason to stop."""
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto(text.encode(), address)
+        except OSError:
+            self._address = ""
