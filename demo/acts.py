@@ -19,6 +19,7 @@ from demo.flights import AIRCRAFT, FLIGHTS, TOPIC, Truth, flights
 from demo.processes import ROOT, Children, Daemon, DemoError, Job
 from demo.report import Report
 from demo.store import Place
+from tiered.local.uploads import JOURNAL_NAME
 
 APPEND_TIMEOUT_S = 150
 READ_TIMEOUT_S = 90
@@ -164,10 +165,18 @@ def _kill_mid_upload(stage: Stage, daemon: Daemon, writer: Job, sampler: tiers.S
 
 
 def _open_uploads(log_dir: Path) -> set[str]:
-    """Object keys that the daemon's journal names as begun and not yet settled."""
-    from uploader.journal import open_uploads  # noqa: PLC0415
-
-    return open_uploads(log_dir)
+    """Keys that the daemon's journal names as begun and not yet settled."""
+    opened: set[str] = set()
+    for line in (log_dir / JOURNAL_NAME).read_text(errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            continue  # the last line, being written
+        if entry.get("op") == "put":
+            opened.add(entry["log"])
+        elif entry.get("op") == "done":
+            opened.discard(entry["log"])
+    return opened
 
 
 def _lose_disk(stage: Stage, sampler: tiers.Sampler) -> None:

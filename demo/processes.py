@@ -120,10 +120,10 @@ class Daemon:
 
     def __init__(self, children: Children, *, log_dir: Path, remote: str, endpoint_url: str | None) -> None:
         self._children = children
-        self._arguments = ["-m", "uploader", "--log-dir", str(log_dir), "--remote", remote]
+        self._arguments = ["-m", "uploader", "run", "--log-dir", str(log_dir), "--remote", remote]
         if endpoint_url:
             self._arguments += ["--endpoint-url", endpoint_url]
-        self._arguments += ["run", "--http", "off", "--scan-ms", "200", "--log-format", "json"]
+        self._arguments += ["--http", "off", "--scan-ms", "200", "--log-format", "json"]
         self.peak_rss_bytes = 0
         self.child: subprocess.Popen[str] | None = None
 

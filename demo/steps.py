@@ -23,6 +23,7 @@ BATCH_RECORDS = 500
 PROGRESS_RECORDS = 10_000
 PARTITIONS = 3
 SEGMENT_BYTES = 3 * 1024 * 1024
+TEN_YEARS_MS = 10 * 365 * 86_400_000
 PACE_RECORDS_PER_S = 30_000
 """The writer's pace: slow enough that the daemon uploads, dies and comes back while records still arrive."""
 
@@ -48,7 +49,8 @@ def append(args: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     spent = 0.0
     size = done = 0
-    config = {"segment.bytes": SEGMENT_BYTES, "compression.type": "lz4"}
+    # The flights are of 2013: by segment.ms (7 days of record time) each week would begin a segment of its own.
+    config = {"segment.bytes": SEGMENT_BYTES, "segment.ms": TEN_YEARS_MS, "compression.type": "lz4"}
     with tiered.open(args.log_dir, remote=args.remote, endpoint_url=args.endpoint_url) as log:
         topic = log.topic(TOPIC, partitions=PARTITIONS, create=True, config=config)
         batch: list[NewRecord] = []

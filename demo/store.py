@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tiered.store.location import open_store
-
 from tiered.store.base import MAX_DELETE_KEYS, Delete, List, ListEntry, Page, Store
+from tiered.store.location import open_store
 
 
 @dataclass(frozen=True, slots=True)

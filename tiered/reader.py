@@ -6,14 +6,14 @@ The local tier, where given, must be of the same log as the bucket: topic ids ar
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
-from tiered.arrow import table_of
+from tiered.arrow import COLUMNS, ArrowDecoder, arrow_table
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
@@ -231,7 +231,8 @@ class Reader:
             until_ms=None if until is None else parse_time(until, now_ms=now_ms),
         )
         chosen = range(reads.partitions) if partition is None else (partition,)
-        return table_of((reads.stream(p) for p in chosen), wanted, columns=columns)
+        pieces = [piece for p in chosen for piece in _record_batches(reads.stream(p), wanted, columns or COLUMNS)]
+        return arrow_table(pieces, columns or COLUMNS)
 
     def requests(self) -> dict[str, int]:
         """Requests made to the store so far, by operation."""
@@ -249,3 +250,13 @@ class Reader:
             self._local.close()
         if self._store is not None:
             self._store.close()
+
+
+def _record_batches(
+    stream: PartitionStream, wanted: ReadRange, columns: Sequence[str]
+) -> Iterator[pyarrow.RecordBatch]:
+    for start, end in stream.windows(wanted):
+        decoder = ArrowDecoder(
+            stream.tp, columns=columns, start=start, end=end, since_ms=wanted.since_ms, until_ms=wanted.until_ms
+        )
+        yield from decoder.record_batches((batch.header, batch.data) for batch in stream.batches(start, end))

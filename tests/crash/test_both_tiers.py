@@ -40,8 +40,20 @@ def start_writer(log_dir: Path, remote: str, run: int) -> subprocess.Popen[str]:
 def start_daemon(log_dir: Path, remote: str, errors: Path) -> subprocess.Popen[bytes]:
     with errors.open("ab") as sink:
         return subprocess.Popen(
-            [sys.executable, "-m", "uploader", "--log-dir", str(log_dir), "--remote", remote, "run"]
-            + ["--http", "off", "--scan-ms", "50"],
+            [
+                sys.executable,
+                "-m",
+                "uploader",
+                "run",
+                "--log-dir",
+                str(log_dir),
+                "--remote",
+                remote,
+                "--http",
+                "off",
+                "--scan-ms",
+                "50",
+            ],
             stdout=sink,
             stderr=sink,
             env=ENVIRONMENT,
@@ -116,7 +128,7 @@ def test_kill_writer_and_daemon_at_random_moments(tmp_path: Path, capsys: pytest
 
 def settle(tmp_path: Path, log_dir: Path, remote: str) -> None:
     where = ("--log-dir", str(log_dir), "--remote", remote)
-    synced = tool("uploader", *where, "sync", "--wait")
+    synced = tool("uploader", "sync", "--wait", *where)
     assert synced.returncode == 0, synced.stderr
     checked = tool("tiered", *where, "--json", "check", "--orphans")
     assert checked.returncode == 0, checked.stdout + checked.stderr
