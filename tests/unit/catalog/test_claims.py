@@ -93,11 +93,10 @@ def test_a_volume_without_records_is_fresh_even_if_the_root_names_it(world: Worl
 
 def test_a_leader_epoch_without_offsets_is_dropped_but_never_used_again(world: World) -> None:
     written(world, end=10)
-    for number, volume in enumerate(("v2", "v3", "v4"), start=1):
-        desk = world.desk(volume)
-        claim = desk.claim(desk.proof(empty=True, end_offset=0))
-        assert claim.leader_epoch == number
-    assert claim.root.lineage == (EpochEntry(0, 0), EpochEntry(3, 10))
+    desks = [world.desk(volume) for volume in ("v2", "v3", "v4")]
+    claims = [desk.claim(desk.proof(empty=True, end_offset=0)) for desk in desks]
+    assert [claim.leader_epoch for claim in claims] == [1, 2, 3]
+    assert claims[-1].root.lineage == (EpochEntry(0, 0), EpochEntry(3, 10))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.unit.catalog.script import TOPIC_ID, Desk, World
@@ -312,9 +314,13 @@ def test_a_commit_that_loses_every_race_gives_up_at_the_deadline(world: World, d
     other = world.desk("m")
     other.maintain()
     catalog = desk.catalog
+
+    def other_trims(offset: int) -> None:
+        world.run(other.catalog.trim(offset))
+
     catalog._limits = CommitLimits(deadline_ms=5_000)
     for offset in range(1, 200):
-        world.store.script.append(lambda offset=offset: world.run(other.catalog.trim(offset)))
+        world.store.script.append(partial(other_trims, offset))
         world.store.script.extend(["ok", "ok"])
     with pytest.raises(RemoteUnavailableError, match="races"):
         world.run(catalog.append([desk.row(1000, 1001)]))

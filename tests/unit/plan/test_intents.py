@@ -24,9 +24,9 @@ def stamp(number: int, now_ms: int = 1_000, epoch: int = 1, role: Role = Role.WR
 def claimed(start_offset: int = 0) -> Root:
     root = create_root(UUID(int=9), 0, "t", stamp(0))
     volume = VolumeProof("v", False, start_offset, start_offset=start_offset)
-    root = ClaimIntent(Role.WRITER, "host:1", volume, "t1").apply(root, stamp(1))
-    assert isinstance(root, Root)
-    return root
+    after = ClaimIntent(Role.WRITER, "host:1", volume, "t1").apply(root, stamp(1))
+    assert isinstance(after, Root)
+    return after
 
 
 def row(base: int, end: int, uid: int) -> Row:
@@ -37,7 +37,8 @@ def row(base: int, end: int, uid: int) -> Row:
 def test_random_appends_and_trims_agree_with_a_list_of_rows(seed: int) -> None:
     rng = random.Random(seed)
     start = rng.choice([0, 17, 2**63 - 100_000])
-    root, live, first, uid = claimed(start), [], start, 0
+    root, first, uid = claimed(start), start, 0
+    live: list[Row] = []
     for step in range(60):
         before, mark = root, stamp(step + 2, now_ms=rng.randrange(5_000))
         end = live[-1].next if live else root.next_offset

@@ -12,7 +12,7 @@ from tiered.format.keys import Role
 from tiered.format.root import STATE_SEALED, Root, Sealed, Tally
 from tiered.format.rows import Rows, Trash, TrashEntry
 from tiered.model import EpochEntry, Row
-from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, TrimIntent, create_root
+from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, TrimIntent, create_root
 from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
 from tiered.plan.lifecycle import VolumeProof
 
@@ -36,7 +36,7 @@ def history() -> list[Root]:
     """create, claim w, append three, claim m, trim one, claim w again, append one."""
     volume = VolumeProof("v", False, 0)
     roots = [create_root(UUID(int=9), 0, "t", stamp("c0"))]
-    intents = [
+    intents: list[tuple[Intent, Stamp]] = [
         (ClaimIntent(Role.WRITER, "host:1", volume, "t1"), stamp("c1")),
         (AppendIntent((row(0, 10, 1), row(10, 20, 2), row(20, 30, 3)), "a1"), stamp("c2")),
         (ClaimIntent(Role.MAINTAINER, "gc:1"), stamp("c3", 0, Role.MAINTAINER)),
