@@ -1,0 +1,221 @@
+"""Record batches of Kafka's format -> Arrow record batches, without a Python object per record.
+
+Needs ``pyarrow`` (extra ``arrow``), imported at the first use. Columns have the names of Spark's Kafka source::
+
+    key binary | value binary | topic string | partition int32 | offset int64
+    timestamp timestamp[ms or us, UTC] | timestampType int32 (0 CreateTime, 1 LogAppendTime)
+    headers list<struct<key string, value binary>>, null for a record without headers
+
+A column that is not asked for is not decoded; offsets alone are read from the batch headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tiered.errors import ConfigError
+from tiered.format.batch import BatchHeader, decode_records
+from tiered.format.columns import ColumnReader, Columns, Int64s
+from tiered.model import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""All columns, in the order of Spark's Kafka source."""
+
+RECORD_BATCH_BYTES = 1024 * 1024
+"""Uncompressed bytes of one record batch: larger ones leave the caches of a CPU, smaller ones cost calls."""
+
+RECORD_BATCH_ROWS = 65_536
+"""Rows of one record batch at most, however small they are."""
+
+_PARSED = frozenset({"key", "value", "timestamp", "headers"})
+_INLINE_BYTES = 12  # a binary_view holds values up to this size itself
+_MAX_US = np.int64((2**63 - 1) // 1000)
+
+Batch = tuple[BatchHeader, bytes | memoryview]
+
+
+def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms") -> pa.Schema:
+    """The schema of ``columns``, in their order. Raises ConfigError for a name that is no column."""
+    arrow = _pyarrow()
+    types = {
+        "key": arrow.binary(),
+        "value": arrow.binary(),
+        "topic": arrow.string(),
+        "partition": arrow.int32(),
+        "offset": arrow.int64(),
+        "timestamp": arrow.timestamp(timestamp_unit, tz="UTC"),
+        "timestampType": arrow.int32(),
+        "headers": arrow.list_(arrow.struct({"key": arrow.string(), "value": arrow.binary()}.items())),
+    }
+    unknown = [name for name in columns if name not in types]
+    if unknown:
+        raise ConfigError(f"no column {', '.join(unknown)}", hint=f"columns: {', '.join(COLUMNS)}")
+    return arrow.schema([arrow.field(name, types[name]) for name in columns])
+
+
+def arrow_table(pieces: Iterable[pa.RecordBatch], columns: Sequence[str] = COLUMNS) -> pa.Table:
+    """One table of record batches with ``columns``; an empty one where there are none."""
+    return _pyarrow().Table.from_batches(pieces, schema=arrow_schema(columns))
+
+
+class ArrowDecoder:
+    """Batches of one partition, in order -> record batches with ``columns``. Control batches are left out.
+
+    Only records with ``start <= offset < end`` and ``since_ms <= timestamp < until_ms`` are kept (None: no bound).
+    """
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        *,
+        columns: Sequence[str] = COLUMNS,
+        timestamp_unit: str = "ms",
+        start: int = 0,
+        end: int | None = None,
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+        batch_bytes: int = RECORD_BATCH_BYTES,
+    ) -> None:
+        self._pa = _pyarrow()
+        self._tp = tp
+        self._schema = arrow_schema(columns, timestamp_unit=timestamp_unit)
+        self._columns = tuple(columns)
+        self._unit = timestamp_unit
+        self._start = start
+        self._end = end
+        self._since_ms = since_ms
+        self._until_ms = until_ms
+        self._batch_bytes = batch_bytes
+        timed = since_ms is not None or until_ms is not None
+        self._reader = ColumnReader(parse=timed or not _PARSED.isdisjoint(columns))
+
+    def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
+        """All of ``batches``; a record batch is handed on as soon as it is full. Raises CorruptionError."""
+        reader = self._reader
+        for header, data in batches:
+            if header.is_control or header.records_count == 0:
+                continue
+            if header.magic < 2:
+                yield from self._flush()
+                yield from self._legacy(header, data)
+                continue
+            if not reader.accepts(header):
+                yield from self._flush()
+            reader.add(header, data)
+            if reader.size_bytes >= self._batch_bytes or reader.rows >= RECORD_BATCH_ROWS:
+                yield from self._flush()
+        yield from self._flush()
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        if not self._reader.rows:
+            return
+        columns = self._reader.take()
+        rows = self._wanted_rows(columns.offsets, columns.timestamps)
+        pieces = max(1, len(columns.buffer) // (2 * self._batch_bytes), -(-len(rows) // (2 * RECORD_BATCH_ROWS)))
+        for piece in np.array_split(rows, pieces):
+            if len(piece):
+                arrays = [self._array(name, columns, piece) for name in self._columns]
+                yield self._record_batch(arrays, len(piece))
+
+    def _record_batch(self, arrays: list[pa.Array], rows: int) -> pa.RecordBatch:
+        if arrays:
+            return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        empty = self._pa.array([{}] * rows, self._pa.struct([]))  # no columns, only a number of rows
+        return self._pa.RecordBatch.from_struct_array(empty)
+
+    def _wanted_rows(self, offsets: Int64s, timestamps: Int64s) -> Int64s:
+        keep = offsets >= self._start
+        if self._end is not None:
+            keep &= offsets < self._end
+        if self._since_ms is not None:
+            keep &= timestamps >= self._since_ms
+        if self._until_ms is not None:
+            keep &= timestamps < self._until_ms
+        return np.flatnonzero(keep)
+
+    def _array(self, name: str, columns: Columns, rows: Int64s) -> pa.Array:
+        pa = self._pa
+        if name == "key":
+            return self._binary(columns.buffer, columns.key_at[rows], columns.key_len[rows])
+        if name == "value":
+            return self._binary(columns.buffer, columns.value_at[rows], columns.value_len[rows])
+        if name == "topic":
+            return pa.repeat(self._tp.topic, len(rows))
+        if name == "partition":
+            return pa.array(np.full(len(rows), self._tp.partition, np.int32))
+        if name == "offset":
+            return pa.array(columns.offsets[rows])
+        if name == "timestamp":
+            return self._times(columns.timestamps[rows])
+        if name == "timestampType":
+            return pa.array(columns.timestamp_types[rows])
+        return pa.array([columns.headers(row) for row in rows.tolist()], self._schema.field(name).type)
+
+    def _times(self, timestamps: Int64s) -> pa.Array:
+        if self._unit == "us":
+            timestamps = np.clip(timestamps, -_MAX_US, _MAX_US) * 1000
+        return self._pa.array(timestamps).view(self._pa.timestamp(self._unit, tz="UTC"))
+
+    def _binary(self, buffer: bytes, at: Int64s, size: Int64s) -> pa.Array:
+        """Slices of ``buffer`` as a binary array: views of 16 bytes each are made here, Arrow copies what they show."""
+        pa = self._pa
+        source = np.frombuffer(buffer, np.uint8)
+        nulls = size < 0
+        length = np.where(nulls, 0, size)
+        views = np.zeros((len(at), 4), np.int32)
+        views[:, 0] = length
+        long = np.flatnonzero(length > _INLINE_BYTES)
+        views[long, 1] = source[at[long, None] + np.arange(4)].view(np.int32)[:, 0]
+        views[long, 3] = at[long]
+        short = np.flatnonzero((length > 0) & (length <= _INLINE_BYTES))
+        if len(short):
+            places = np.arange(_INLINE_BYTES)
+            inline = source[np.minimum(at[short, None] + places, len(source) - 1)]
+            inline[places >= length[short, None]] = 0
+            views.view(np.uint8)[short, 4:] = inline
+        valid = None if not nulls.any() else pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+        shown = pa.Array.from_buffers(
+            pa.binary_view(), len(at), [valid, pa.py_buffer(views), pa.py_buffer(buffer)], int(nulls.sum())
+        )
+        return shown.cast(pa.binary())
+
+    def _legacy(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
+        """A v0 or v1 message, record by record: such segments are old and rare."""
+        found = list(decode_records(data))
+        timestamps = np.array([record.timestamp for record in found], np.int64)
+        kept = self._wanted_rows(np.array([record.offset for record in found], np.int64), timestamps)
+        found = [found[row] for row in kept.tolist()]
+        if not found:
+            return
+        values: dict[str, list[Any]] = {
+            "key": [record.key for record in found],
+            "value": [record.value for record in found],
+            "topic": [self._tp.topic] * len(found),
+            "partition": [self._tp.partition] * len(found),
+            "offset": [record.offset for record in found],
+            "timestampType": [int(header.timestamp_type)] * len(found),
+            "headers": [None] * len(found),
+        }
+        arrays = [
+            self._times(timestamps[kept])
+            if name == "timestamp"
+            else self._pa.array(values[name], self._schema.field(name).type)
+            for name in self._columns
+        ]
+        yield self._record_batch(arrays, len(found))
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow  # noqa: PLC0415  an optional and slow import, owned by this file
+    except ImportError as error:
+        raise ConfigError(
+            "Arrow output needs pyarrow, which is not installed", hint="pip install 'tieredlog[arrow]'"
+        ) from error
+    return pyarrow
