@@ -39,7 +39,7 @@ ZSTD_LEVEL = 3
 
 _HEAD = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
-_DTYPES = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
+_DTYPES: dict[str, np.dtype[np.int64] | np.dtype[np.int32]] = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
 
 Columns = Mapping[str, npt.NDArray[np.int64]]
 
