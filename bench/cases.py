@@ -12,12 +12,12 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 from botocore.config import Config
 from confluent_kafka import Producer
-from tiered.testing.moto import locked_moto
 
 import tiered
 from bench.measure import Figure, compare
 from tiered.format.batch import decode_records, encode_batch, scan, verify_batch
 from tiered.model import NewRecord
+from tiered.testing.moto import locked_moto
 
 RECORD_KEY = b"C-%013d"
 VALUE = (b'{"carrier":"UA","flight":1545,"origin":"EWR","dest":"IAH","delay":2}' * 2)[:84]
