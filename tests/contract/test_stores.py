@@ -13,12 +13,13 @@ from tiered.store.aio import ThreadedAioStore
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.directory import DirectoryStore
-from tiered.store.location import StoreLocation, open_store
+from tiered.store.location import open_store
 from tiered.store.memory import MemoryStore
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
+from tiered.testing.blocking import BlockingStore
 from tiered.testing.faults import FaultStore
-from tiered.testing.store_contract import BlockingStore, StoreContract
+from tiered.testing.store_contract import StoreContract
 
 NUMBERS = itertools.count()
 
@@ -85,17 +86,6 @@ class TestAioS3Store(MotoDeviations):
         async def make() -> AioStore:
             await asyncio.sleep(0)
             return AioS3Store(target)
-
-        return BlockingStore(make)
-
-
-class TestOpenedAioS3Store(MotoDeviations):
-    def make_store(self) -> Store:
-        location = StoreLocation.parse(self.target().url, endpoint_url=self.endpoint_url)
-
-        async def make() -> AioStore:
-            await asyncio.sleep(0)
-            return location.open_aio(deadline_seconds=0.0)  # moto answers 500 to a part of an unknown upload
 
         return BlockingStore(make)
 

@@ -12,13 +12,12 @@ import base64
 import binascii
 import datetime as dt
 import email.utils
-import io
 import re
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from tiered.errors import RemoteUnavailableError, TieredError
+from tiered.errors import RemoteUnavailableError
 from tiered.format.crc import crc32c
 from tiered.model import ByteSource, BytesSource
 from tiered.store.base import (
@@ -44,14 +43,12 @@ from tiered.store.base import (
     UploadPart,
     UploadStarted,
 )
+from tiered.store.source_reader import PIECE_BYTES, SourceReader
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 READ_TIMEOUT_SECONDS = 30.0
 POOL_CONNECTIONS = 16
 """Connections kept open for one store: at least the requests that run at once."""
-
-PIECE_BYTES = 1024 * 1024
-"""Bodies are read and sent in pieces of this size."""
 
 DEFAULT_REGION = "us-east-1"
 """Region signed with when none is configured and the endpoint is not Amazon's: such servers ignore it."""
@@ -125,64 +122,6 @@ class S3Call:
     method: str
     parameters: dict[str, Any]
     reader: SourceReader | None = field(default=None, repr=False)
-
-
-class SourceReader(io.RawIOBase):
-    """A byte source as the seekable file that SDKs want. Reads ``PIECE_BYTES`` ahead and never more.
-
-    ``failure`` keeps an error of the source: the SDKs wrap it as if the network had failed.
-    """
-
-    def __init__(self, source: ByteSource, start: int, end: int) -> None:
-        super().__init__()
-        self._source = source
-        self._start = start
-        self._size = end - start
-        self._position = 0
-        self._piece = b""
-        self._piece_start = 0
-        self.failure: TieredError | None = None
-
-    def __len__(self) -> int:
-        return self._size
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(0, base + offset)
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        """At most ``size`` and at most one piece: a short read is legal, and holds the memory down."""
-        left = self._size - self._position
-        wanted = min(left, PIECE_BYTES, PIECE_BYTES if size is None or size < 0 else size)
-        if wanted <= 0:
-            return b""
-        at = self._position - self._piece_start
-        if not 0 <= at < len(self._piece):
-            length = min(PIECE_BYTES, left)
-            try:
-                self._piece = self._source.read_at(self._start + self._position, length)
-            except TieredError as error:
-                self.failure = error
-                raise
-            self._piece_start, at = self._position, 0
-        data = self._piece[at : at + wanted]
-        self._position += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
 
 
 def forbid_redirect(params: dict[str, Any], **_: Any) -> None:

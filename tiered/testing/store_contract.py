@@ -16,13 +16,8 @@ Async stores run it through :class:`BlockingStore`. Stores that the suite made a
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
 
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.crc import crc32c
@@ -31,7 +26,6 @@ from tiered.store.base import (
     ABSENT,
     MIN_PART_BYTES,
     AbortUpload,
-    AioStore,
     CompleteUpload,
     Delete,
     Deleted,
@@ -41,62 +35,21 @@ from tiered.store.base import (
     Match,
     Missing,
     NotModified,
-    Object,
-    Outcome,
-    Page,
-    PartStored,
     Put,
-    PutResult,
     PutStatus,
     StartUpload,
     Store,
-    StoreRequest,
     UploadPart,
-    UploadStarted,
 )
 from tiered.store.driver import drive
 from tiered.store.probe import probe
 from tiered.store.puts import put_unique, upload_multipart, verify_stored
+from tiered.testing.blocking import BlockingStore
+from tiered.testing.outcomes import at_once, found, landed, listed, paged, part, same, started, status, true
 
-T = TypeVar("T")
+__all__ = ["BlockingStore", "StoreContract", "found", "landed", "listed", "same"]
+
 STALE = '"00000000000000000000000000000000"'
-
-
-class BlockingStore:
-    """An async store on an event loop of its own thread, as a sync :class:`Store`. Thread-safe."""
-
-    def __init__(self, make: Callable[[], Awaitable[AioStore]]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="blocking-store", daemon=True)
-        self._thread.start()
-        self.inner: AioStore = self.run(make())
-
-    @property
-    def url(self) -> str:
-        """That of the async store."""
-        return self.inner.url
-
-    def run(self, awaitable: Awaitable[T]) -> T:
-        """Runs ``awaitable`` on the loop and waits for it."""
-
-        async def whole() -> T:
-            return await awaitable
-
-        return asyncio.run_coroutine_threadsafe(whole(), self._loop).result()
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        """One request."""
-        return self.run(self.inner.execute(request))
-
-    def close(self) -> None:
-        """Closes the store and its loop."""
-        if self._loop.is_closed():
-            return
-        self.run(self.inner.close())
-        self.run(self._loop.shutdown_default_executor())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
 
 
 class StoreContract:
@@ -422,80 +375,3 @@ class StoreContract:
                 except CorruptionError:
                     continue
                 raise AssertionError("another size or another checksum was believed")
-
-
-def same(actual: Any, expected: Any) -> None:
-    """``actual == expected``, told as values."""
-    if actual != expected:
-        raise AssertionError(f"{actual!r} is not {expected!r}")
-
-
-def true(condition: bool, what: str) -> None:
-    """``condition``, told in words."""
-    if not condition:
-        raise AssertionError(f"not so: {what}")
-
-
-def landed(outcome: Outcome) -> PutResult:
-    """A PUT that landed."""
-    if isinstance(outcome, PutResult) and outcome.status is PutStatus.LANDED:
-        return outcome
-    raise AssertionError(f"{outcome!r} did not land")
-
-
-def status(outcome: Outcome) -> PutStatus:
-    """What became of a PUT."""
-    if isinstance(outcome, PutResult):
-        return outcome.status
-    raise AssertionError(f"{outcome!r} is not the result of a PUT")
-
-
-def found(outcome: Outcome) -> Object:
-    """An object."""
-    if isinstance(outcome, Object):
-        return outcome
-    raise AssertionError(f"{outcome!r} is not an object")
-
-
-def paged(outcome: Outcome) -> Page:
-    """A page of a listing."""
-    if isinstance(outcome, Page):
-        return outcome
-    raise AssertionError(f"{outcome!r} is not a page")
-
-
-def started(outcome: Outcome) -> str:
-    """The id of a multipart upload."""
-    if isinstance(outcome, UploadStarted):
-        return outcome.upload_id
-    raise AssertionError(f"{outcome!r} is not the start of an upload")
-
-
-def part(outcome: Outcome) -> PartStored:
-    """A stored part."""
-    if isinstance(outcome, PartStored):
-        return outcome
-    raise AssertionError(f"{outcome!r} is not a part")
-
-
-def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
-    """All keys, page by page, in the order of the store."""
-    keys: list[str] = []
-    while True:
-        page = paged(store.execute(List(prefix, keys[-1] if keys else "", limit)))
-        keys.extend(entry.key for entry in page.entries)
-        if not page.more:
-            return keys
-        true(bool(page.entries), "a page that is not the last has entries")
-
-
-def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
-    """Runs all calls on threads that start together; returns their results in order."""
-    gate = threading.Barrier(len(calls))
-
-    def run(call: Callable[[], Any]) -> Any:
-        gate.wait()
-        return call()
-
-    with ThreadPoolExecutor(max_workers=len(calls)) as pool:
-        return [future.result() for future in [pool.submit(run, call) for call in calls]]
