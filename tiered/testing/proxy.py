@@ -52,7 +52,7 @@ class FaultKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One fault: after ``skip`` requests that match, the next ``times`` (-1: all) meet it.
+    """One fault: after ``skip`` requests that match, each ``every``-th meets it, ``times`` times (-1: for ever).
 
     ``path`` is a shell pattern over the decoded path without the query (``*`` matches slashes too), ``query`` must
     occur in the query as sent (``uploadId=``), ``method`` is exact; empty means any.
@@ -63,6 +63,7 @@ class Fault:
     path: str = "*"
     query: str = ""
     skip: int = 0
+    every: int = 1
     times: int = 1
     status: int = 503
     code: str = "SlowDown"
@@ -102,6 +103,7 @@ class _Planned:
         if self.skip:
             self.skip -= 1
             return False
+        self.skip = self.fault.every - 1
         self.times -= self.times > 0
         return True
 
@@ -119,7 +121,8 @@ class FaultProxy:
         self._lock = threading.Lock()
         self._planned: list[_Planned] = []
         self._server = _Server(self, port)
-        self.url = f"http://{HOST}:{self._server.server_address[1]}"
+        self.address = (HOST, int(self._server.server_address[1]))
+        self.url = f"http://{HOST}:{self.address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="fault-proxy")
 
     def __enter__(self) -> Self:
@@ -217,6 +220,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             super().finish()
         except OSError:
             return  # the client hung up before the last bytes
+
+    def handle_expect_100(self) -> bool:
+        """At once, not with the answer."""
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()
+        return goes_on
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name in the base class
         """Quiet: ``FaultProxy.seen`` is the log."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
 from tests.integration.servers.commands import BUCKET, S3_SERVERS, S3Server
 from tiered.store.base import Store
 from tiered.store.location import open_store
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
 
 _numbers = itertools.count()
 
@@ -65,14 +67,21 @@ def use(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
+class OpenPrefix(Protocol):
+    """Opens a store on an endpoint, below the test's own prefix."""
+
+    def __call__(self, endpoint_url: str, *, deadline_seconds: float = RETRY_DEADLINE_SECONDS) -> Store:
+        """The store; closed after the test."""
+
+
 @pytest.fixture
-def open_prefix() -> Iterator[Callable[[str], Store]]:
+def open_prefix() -> Iterator[OpenPrefix]:
     """Opens stores on an endpoint, all below one prefix that no other test uses; closes them."""
     prefix = f"test-{next(_numbers)}"
     stores: list[Store] = []
 
-    def open_one(endpoint_url: str) -> Store:
-        store = open_store(f"s3://{BUCKET}/{prefix}", endpoint_url=endpoint_url)
+    def open_one(endpoint_url: str, *, deadline_seconds: float = RETRY_DEADLINE_SECONDS) -> Store:
+        store = open_store(f"s3://{BUCKET}/{prefix}", endpoint_url=endpoint_url, deadline_seconds=deadline_seconds)
         stores.append(store)
         return store
 

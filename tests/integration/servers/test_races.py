@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from tests.integration.servers.commands import S3Server
+from tests.integration.servers.conftest import OpenPrefix
 from tiered.model import BytesSource
 from tiered.store.base import (
     ABSENT,
@@ -62,7 +63,7 @@ def body_of(store: Store, key: str) -> bytes:
 
 
 @pytest.mark.parametrize("size_bytes", [64, 200_000])
-def test_one_of_many_creates(server: S3Server, open_prefix: Callable[[str], Store], size_bytes: int) -> None:
+def test_one_of_many_creates(server: S3Server, open_prefix: OpenPrefix, size_bytes: int) -> None:
     store = open_prefix(server.url)
     for number in range(ROUNDS[server.name]):
         bodies = [bytes([writer]) * size_bytes for writer in range(WRITERS[server.name])]
@@ -70,7 +71,7 @@ def test_one_of_many_creates(server: S3Server, open_prefix: Callable[[str], Stor
         assert body_of(store, f"race/{number}") == bodies[won]
 
 
-def test_one_of_many_replaces_the_same_version(server: S3Server, open_prefix: Callable[[str], Store]) -> None:
+def test_one_of_many_replaces_the_same_version(server: S3Server, open_prefix: OpenPrefix) -> None:
     store = open_prefix(server.url)
     last = store.execute(Put("root", b"start", ABSENT))
     for number in range(ROUNDS[server.name]):
@@ -91,7 +92,7 @@ def complete(store: Store, key: str, body: bytes) -> CompleteUpload:
     return CompleteUpload(key, started.upload_id, (part,))
 
 
-def test_one_of_many_completes_an_upload(minio: S3Server, open_prefix: Callable[[str], Store]) -> None:
+def test_one_of_many_completes_an_upload(minio: S3Server, open_prefix: OpenPrefix) -> None:
     """MinIO only: SeaweedFS is known to let several win, the in-memory servers are covered by the contract."""
     store = open_prefix(minio.url)
     for number in range(10):
