@@ -173,9 +173,7 @@ class RemoteCheck:
 
     def _log_object(self, row: Row, found: object, findings: Findings) -> bool:
         if not isinstance(found, Object):
-            findings.error(
-                "object_missing", f"the object is gone; it holds offsets {row.base} to {row.next}", offset=row.base
-            )
+            self._gone(row, f"the object is gone; it holds offsets {row.base} to {row.next}", findings)
             return False
         if found.size != row.size:
             findings.error(
@@ -275,7 +273,7 @@ class RemoteCheck:
         if self._local is None or row.flags & FLAG_MAINTAINER:
             return
         facts = self._local.segments.get(row.base)
-        if facts is None or not facts.sealed:
+        if facts is None or not facts.sealed or self._local.topic_id not in (None, self._topic_id):
             return
         if (facts.size_bytes, facts.crc32c) != (row.size, row.crc):
             findings.error(

@@ -99,7 +99,7 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """What was, or with ``dry_run`` would be, restored. ``notes``: indexes that had to be rebuilt, topics passed over."""
+    """What was, or with ``dry_run`` would be, restored. ``notes``: indexes that were rebuilt, topics passed over."""
 
     directory: Path
     plans: tuple[PartitionPlan, ...]

@@ -1,4 +1,4 @@
-"""Where one partition stands over both tiers, and what is wrong with it: the data behind ``status`` and ``describe``."""
+"""Where one partition stands over both tiers, and what is wrong with it: data of ``status`` and ``describe``."""
 
 from __future__ import annotations
 
