@@ -307,7 +307,7 @@ def decode_records(  # noqa: PLR0915 - unrolled: a call per varint would double 
             else:
                 position += 1
                 headers = []
-            if position != end or end > size:
+            if position != end:  # what was read lies inside data, so end does too
                 raise IndexError
         except IndexError:
             _refuse(data, start)

@@ -326,6 +326,8 @@ def test_unknown_codecs_are_named(codec: int) -> None:
         ("ffffffffff7f0000026b027600", 1, "longer than 5 bytes"),
         ("1600ffffffffffffffffffff01", 1, "longer than 10 bytes"),
         ("10000000036b027600", 1, "key length -2 exceeds"),
+        ("0e00000003027600", 1, "key length -2 exceeds"),
+        ("0c000000010300", 1, "value length -2 exceeds"),
         ("10000000206b027600", 1, "key length 16 exceeds"),
         ("10000000026b037600", 1, "value length -2 exceeds"),
         ("10000000026b207600", 1, "value length 16 exceeds"),
@@ -357,6 +359,19 @@ def test_a_hostile_record_count_allocates_nothing() -> None:
 def test_attributes_of_a_record_are_ignored() -> None:
     batch = batch_of(bytes.fromhex("107f0000026b027600"), 1)
     assert list(decode_records(batch)) == [Record(0, 1000, b"k", b"v", [])]
+
+
+def test_timestamps_wrap_as_javas_long() -> None:
+    data = bytes.fromhex("10000200026b027600")  # delta 1
+    batch = resealed(batch_of(data, 1), base=(">q", 27, INT64_MAX))
+    assert [r.timestamp for r in decode_records(batch)] == [-(2**63)]
+
+
+def test_the_largest_timestamp_is_that_of_the_records_left() -> None:
+    full = encode_batch([NewRecord(b"", None, t) for t in (5, 9, 7)])
+    left = [r for r in decode_records(full) if r.timestamp != 9]
+    assert verify_batch(rebuild_batch(read_header(full), left)).max_timestamp == 7
+    assert verify_batch(rebuild_batch(read_header(full), [])).max_timestamp == 9
 
 
 def test_an_empty_batch_may_still_name_a_codec() -> None:

@@ -240,6 +240,7 @@ def test_collecting_stops_when_nothing_later_can_matter() -> None:
     assert collect(txns, 10, 35) == (txns, True)
     assert collect(txns, 11, 35) == (txns[1:], True)
     assert collect(txns, 20, 41) == (txns[2:], False)
+    assert collect(txns, 26, 40) == (txns[2:], True)
     assert collect(txns, 26, 31) == (txns[2:3], True)
     assert collect(txns, 0, 10) == (txns[:1], True)
     assert collect([], 0, 10) == ([], False)
