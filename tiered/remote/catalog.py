@@ -41,7 +41,7 @@ from tiered.format.keys import Role
 from tiered.format.root import Root, encode_root
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, TrimIntent, create_root
-from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, hold
+from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, held_ids, hold
 from tiered.remote.fence import Claim, Persist, known_to
 from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_view import RootView
@@ -108,6 +108,10 @@ class Catalog(RootView):
     def claim_epoch(self) -> int:
         """The epoch that this process holds, 0 without a claim."""
         return self._held.epoch if self._held else 0
+
+    def holds_token(self, kept: str) -> bool:
+        """Whether the newest token in ``kept`` (read from the volume) is this process's: none has claimed since."""
+        return bool(self._token) and held_ids(kept)[-1:] == (self._token,)
 
     @property
     def in_doubt(self) -> str:
