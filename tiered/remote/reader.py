@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -24,6 +25,7 @@ from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import BatchHeader
 from tiered.format.keys import FLAG_HOLE
 from tiered.format.root import Root
+from tiered.format.rows import Rows
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import RequestSizes, SegmentRange, segment_ranges
 from tiered.remote.assembly import SegmentScan
@@ -102,6 +104,28 @@ class SegmentReader:
                 ended.add(current.row.base)
         if scan is not None:
             scan.finish()
+
+    def read(
+        self, start: int, segments_from: Callable[[int], Iterator[SegmentRange]]
+    ) -> Generator[HeadedBatch, None, None]:
+        """As :meth:`stream` of ``segments_from(start)``, but what is damaged is read once more, past the cache."""
+        at, repeated_at = start, -1
+        while True:
+            try:
+                for header, batch in self.stream(segments_from(at)):
+                    at = header.next_offset
+                    yield header, batch
+                return
+            except CorruptionError as error:
+                if repeated_at == at:
+                    raise
+                repeated_at = at
+                self.forget(error)
+
+    def forget(self, error: CorruptionError) -> None:
+        """Makes the next attempt read what was damaged from the store, data and indexes of that segment."""
+        for suffix in (".log", ".idx"):
+            self.cache.drop(error.path_or_key[: -len(suffix)] + suffix)
 
     def _fetches(self, segments: Iterator[SegmentRange], ended: set[int]) -> Iterator[Fetch]:
         """Reads in order; of a segment whose base is in ``ended`` no more is wanted."""
@@ -211,11 +235,11 @@ class RemotePartition:
         at = start_offset
         root = self._check_range(at)
         end = self.next_offset if end_offset is None else min(end_offset, self.next_offset)
-        repeated_at = -1
         refreshes = 0
         while root is not None and at < end:
+            segments_from = partial(_ranges_until, root.rows, end)
             try:
-                for header, batch in self._segments.stream(segment_ranges(root.rows, at, end)):
+                for header, batch in self._segments.read(at, segments_from):
                     at = header.next_offset
                     refreshes = 0
                     yield header, batch
@@ -223,11 +247,6 @@ class RemotePartition:
             except SegmentGone as gone:
                 refreshes += 1
                 root = self._after_loss(gone, at, refreshes)
-            except CorruptionError as error:
-                if repeated_at == at:
-                    raise
-                repeated_at = at
-                self._forget(error)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after ``timestamp`` (ms), None if the remote tier has none."""
@@ -284,13 +303,8 @@ class RemotePartition:
                 if repeated:
                     raise
                 repeated = True
-                self._forget(error)
+                self._segments.forget(error)
         return without_root
-
-    def _forget(self, error: CorruptionError) -> None:
-        """Makes the next attempt read what was damaged from the store, data and indexes of that segment."""
-        for suffix in (".log", ".idx"):
-            self._segments.cache.drop(error.path_or_key[: -len(suffix)] + suffix)
 
     def _out_of_range(self, offset: int, earliest: int, latest: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
@@ -300,3 +314,7 @@ class RemotePartition:
             latest=latest,
             hint=f"start at {earliest} (earliest) or {latest} (latest)",
         )
+
+
+def _ranges_until(rows: Rows, end: int, start: int) -> Iterator[SegmentRange]:
+    return segment_ranges(rows, start, end)
