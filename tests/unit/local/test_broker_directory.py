@@ -1,0 +1,155 @@
+"""Directories that a real Kafka broker wrote: read as they are, recovered after its crash, carried on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.golden import fixtures
+from tiered.config import LogConfig
+from tiered.errors import CorruptionError
+from tiered.format.batch import decode_records, read_header
+from tiered.format.keys import parse_partition_dir
+from tiered.local.manager import LocalLog
+from tiered.local.partition import PartitionLog
+from tiered.model import NewRecord, Record
+from tiered.testing.clock import FakeClock, SeededIds
+
+READABLE_ROOTS = ("main", "compact-after1", "compact-after2", "unclean-kill/after", "unclean-damaged/after")
+
+
+def records_of(log: PartitionLog, start: int) -> list[Record]:
+    """Data records from ``start`` on; control records are not seen by consumers."""
+    found: list[Record] = []
+    for batch in log.read_batches(start):
+        if not read_header(batch).is_control:
+            found += [record for record in decode_records(batch) if record.offset >= start]
+    return found
+
+
+def open_copy(source: Path, target: Path) -> LocalLog:
+    """A writable copy of a golden directory, opened for writing."""
+    shutil.copytree(source, target, copy_function=shutil.copyfile)
+    for path in (target, *target.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    clock = FakeClock(1_800_000_000_000)
+    return LocalLog.open(target, clock=clock, ids=SeededIds(1), config=LogConfig(disk_reserve_bytes=0))
+
+
+@pytest.mark.parametrize("root", READABLE_ROOTS)
+def test_every_partition_reads_as_kafkas_consumer_saw_it(kafka_fixtures: Path, root: str) -> None:
+    with LocalLog.open(kafka_fixtures / root, read_only=True) as log:
+        compared = 0
+        for name in fixtures.partitions(kafka_fixtures, root):
+            offsets = fixtures.expected_offsets(kafka_fixtures, name, root)
+            if offsets is None:
+                continue
+            partition = log.partition(parse_partition_dir(name).tp)
+            positions = partition.positions()
+            assert (name, positions.start_offset, positions.end_offset) == (name, offsets.earliest, offsets.latest)
+            found = records_of(partition, offsets.earliest)
+            expected = list(fixtures.expected_records(kafka_fixtures, name, root))
+            assert [r.offset for r in found] == [e.offset for e in expected]
+            for record, want in zip(found, expected, strict=True):
+                assert (record.timestamp, record.key, record.headers) == (want.timestamp, want.key, want.headers)
+                assert want.matches_value(record.value)
+            compared += 1
+    assert compared > 0
+
+
+def test_lookups_by_time_are_exact_over_every_segment(kafka_fixtures: Path) -> None:
+    with LocalLog.open(kafka_fixtures / "main", read_only=True) as log:
+        for name in fixtures.partitions(kafka_fixtures):
+            if name.startswith("__cluster"):
+                continue
+            partition = log.partition(parse_partition_dir(name).tp)
+            start = partition.positions().start_offset
+            all_records = [
+                record
+                for batch in partition.read_batches(start)
+                for record in decode_records(batch)
+                if record.offset >= start
+            ]
+            for wanted in sorted({r.timestamp for r in all_records})[::7]:
+                for timestamp in (wanted - 1, wanted, wanted + 1):
+                    found = next(((r.offset, r.timestamp) for r in all_records if r.timestamp >= timestamp), None)
+                    assert (name, timestamp, partition.offset_for_time(timestamp)) == (name, timestamp, found)
+
+
+def test_sealed_segments_of_a_broker_describe_their_files(kafka_fixtures: Path) -> None:
+    with LocalLog.open(kafka_fixtures / "main", read_only=True) as log:
+        partition = log.partition(parse_partition_dir("txn-0").tp)
+        segments = partition.sealed_segments()
+        assert [s.base_offset for s in segments] == fixtures.log_bases(kafka_fixtures, "txn-0")[:-1]
+        for segment in segments:
+            descriptor, indexes = segment.descriptor, segment.indexes()
+            assert descriptor.size_bytes == segment.path.stat().st_size
+            assert descriptor.records == descriptor.end_offset - descriptor.base_offset
+            assert indexes.offset_index == segment.path.with_suffix(".index").read_bytes()
+            assert indexes.time_index == segment.path.with_suffix(".timeindex").read_bytes()
+            assert indexes.txn_index == segment.path.with_suffix(".txnindex").read_bytes()
+            assert indexes.producer_snapshot[:2] == b"\x00\x01"
+            assert [e.epoch for e in indexes.leader_epochs] == [0]
+
+
+@pytest.mark.parametrize("root", ["unclean-kill", "unclean-damaged"])
+def test_recovery_ends_where_the_brokers_own_recovery_ended(kafka_fixtures: Path, tmp_path: Path, root: str) -> None:
+    damage = fixtures.manifest(kafka_fixtures)["roots"].get(f"{root}/before", {}).get("damage", {})
+    with open_copy(kafka_fixtures / root / "before", tmp_path / "log") as log:
+        for name in fixtures.partitions(kafka_fixtures, f"{root}/after"):
+            offsets = fixtures.expected_offsets(kafka_fixtures, name, f"{root}/after")
+            assert offsets is not None, json.dumps(damage)
+            partition = log.partition(parse_partition_dir(name).tp)
+            positions = partition.positions()
+            found = records_of(partition, positions.start_offset)
+            expected = list(fixtures.expected_records(kafka_fixtures, name, f"{root}/after"))
+            assert (name, [r.offset for r in found]) == (name, [e.offset for e in expected])
+            assert (name, positions.end_offset) == (name, offsets.latest)
+            next_offset = partition.append([NewRecord(b"carried on", key=b"k")]).offset
+            assert next_offset == offsets.latest
+
+
+def test_bytes_that_recovery_cuts_are_kept_beside_the_segment(kafka_fixtures: Path, tmp_path: Path) -> None:
+    before = kafka_fixtures / "unclean-damaged" / "before"
+    with open_copy(before, tmp_path / "log"):
+        kept = b""
+        for path in sorted((tmp_path / "log" / "u-flipped-bit-0").glob("*.torn-*")):
+            kept += path.read_bytes()
+        logs = [p for p in sorted((before / "u-flipped-bit-0").glob("*.log"))]
+        original = b"".join(p.read_bytes() for p in logs)
+        left = b"".join(p.read_bytes() for p in sorted((tmp_path / "log" / "u-flipped-bit-0").glob("*.log")))
+    assert kept
+    assert left + kept == original
+
+
+def test_a_clean_close_leaves_a_directory_that_opens_again(kafka_fixtures: Path, tmp_path: Path) -> None:
+    log = open_copy(kafka_fixtures / "main", tmp_path / "log")
+    tp = parse_partition_dir("orders-0").tp
+    end = log.partition(tp).append([NewRecord(b"ours")]).end_offset
+    log.close()
+    assert (tmp_path / "log" / ".kafka_cleanshutdown").exists()
+    with LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000)) as again:
+        assert again.partition(tp).positions().end_offset == end
+        assert [r.value for r in records_of(again.partition(tp), end - 1)] == [b"ours"]
+
+
+def test_a_damaged_sealed_batch_raises_where_it_lies_and_nowhere_else(kafka_fixtures: Path, tmp_path: Path) -> None:
+    shutil.copytree(kafka_fixtures / "main" / "txn-0", tmp_path / "log" / "txn-0", copy_function=shutil.copyfile)
+    path = tmp_path / "log" / "txn-0" / "00000000000000000057.log"
+    (tmp_path / "log" / "txn-0").chmod(0o755)
+    data = bytearray(path.read_bytes())
+    path.unlink()
+    data[4000] ^= 1
+    path.write_bytes(data)
+    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+        partition = log.partition(parse_partition_dir("txn-0").tp)
+        assert sum(1 for _ in partition.read_batches(0, 57)) > 0
+        assert sum(1 for _ in partition.read_batches(130)) > 0
+        with pytest.raises(CorruptionError) as caught:
+            list(partition.read_batches(57, 130))
+    assert caught.value.path_or_key == str(path)
+    assert caught.value.position <= 4000
+    assert 57 <= caught.value.offset < 130

@@ -1,0 +1,136 @@
+"""A disk that fails on purpose: the n-th effect fails, or the power goes and takes with it what was not fsynced."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from tiered.local.files import DiskSpace, PosixFiles, translate
+
+
+class PowerCut(BaseException):
+    """The machine is off; nothing between here and the test may handle this."""
+
+
+class FaultyFiles(PosixFiles):
+    """The real disk, but a test decides which effect fails, and how. No fsync is really made: it is remembered.
+
+    ``fail(operation, path)`` is asked before each effect (``write``, ``sync``, ``truncate``, ``rename``, ``unlink``,
+    ``open``, ``sync_directory``): it may return an errno, which then is the outcome, or raise :class:`PowerCut`. A
+    failing write first writes ``torn`` of its bytes (a fraction). ``free_bytes`` overrides what ``space`` tells.
+    """
+
+    def __init__(self, fail: Callable[[str, Path], int] | None = None, *, torn: float = 0.5) -> None:
+        self.fail = fail
+        self.torn = torn
+        self.free_bytes: int | None = None
+        self.effects: list[tuple[str, Path]] = []
+        self._paths: dict[int, Path] = {}
+        self._durable: dict[Path, bytes] = {}
+        self._dirty: set[Path] = set()
+
+    def open_write(self, path: Path) -> int:
+        self._effect("open", path)
+        created = not path.exists()
+        handle = super().open_write(path)
+        self._paths[handle] = path
+        if created:
+            self._dirty.add(path)
+        return handle
+
+    def open_read(self, path: Path) -> int:
+        handle = super().open_read(path)
+        self._paths[handle] = path
+        return handle
+
+    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        path = self._paths[handle]
+        self._dirty.add(path)
+        try:
+            self._effect("write", path)
+        except BaseException:
+            super().write_at(handle, memoryview(data)[: int(len(data) * self.torn)], position)
+            raise
+        super().write_at(handle, data, position)
+
+    def truncate(self, handle: int, size: int) -> None:
+        path = self._paths[handle]
+        self._effect("truncate", path)
+        self._dirty.add(path)
+        super().truncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        path = self._paths[handle]
+        self._effect("sync", path)
+        self._durable[path] = path.read_bytes()
+        self._dirty.discard(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._effect("sync_directory", path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._effect("rename", source)
+        super().rename(source, target)
+        if source in self._durable:
+            self._durable[target] = self._durable.pop(source)
+        if source in self._dirty:
+            self._dirty.discard(source)
+            self._dirty.add(target)
+        else:
+            self._dirty.discard(target)
+
+    def unlink(self, path: Path) -> None:
+        self._effect("unlink", path)
+        super().unlink(path)
+        self._durable.pop(path, None)
+        self._dirty.discard(path)
+
+    def space(self, path: Path) -> DiskSpace:
+        space = super().space(path)
+        return space if self.free_bytes is None else DiskSpace(self.free_bytes, space.total)
+
+    def cut_power(self, dice: random.Random) -> None:
+        """Each file that was not fsynced since its last change keeps what was durable and some of what came later.
+
+        What came later may be whole, cut anywhere, or have its length but zeros for content, as file systems leave it.
+        """
+        for path in sorted(self._dirty):
+            if not path.exists():
+                continue
+            now, safe = path.read_bytes(), self._durable.get(path, b"")
+            if not now.startswith(safe):  # rewritten in place (an index): either version
+                path.write_bytes(dice.choice((now, safe)))
+                continue
+            cut = dice.randint(len(safe), len(now))
+            zeros = dice.choice((0, len(now) - cut))
+            path.write_bytes(now[:cut] + bytes(zeros))
+        for path in self._dirty:
+            if path.exists():
+                self._durable[path] = path.read_bytes()
+        self._dirty.clear()
+        self.fail = None
+
+    def _effect(self, operation: str, path: Path) -> None:
+        self.effects.append((operation, path))
+        number = self.fail(operation, path) if self.fail is not None else 0
+        if number:
+            raise translate(OSError(number, errno.errorcode.get(number, "")), operation, path)
+
+
+def on_nth(n: int, operation: str, outcome: int | type[BaseException]) -> Callable[[str, Path], int]:
+    """Fails the ``n``-th (from 1) effect named ``operation`` (``"*"``: any), and, after a power cut, every later one."""
+    count = 0
+
+    def fail(name: str, _: Path) -> int:
+        nonlocal count
+        count += operation in ("*", name)
+        hit = count == n or (count > n and not isinstance(outcome, int))
+        if not hit:
+            return 0
+        if isinstance(outcome, int):
+            return outcome
+        raise outcome
+
+    return fail
