@@ -42,6 +42,7 @@ class LogDirectory:
         self._checkpoint = UploadCheckpoint(path, self.files)
         self._request = SealRequest(path, self.files)
         self._busy = threading.RLock()
+        self._noting = threading.Lock()
 
     def acquire(self) -> None:
         """Becomes the one uploader. Raises NotFoundError (no log there), LockedError (it names the holder)."""
@@ -125,8 +126,9 @@ class LogDirectory:
         return True
 
     def note(self, uploads: dict[TopicPartition, PartitionUpload]) -> None:
-        """Writes committed ends to the checkpoint that the writer reads, durably."""
-        self._checkpoint.update(uploads)
+        """Writes committed ends to the checkpoint that the writer reads, durably; one thread at a time."""
+        with self._noting:
+            self._checkpoint.update(uploads)
 
     def fenced(self) -> set[TopicPartition]:
         """Partitions that the checkpoint notes as fenced."""
