@@ -8,7 +8,8 @@
     │   │   ├── InvalidTimestampError   2
     │   │   └── RecordTooLargeError     2
     ├── NotFoundError                   10  create it, or correct the name
-    │   └── UnknownTopicError           10
+    │   ├── UnknownTopicError           10
+    │   └── LogDestroyedError           10  the root was there and is gone
     ├── LockedError                     11  another process has it
     ├── FencedError                     11  a newer claim owns the partition
     ├── RemotePermissionError           12  credentials or policy
@@ -101,6 +102,12 @@ class UnknownTopicError(NotFoundError):
     """No such topic or partition in the tiers that were opened."""
 
     code = "unknown_topic"
+
+
+class LogDestroyedError(NotFoundError):
+    """The root of a partition was seen before and is gone: the log was destroyed under its reader or writer."""
+
+    code = "log_destroyed"
 
 
 class LockedError(TieredError):

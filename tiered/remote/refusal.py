@@ -8,7 +8,6 @@ from types import TracebackType
 from tiered.errors import (
     ConfigError,
     FencedError,
-    NotFoundError,
     OffsetGapError,
     OffsetOutOfRangeError,
     TieredError,
@@ -18,12 +17,6 @@ from tiered.format.root import Root
 from tiered.model import Row
 from tiered.plan.commit import AppendIntent, Intent, TrimIntent
 from tiered.plan.lifecycle import Reason, Refusal
-
-
-class LogDestroyedError(NotFoundError):
-    """The root was there and is gone: the partition was destroyed, or the bucket was tampered with."""
-
-    code = "log_destroyed"
 
 
 def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import UUID
 
-from tiered.errors import CorruptionError
+from tiered.errors import CorruptionError, LogDestroyedError
 from tiered.format.keys import root_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
-from tiered.remote.refusal import LogDestroyedError, uncovered
+from tiered.remote.refusal import uncovered
 from tiered.store.base import Get, Missing, NotModified, Now, Object, Steps, Time
 
 _CHECK_HINT = "run `tiered check`; nothing was written"

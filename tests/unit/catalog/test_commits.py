@@ -12,6 +12,7 @@ from tiered.errors import (
     ConfigError,
     CorruptionError,
     FencedError,
+    LogDestroyedError,
     OffsetGapError,
     OffsetOutOfRangeError,
     RemotePermissionError,
@@ -20,7 +21,6 @@ from tiered.errors import (
 from tiered.format.root import Root, encode_root
 from tiered.model import EpochEntry
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.remote.refusal import LogDestroyedError
 from tiered.store.base import ABSENT, Delete, NewId, Now, Put, PutResult, PutStatus, Time
 
 
