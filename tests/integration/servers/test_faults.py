@@ -19,7 +19,7 @@ from tiered.model import NewRecord
 from tiered.plan.lifecycle import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.upload import upload_segment
-from tiered.store.base import Store
+from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 from tiered.store.probe import probe
 from tiered.testing.clock import FakeClock, SeededIds

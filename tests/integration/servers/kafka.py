@@ -1,0 +1,140 @@
+"""One Kafka broker of a test: topics, records in and out, and log directories under it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.integration.servers.commands import exported, run
+from tiered.model import TopicPartition
+
+TIMEOUT_SECONDS = 30
+PARTITION_METADATA = "partition.metadata"
+INDEX_SUFFIXES = (".index", ".timeindex")
+
+
+class Seen(NamedTuple):
+    """One record as a consumer sees it; ``timestamp_type`` is Kafka's number (0 create, 1 append)."""
+
+    offset: int
+    timestamp: int
+    timestamp_type: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+def _seen(message: Message) -> Seen:
+    kind, timestamp = message.timestamp()
+    offset, headers = message.offset(), message.headers() or []
+    assert offset is not None
+    return Seen(offset, timestamp, kind - 1, message.key(), message.value(), list(headers))  # type: ignore[arg-type]  # bytes
+
+
+class Broker:
+    """A broker in ``work``; its log directory is ``data``."""
+
+    def __init__(self, work: Path, *settings: str) -> None:
+        self.work, self.data, self.settings = work, work / "data", settings
+        self.bootstrap = ""
+
+    def start(self) -> None:
+        """Starts it on a free port."""
+        text = run("kafka", "start", str(self.work), "0", *self.settings)
+        self.bootstrap = exported(text)["KAFKA_BOOTSTRAP"]
+
+    def stop(self) -> None:
+        """A clean shutdown."""
+        run("kafka", "stop", str(self.work))
+
+    def create(self, topics: Mapping[str, int], settings: Mapping[str, str]) -> None:
+        """Topics by name with their number of partitions, all with the same settings."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        wanted = [NewTopic(name, count, 1, config=dict(settings)) for name, count in topics.items()]
+        for future in admin.create_topics(wanted).values():
+            future.result(TIMEOUT_SECONDS)
+
+    def read(self, tp: TopicPartition) -> list[Seen]:
+        """All records of a partition, from its start to its end; CRCs are checked."""
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "reader", "check.crcs": True, "enable.auto.commit": False}
+        )
+        try:
+            target = KafkaPartition(*tp)
+            start, end = consumer.get_watermark_offsets(target, timeout=TIMEOUT_SECONDS)
+            consumer.assign([KafkaPartition(*tp, start)])
+            seen: list[Seen] = []
+            while not seen or seen[-1].offset < end - 1:
+                message = consumer.poll(TIMEOUT_SECONDS)
+                assert message is not None, f"{tp}: nothing after {seen[-1:]}, the end is {end}"
+                assert message.error() is None, message.error()
+                seen.append(_seen(message))
+            return seen
+        finally:
+            consumer.close()
+
+    def offset_for_time(self, tp: TopicPartition, timestamp: int) -> int:
+        """Kafka's answer to "the first record at or after", -1 if there is none."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
+        try:
+            [found] = consumer.offsets_for_times([KafkaPartition(*tp, timestamp)], timeout=TIMEOUT_SECONDS)
+            start, end = consumer.get_watermark_offsets(KafkaPartition(*tp), timeout=TIMEOUT_SECONDS)
+            return int(found.offset) if start <= found.offset < end else -1
+        finally:
+            consumer.close()
+
+    def produce(
+        self, tp: TopicPartition, batches: Iterable[Sequence[tuple[bytes | None, bytes | None, int]]], codec: str
+    ) -> None:
+        """Batches of (key, value, timestamp); one flush after each makes it one batch."""
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "compression.type": codec,
+                "linger.ms": 100,
+                "enable.idempotence": True,
+            }
+        )
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, message: object) -> None:
+            if error is not None:
+                failures.append(error)
+
+        for batch in batches:
+            for key, value, timestamp in batch:
+                producer.produce(tp.topic, value, key, tp.partition, timestamp=timestamp, on_delivery=delivered)
+            assert producer.flush(TIMEOUT_SECONDS) == 0
+        assert not failures
+
+    def adopt(self, log_dir: Path, partitions: Sequence[TopicPartition], *, clean: bool) -> None:
+        """Puts partition directories of a closed log under the stopped broker, which created the topics before.
+
+        The broker deletes directories of topics that it does not know, hence its own ``partition.metadata`` stays.
+        ``clean``: as after a clean shutdown, so that it trusts every file; else it gets no index and recovers all.
+        """
+        for tp in partitions:
+            theirs, ours = self.data / str(tp), log_dir / str(tp)
+            for old in theirs.iterdir():
+                if old.name != PARTITION_METADATA:
+                    old.unlink()
+            for file in ours.iterdir():
+                if file.name != PARTITION_METADATA and (clean or file.suffix not in INDEX_SUFFIXES):
+                    shutil.copy2(file, theirs / file.name)
+        if not clean:
+            (self.data / ".kafka_cleanshutdown").unlink()
+            (self.data / "recovery-point-offset-checkpoint").write_text("0\n0\n")
+
+    def complaints(self, partitions: Sequence[TopicPartition]) -> list[str]:
+        """Warnings and errors of the broker that name one of the partitions."""
+        names = re.compile("|".join(re.escape(str(tp)) for tp in partitions))
+        lines = (self.work / "server.log").read_text(errors="replace").splitlines()
+        return [line for line in lines if re.search("WARN|ERROR|FATAL", line) and names.search(line)]
