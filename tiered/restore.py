@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, DiskFullError, NotFoundError, TieredError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, DiskFullError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.checkpoint import (
     MetaProperties,
     encode_epochs,
@@ -178,12 +178,20 @@ def _plan(store: Store, options: RestoreOptions) -> tuple[tuple[PartitionPlan, .
             continue
         for partition in range(entry.partitions):
             tp = TopicPartition(entry.name, partition)
-            root = drive(store, RootView(entry.topic_id, partition, entry.name).load())
+            root = _load_root(store, entry, partition)
             rows: tuple[Row, ...] = ()
             if root is not None and (wanted is None or partition in wanted):
                 rows = choose_rows(root.rows, newest_bytes=options.newest_bytes, since_ms=options.since_ms)
             plans.append(PartitionPlan(tp, entry, root, rows))
     return tuple(plans), tuple(notes)
+
+
+def _load_root(store: Store, entry: TopicEntry, partition: int) -> Root | None:
+    try:
+        return drive(store, RootView(entry.topic_id, partition, entry.name).load())
+    except CorruptionError as damage:
+        damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
+        raise
 
 
 def _entries(

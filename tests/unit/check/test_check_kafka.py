@@ -11,7 +11,7 @@ from tiered.findings import Severity
 
 
 @pytest.mark.parametrize(
-    "root", ["main", "compact-before", "compact-after2", "unclean-kill/before", "unclean-damaged/after"]
+    "root", ["main", "compact-before", "compact-after2", "unclean-kill/before", "unclean-kill/after"]
 )
 def test_what_kafka_wrote_is_healthy(kafka_fixtures: Path, root: str) -> None:
     report = check(kafka_fixtures / root, None)

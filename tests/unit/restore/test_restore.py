@@ -1,0 +1,345 @@
+"""A directory from the bucket alone: the same bytes, a new volume, ready to go on; or nothing at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiered
+from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
+from tiered.check import check
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    FencedError,
+    LocalIOError,
+    NotFoundError,
+    RemoteUnavailableError,
+    TieredError,
+    UnknownTopicError,
+)
+from tiered.format.bundle import decode_bundle, encode_bundle
+from tiered.format.rows import Rows
+from tiered.local.files import DiskSpace, PosixFiles
+from tiered.local.manager import LocalLog
+from tiered.local.uploads import Claims
+from tiered.model import Row, TopicPartition
+from tiered.restore import RestoreOptions, choose_rows, restore
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import START_MS
+from tiered.testing.faults import Fault, FaultKind, FaultStore
+
+TP = TopicPartition(TOPIC, 0)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Scenario]:
+    with scenario(tmp_path, partitions=2) as built:
+        yield built
+
+
+def sealed_logs(directory: Path, partition: int = 0) -> dict[str, bytes]:
+    """Contents of the ``.log`` files that hold something."""
+    files = sorted((directory / f"{TOPIC}-{partition}").glob("*.log"))
+    return {path.name: path.read_bytes() for path in files if path.stat().st_size}
+
+
+def values(directory: Path) -> list[bytes | None]:
+    with tiered.open_reader(log_dir=directory) as reader:
+        return [seen.value for seen in reader.topic(TOPIC).read()]
+
+
+def append_and_sync(log: tiered.Log) -> None:
+    log.topic(TOPIC).append_many([record(RECORDS)], partition=0)
+    log.sync(timeout=60)
+
+
+def leftovers(parent: Path) -> list[str]:
+    return [path.name for path in parent.iterdir() if "restore-" in path.name]
+
+
+def test_the_logs_are_the_same_bytes_and_the_directory_checks(log: Scenario, tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "new"
+    report = restore(log.store, target)
+    for partition in (0, 1):
+        assert sealed_logs(target, partition) == sealed_logs(log.directory, partition)
+        for name in sealed_logs(target, partition):
+            for suffix in (".index", ".timeindex"):
+                ours, theirs = (
+                    (directory / f"{TOPIC}-{partition}" / name).with_suffix(suffix).read_bytes()
+                    for directory in (target, log.directory)
+                )
+                assert ours == theirs
+    assert values(target) == values(log.directory)
+    assert check(target, log.store).findings == ()
+    assert (report.segments, report.notes) == (len(log.rows(0)) + len(log.rows(1)), ())
+    assert leftovers(target.parent) == []
+
+
+def test_it_is_a_new_volume_with_a_proof(log: Scenario, tmp_path: Path) -> None:
+    report = restore(log.store, tmp_path / "new")
+    with LocalLog.open(log.directory) as old, LocalLog.open(tmp_path / "new") as new:
+        assert old.volume_id != new.volume_id
+        assert str(new.volume_id) == report.volume_id
+        assert new.topics() == old.topics()
+        root = log.root()
+        proof = Claims(tmp_path / "new", PosixFiles()).read()[TP]
+        assert (proof.token, proof.restored_from) == (None, (root.version, root.next_offset))
+        positions = new.partition(TP).positions()
+        assert (positions.end_offset, positions.flushed_offset, positions.uploaded_offset) == (RECORDS,) * 3
+        assert new.partition(TP).leader_epochs() == old.partition(TP).leader_epochs()
+
+
+def test_the_log_goes_on_from_the_new_volume_and_the_old_one_is_fenced(log: Scenario, tmp_path: Path) -> None:
+    restore(log.store, tmp_path / "new")
+    with tiered.open(tmp_path / "new", log.url) as new:
+        written = new.topic(TOPIC).append_many([record(RECORDS)], partition=0)
+        assert [md.offset for md in written] == [RECORDS]
+        new.sync(timeout=60)
+    assert log.root().next_offset == RECORDS + 1
+    assert check(tmp_path / "new", log.store).errors == 0
+    with tiered.open(log.directory, log.url) as old:
+        old.topic(TOPIC).append_many([record(RECORDS)], partition=0)
+        with pytest.raises(FencedError):
+            old.sync(timeout=60)
+
+
+def test_a_restore_that_is_older_than_the_log_may_not_go_on(log: Scenario, tmp_path: Path) -> None:
+    restore(log.store, tmp_path / "new")
+    with tiered.open(log.directory, log.url) as old:
+        old.topic(TOPIC).append_many([record(RECORDS)], partition=0)
+        old.sync(timeout=60)
+    with tiered.open(tmp_path / "new", log.url) as new, pytest.raises(FencedError):
+        append_and_sync(new)
+
+
+def test_only_the_newest(log: Scenario, tmp_path: Path) -> None:
+    rows = log.rows()
+    size_bytes = rows[-1].size + rows[-2].size
+    report = restore(log.store, tmp_path / "new", RestoreOptions(newest_bytes=size_bytes))
+    assert [len(plan.rows) for plan in report.plans] == [2, 2]
+    with tiered.open_reader(log_dir=tmp_path / "new") as reader:
+        stream = reader.topic(TOPIC).stream(0)
+        assert (stream.earliest(), stream.latest()) == (rows[-2].base, RECORDS)
+    with tiered.open_reader(log.url, log_dir=tmp_path / "new") as reader:
+        assert [seen.offset for seen in reader.topic(TOPIC).read(0)] == list(range(RECORDS))
+    assert check(tmp_path / "new", log.store).errors == 0
+
+
+def test_only_since_a_time(log: Scenario, tmp_path: Path) -> None:
+    rows = log.rows()
+    since_ms = rows[2].min_ts + 1
+    report = restore(log.store, tmp_path / "new", RestoreOptions(since_ms=since_ms))
+    assert report.plans[0].rows == tuple(rows[2:])
+    nothing = restore(log.store, tmp_path / "empty", RestoreOptions(since_ms=START_MS + 10**9))
+    assert nothing.segments == 0
+    with tiered.open(tmp_path / "empty", log.url) as resumed:
+        assert resumed.topic(TOPIC).append_many([record(0)], partition=1)[0].offset == RECORDS
+
+
+def test_only_what_was_selected(log: Scenario, tmp_path: Path) -> None:
+    report = restore(log.store, tmp_path / "new", RestoreOptions(selected=((TOPIC, 1),)))
+    assert [len(plan.rows) for plan in report.plans] == [0, len(log.rows(1))]
+    assert sealed_logs(tmp_path / "new", 0) == {}
+    assert sealed_logs(tmp_path / "new", 1) == sealed_logs(log.directory, 1)
+    with LocalLog.open(tmp_path / "new") as new:
+        assert new.partition(TP).positions().end_offset == RECORDS
+
+
+def test_a_dry_run_touches_nothing(log: Scenario, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    report = restore(log.store, tmp_path / "new", RestoreOptions(dry_run=True))
+    assert (report.dry_run, report.segments, report.volume_id) == (True, len(log.rows(0)) + len(log.rows(1)), "")
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_what_is_there_is_never_overwritten(log: Scenario, tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "taken"
+    if kind == "directory":
+        target.mkdir()
+        (target / "keep").write_text("me")
+    else:
+        target.write_text("me")
+    with pytest.raises(ConfigError, match="is not empty"):
+        restore(log.store, target)
+    assert restore(log.store, target, RestoreOptions(if_empty=True)).skipped
+    assert (target / "keep" if kind == "directory" else target).read_text() == "me"
+
+
+def test_an_empty_directory_is_taken(log: Scenario, tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    restore(log.store, tmp_path / "new", RestoreOptions(if_empty=True))
+    assert values(tmp_path / "new") == values(log.directory)
+
+
+def _lose_bundle(log: Scenario, row: Row) -> None:
+    log.delete(log.index_key(row))
+
+
+def _garbage_bundle(log: Scenario, row: Row) -> None:
+    log.replace(log.index_key(row), b"not a bundle")
+
+
+def _foreign_bundle(log: Scenario, row: Row) -> None:
+    log.replace(log.index_key(row), log.read(log.index_key(log.rows()[2])))
+
+
+def _lying_bundle(log: Scenario, row: Row) -> None:
+    bundle = decode_bundle(log.read(log.index_key(row)))
+    lying = replace(bundle.indexes, offset_index=bundle.indexes.offset_index[:7] + b"\x7f")
+    log.replace(log.index_key(row), encode_bundle(bundle.descriptor, lying, bundle.claim_epoch))
+
+
+@pytest.mark.parametrize("damage", [_lose_bundle, _garbage_bundle, _foreign_bundle, _lying_bundle])
+def test_damaged_indexes_are_rebuilt_and_reported(
+    log: Scenario, tmp_path: Path, damage: Callable[[Scenario, Row], None]
+) -> None:
+    damage(log, log.rows()[0])
+    report = restore(log.store, tmp_path / "new")
+    assert len(report.notes) == 1
+    assert "indexes of segment 0 were rebuilt" in report.notes[0]
+    assert check(tmp_path / "new", None).findings == ()
+    assert values(tmp_path / "new") == values(log.directory)
+
+
+def test_a_body_that_arrives_damaged_once_is_fetched_again(log: Scenario, tmp_path: Path) -> None:
+    store = FaultStore(log.store, [Fault(FaultKind.FLIPPED, "get", "*.log")])
+    report = restore(store, tmp_path / "new")
+    assert store.fired
+    assert sealed_logs(tmp_path / "new") == sealed_logs(log.directory)
+    assert report.notes == ()
+
+
+def _flip_log(log: Scenario) -> None:
+    key = log.log_key(log.rows()[1])
+    data = bytearray(log.read(key))
+    data[50] ^= 1
+    log.replace(key, bytes(data))
+
+
+def _cut_log(log: Scenario) -> None:
+    key = log.log_key(log.rows()[1])
+    log.replace(key, log.read(key)[:100])
+
+
+def _lose_log(log: Scenario) -> None:
+    log.delete(log.log_key(log.rows()[1]))
+
+
+def _garbage_root(log: Scenario) -> None:
+    log.replace(log.root_key(1), b"OLC1")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [
+        (_flip_log, CorruptionError),
+        (_cut_log, CorruptionError),
+        (_lose_log, NotFoundError),
+        (_garbage_root, CorruptionError),
+    ],
+)
+def test_damaged_data_leaves_nothing_behind(
+    log: Scenario, tmp_path: Path, damage: Callable[[Scenario], None], error: type[TieredError]
+) -> None:
+    damage(log)
+    with pytest.raises(error) as caught:
+        restore(log.store, tmp_path / "new")
+    assert caught.value.hint
+    assert not (tmp_path / "new").exists()
+    assert leftovers(tmp_path) == []
+
+
+def test_a_store_that_goes_away_leaves_nothing_behind(log: Scenario, tmp_path: Path) -> None:
+    store = FaultStore(log.store, [Fault(FaultKind.ERROR, "get", "*.log", nth=3, times=-1)])
+    with pytest.raises(RemoteUnavailableError):
+        restore(store, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert leftovers(tmp_path) == []
+
+
+class FullDisk(PosixFiles):
+    """Says how much is free, and may break in the middle."""
+
+    def __init__(self, free: int, renames: int = 10**9) -> None:
+        self._free = free
+        self._renames = renames
+
+    def space(self, path: Path) -> DiskSpace:
+        return DiskSpace(self._free, 10**12)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._renames -= 1
+        if self._renames < 0:
+            raise LocalIOError(f"cannot rename {source}")
+        super().rename(source, target)
+
+
+def test_too_little_space_is_told_before_the_first_byte(log: Scenario, tmp_path: Path) -> None:
+    store = FaultStore(log.store)
+    with pytest.raises(DiskFullError, match="needs"):
+        restore(store, tmp_path / "new", files=FullDisk(1000))
+    assert not any(key.endswith(".log") for _, key in store.calls)
+
+
+@pytest.mark.parametrize("renames", [0, 1, 5, 20])
+def test_a_disk_that_breaks_leaves_nothing_behind(log: Scenario, tmp_path: Path, renames: int) -> None:
+    with pytest.raises(LocalIOError):
+        restore(log.store, tmp_path / "new", files=FullDisk(10**12, renames))
+    assert not (tmp_path / "new").exists()
+    assert leftovers(tmp_path) == []
+
+
+def test_names_that_are_not_there(log: Scenario, tmp_path: Path) -> None:
+    with pytest.raises(UnknownTopicError, match="no topic 'trains'"):
+        restore(log.store, tmp_path / "new", RestoreOptions(selected=(("trains", None),)))
+    with pytest.raises(UnknownTopicError, match="has no partition 7"):
+        restore(log.store, tmp_path / "new", RestoreOptions(selected=((TOPIC, 7),)))
+    with pytest.raises(NotFoundError, match="holds no topics"):
+        restore(MemoryStore("restore-empty"), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_topic_that_was_never_uploaded_begins_empty(log: Scenario, tmp_path: Path) -> None:
+    with tiered.open(log.directory, log.url) as again:
+        again.topic("idle", create=True, config=SETTINGS)
+    restore(log.store, tmp_path / "new")
+    with tiered.open(tmp_path / "new", log.url) as new:
+        assert new.topic("idle").append(b"first").offset == 0
+        new.sync(timeout=60)
+
+
+def test_progress_ends_at_the_total(log: Scenario, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    report = restore(log.store, tmp_path / "new", progress=lambda done, total, _note: seen.append((done, total)))
+    assert seen[-1] == (report.size_bytes, report.size_bytes)
+
+
+def _row(base: int, end: int, size: int, max_ts: int) -> Row:
+    return Row(base, end, 0, max_ts, size, 0, 0, base, 0, 1, end - base, 0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 100), st.integers(0, 50)), max_size=12),
+    st.one_of(st.none(), st.integers(1, 400)),
+    st.one_of(st.none(), st.integers(0, 60)),
+)
+def test_chosen_rows_are_the_newest_and_contiguous(
+    shapes: list[tuple[int, int]], newest_bytes: int | None, since_ms: int | None
+) -> None:
+    rows = [_row(i * 10, i * 10 + 10, size, max_ts) for i, (size, max_ts) in enumerate(shapes)]
+    chosen = choose_rows(Rows.from_rows(rows), newest_bytes=newest_bytes, since_ms=since_ms)
+    assert list(chosen) == rows[len(rows) - len(chosen) :]
+    if since_ms is not None:
+        wanted = [row for row in rows if row.max_ts >= since_ms]
+        assert newest_bytes is not None or set(wanted) <= set(chosen)
+        assert not wanted or not chosen or newest_bytes is not None or chosen[0] == wanted[0]
+    if newest_bytes is not None and len(chosen) > 1:
+        assert sum(row.size for row in chosen) <= newest_bytes
