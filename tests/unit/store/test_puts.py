@@ -9,9 +9,11 @@ from tiered.format.crc import crc32c
 from tiered.model import BytesSource
 from tiered.store.base import (
     ABSENT,
+    Absent,
     Capabilities,
     Get,
     List,
+    Match,
     Missing,
     Object,
     Outcome,
@@ -163,6 +165,25 @@ def test_probe_finds_a_store_that_ignores_conditions(ignores: str) -> None:
     assert not capabilities.conditional_writes
     with pytest.raises(TieredError, match="two writers could both win"):
         check_capabilities(capabilities, store.url)
+
+
+class Liar(MemoryStore):
+    """Answers 200 to a lost condition of one kind, without storing anything."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        outcome = super().execute(request)
+        if isinstance(request, Put) and isinstance(request.condition, self.kind):
+            return PutResult(PutStatus.LANDED, '"x"') if outcome == PutResult(PutStatus.LOST) else outcome
+        return outcome
+
+
+@pytest.mark.parametrize("kind", [Absent, Match])
+def test_probe_believes_no_answer_that_hides_a_lost_write(kind: type) -> None:
+    assert not drive(Liar(kind), probe()).conditional_writes
 
 
 def test_probe_finds_a_store_that_checks_no_checksum() -> None:
