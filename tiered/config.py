@@ -171,11 +171,11 @@ class TopicConfig:
             changed[name] = _convert(_dotted(name), value, types[name])
         return dataclasses.replace(self, **changed)
 
-    def to_text(self) -> dict[str, str]:
-        """All settings as text, booleans as Kafka spells them: what the topic registry in the bucket holds."""
+    def to_text(self, *, changed_only: bool = False) -> dict[str, str]:
+        """:meth:`to_properties` as text, booleans as Kafka spells them: what the topic registry in the bucket holds."""
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in self.to_properties().items()
+            for key, value in self.to_properties(changed_only=changed_only).items()
         }
 
     def to_properties(self, *, changed_only: bool = False) -> dict[str, Any]:

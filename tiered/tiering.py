@@ -111,7 +111,7 @@ class Tiering:
             return
         entry = drive(
             self._store,
-            register_topic(info.name, info.topic_id, info.partitions, info.config.to_text()),
+            register_topic(info.name, info.topic_id, info.partitions, info.config.to_text(changed_only=True)),
             clock=self._clock,
             ids=self._ids,
         )
