@@ -6,7 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
 from tiered.errors import ClosedError
-from tiered.store.base import AioStore, Outcome, Store, StoreRequest
+from tiered.store.base import Outcome, Store, StoreRequest
 
 AIO_THREADS = 8
 """Requests of a threaded store that are under way at once; more wait."""
@@ -42,8 +42,3 @@ class ThreadedAioStore:
         self._closed = True
         await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
         self.inner.close()
-
-
-def as_aio(store: Store) -> AioStore:
-    """``store`` for asyncio."""
-    return ThreadedAioStore(store)

@@ -151,7 +151,8 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
     what = f"{_name(request)} {target.resource(request)}: {status} {code}" + (f", {detail}" if detail else "")
     if code == "NoSuchBucket":
         return NotFoundError(
-            f"the bucket of {what}", hint="create the bucket, or correct the URL, the endpoint or the region"
+            f"the bucket {target.bucket!r} does not exist: {what}",
+            hint="create the bucket, or correct the URL, the endpoint or the region",
         )
     if status == 304:
         return NotModified()
