@@ -239,15 +239,17 @@ class Runner:
                 self._noted.set()
 
     async def _write_notes(self) -> bool:
-        notes, self._notes = self._notes, {}
+        notes = dict(self._notes)
         if not notes:
             return True
         try:
             await asyncio.to_thread(self._directory.note, notes)
         except (TieredError, OSError) as error:
-            self._notes = {**notes, **self._notes}
             self._telemetry.trouble("checkpoint_failed", error)
             return False
+        for tp, written in notes.items():  # kept until written: a cancelled write is made again at the end
+            if self._notes.get(tp) is written:
+                del self._notes[tp]
         return True
 
     async def _stop(self, background: list[asyncio.Task[None]]) -> None:

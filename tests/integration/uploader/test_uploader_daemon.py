@@ -1,0 +1,180 @@
+"""The daemon as a process: kill -9, SIGTERM, SIGHUP, probes, one-shot runs, exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.integration.uploader.daemons import Daemon, call
+from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log, read_root
+from tiered.store.location import open_store
+
+ROUNDS = int(os.environ.get("TIERED_CRASH_ROUNDS", "5"))
+SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
+
+
+class Writer:
+    """An application that appends and ticks while the daemon works beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._log = open_log(directory)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._number = 0
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.002):
+            for tp in (T0, T1):
+                append(self._log, tp, self._number)
+                self._number += 1
+            if self._number % 100 == 0:
+                self._log.tick()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._log.close()
+
+
+@pytest.mark.crash
+def test_kill_9_at_random_moments_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    print(f"TIERED_CRASH_SEED={SEED}")
+    dice = random.Random(SEED)
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
+    make_log(directory, records=400)
+    place = ("--log-dir", str(directory), "--remote", url)
+    writer = Writer(directory)
+    try:
+        for _ in range(ROUNDS):
+            with Daemon(*place, "--scan-ms", "20", "--bytes-per-second", "200KiB") as daemon:
+                daemon.wait_for(dice.choice(["started", "claimed", "committed"]))
+                try:
+                    daemon.process.wait(dice.random() * 0.3)
+                except subprocess.TimeoutExpired:
+                    daemon.kill()
+    finally:
+        writer.close()
+    done = call("sync", "--wait", *place, "--timeout", "60s")
+    assert done.returncode == 0, done.stderr
+    assert judge(url, directory, [T0, T1]) > 16
+
+
+def test_sigterm_drains_and_says_what_stays_local(tmp_path: Path) -> None:
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
+    make_log(directory)
+    with Daemon("--log-dir", str(directory), "--remote", url) as daemon:
+        daemon.wait_for("committed")
+        assert daemon.stop() == 0
+    assert judge(url, directory, [T0, T1]) == 10
+
+    log = open_log(directory)  # a writer that does not roll when it is asked to
+    try:
+        append(log, T0, 1)
+        with Daemon("--log-dir", str(directory), "--remote", url, "--drain-timeout", "300ms") as daemon:
+            daemon.wait_for("claimed")
+            daemon.wait_for("claimed")
+            assert daemon.stop() == 75
+        assert "t-0 from offset 100 is only on this disk" in daemon.talk[-1]
+    finally:
+        log.close()
+
+
+def test_probes_metrics_and_status_of_a_daemon(tmp_path: Path) -> None:
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
+    make_log(directory)
+    with Daemon("--log-dir", str(directory), "--remote", url) as daemon:
+        port = daemon.wait_for("started")["http_port"]
+        daemon.wait_for("committed")
+        assert daemon.get("/livez", port) == (200, "alive\n")
+        assert daemon.get("/healthz", port)[0] == 200
+        assert daemon.get("/nothing", port)[0] == 404
+        status, text = daemon.get("/metrics", port)
+        assert status == 200
+        assert 'tiered_uploaded_offset{partition="0",topic="t"}' in text
+        assert 'tiered_store_requests_total{op="put",status="landed"}' in text
+        live = call("status", "--http", f"127.0.0.1:{port}", "--json")
+        assert live.returncode == 0, live.stderr
+        document = json.loads(live.stdout)
+        assert document["live"]
+        assert [line["end_offset"] for line in document["partitions"]] == [100, 100]
+        table = call("status", "--http", f"127.0.0.1:{port}").stdout
+        assert table.splitlines()[0].split()[:4] == ["partition", "end", "flushed", "uploaded"]
+        second = call("run", "--http", "off", "--log-dir", str(directory), "--remote", url)
+        assert second.returncode == 11
+        assert f"process {daemon.process.pid}" in second.stderr
+        assert daemon.stop() == 0
+    assert "Traceback" not in "".join(daemon.talk)
+    offline = call("status", "--log-dir", str(directory), "--http", f"127.0.0.1:{port}")
+    assert "no uploader is running" in offline.stdout
+
+
+def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
+    directory, url, config = tmp_path / "log", f"file://{tmp_path / 'store'}", tmp_path / "tiered.toml"
+    make_log(directory, records=10)
+    config.write_text(f'log_dir = "{directory}"\nremote = "{url}"\n[uploader]\nuploads = 2\n')
+    with Daemon("--config", str(config)) as daemon:
+        daemon.wait_for("claimed")
+        config.write_text(f'log_dir = "{directory}"\nremote = "file:///elsewhere"\n[uploader]\nuploads = 8\n')
+        daemon.process.send_signal(signal.SIGHUP)
+        assert "a restart is needed for remote" in daemon.wait_for("reloaded")["message"]
+        config.write_text("[uploader]\nuplods = 8\n")
+        daemon.process.send_signal(signal.SIGHUP)
+        assert "did you mean uploads?" in daemon.wait_for("reload_failed")["message"]
+        assert daemon.stop() == 0
+
+
+def test_sync_asks_a_writer_to_roll(tmp_path: Path) -> None:
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
+    make_log(directory, records=400)
+    writer = Writer(directory)
+    try:
+        done = call("sync", "--wait", "--log-dir", str(directory), "--remote", url, "--timeout", "30s")
+    finally:
+        writer.close()
+    assert done.returncode == 0, done.stderr
+    root = read_root(open_store(url), directory, T0)
+    assert root is not None
+    assert root.next_offset >= 200
+    judge(url, directory, [T0, T1], whole=False)
+
+
+def test_exit_statuses_and_hints(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    absent = call("sync", "--log-dir", str(tmp_path / "absent"), "--remote", url)
+    assert absent.returncode == 10
+    assert "there is no log directory" in absent.stderr
+    assert "Traceback" not in absent.stderr
+    unnamed = call("sync", "--log-dir", str(tmp_path))
+    assert (unnamed.returncode, "--remote s3://bucket/prefix" in unnamed.stderr) == (2, True)
+    unknown = call("sync", "--log-dir", str(tmp_path), "--remote", url, TIERED_UPLOADER_UPLODS="3")
+    assert (unknown.returncode, "did you mean TIERED_UPLOADER_UPLOADS?" in unknown.stderr) == (2, True)
+    assert call("sync", "--uplods", "3").returncode == 2
+
+
+def test_a_log_whose_bucket_belongs_to_another_volume_is_fenced(tmp_path: Path) -> None:
+    first, url = tmp_path / "first", f"file://{tmp_path / 'store'}"
+    make_log(first, records=60, partitions=1)
+    assert call("sync", "--log-dir", str(first), "--remote", url).returncode == 0
+    with open_log(first) as log:
+        topic_id = log.partition(T0).topic_id
+    second = tmp_path / "second"
+    with open_log(second) as log:
+        log.create_topic("t", 1, topic_id=topic_id)
+        append(log, T0, 1)
+    fenced = call("sync", "--log-dir", str(second), "--remote", url)
+    assert fenced.returncode == 11, fenced.stderr
+    assert "repair rejoin" in fenced.stderr
+    checkpoint = json.loads((second / "tiered-offset-checkpoint").read_text())
+    assert [entry["fenced"] for entry in checkpoint["partitions"]] == [True]
+    third = tmp_path / "third"
+    make_log(third, records=10, partitions=1)
+    other = call("sync", "--log-dir", str(third), "--remote", url)
+    assert (other.returncode, "another prefix or directory" in other.stderr) == (2, True)

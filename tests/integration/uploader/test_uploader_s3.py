@@ -1,0 +1,89 @@
+"""The whole way over HTTP: aiobotocore against a server that speaks S3, multipart uploads included."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.uploader.daemons import Daemon, call
+from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log
+from tiered.remote import upload
+from tiered.store.location import StoreLocation
+from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
+from uploader.config import Settings
+from uploader.events import DrainMode
+from uploader.service import Place, Service
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with locked_moto() as url:
+        make_bucket(url, "logs")
+        yield url
+
+
+async def test_one_shot_over_http(tmp_path: Path, endpoint: str) -> None:
+    make_log(tmp_path / "log")
+    place = Place(tmp_path / "log", StoreLocation.parse("s3://logs/prod", endpoint_url=endpoint))
+    ending = await Service(place, Settings(http=None)).run(oneshot=DrainMode.ALL)
+    assert ending.code == 0, ending.reason
+    assert judge("s3://logs/prod", tmp_path / "log", [T0, T1], endpoint=endpoint) == 10
+
+
+async def test_multipart_over_http(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload, "MULTIPART_ABOVE_BYTES", 5 * 1024 * 1024)
+    monkeypatch.setattr(upload, "PART_BYTES", 5 * 1024 * 1024)
+    with open_log(tmp_path / "log") as log:
+        log.create_topic("t", 1)
+        for _ in range(12):
+            log.partition(T0).append_batches(_batch(1_000_000))
+    place = Place(tmp_path / "log", StoreLocation.parse("s3://logs", endpoint_url=endpoint))
+    ending = await Service(place, Settings(http=None)).run(oneshot=DrainMode.ALL)
+    assert ending.code == 0, ending.reason
+    assert '"op":"part"' in (tmp_path / "log" / "tiered-uploader.journal").read_text()
+    assert judge("s3://logs", tmp_path / "log", [T0], endpoint=endpoint) == 1
+
+
+def test_a_daemon_over_http_is_killed_and_goes_on(tmp_path: Path, endpoint: str) -> None:
+    make_log(tmp_path / "log")
+    place = ("--log-dir", str(tmp_path / "log"), "--remote", "s3://logs/x", "--endpoint-url", endpoint)
+    with Daemon(*place) as daemon:
+        daemon.wait_for("claimed")
+        daemon.kill()
+    done = call("sync", *place, "--timeout", "60s")
+    assert done.returncode == 0, done.stderr
+    assert judge("s3://logs/x", tmp_path / "log", [T0, T1], endpoint=endpoint) == 10
+    assert CREDENTIALS["AWS_SECRET_ACCESS_KEY"] not in "".join(daemon.talk) + done.stderr
+
+
+def test_a_bucket_that_is_not_there(tmp_path: Path, endpoint: str) -> None:
+    make_log(tmp_path / "log", records=10)
+    place = ("--log-dir", str(tmp_path / "log"), "--remote", "s3://absent-bucket", "--endpoint-url", endpoint)
+    done = call("sync", *place)
+    assert done.returncode == 10, done.stderr
+    assert "absent-bucket" in done.stderr
+
+
+def test_a_copied_volume_is_refused(tmp_path: Path, endpoint: str) -> None:
+    make_log(tmp_path / "log", records=20)
+    remote = ("--remote", "s3://logs/copies", "--endpoint-url", endpoint)
+    assert call("sync", "--log-dir", str(tmp_path / "log"), *remote).returncode == 0
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    for directory in (tmp_path / "log", tmp_path / "copy"):
+        with open_log(directory) as log:
+            append(log, T0, 1)
+    assert call("sync", "--log-dir", str(tmp_path / "log"), *remote).returncode == 0
+    copy = call("sync", "--log-dir", str(tmp_path / "copy"), *remote)
+    assert (copy.returncode, "it is a copy" in copy.stderr) == (11, True)
+
+
+def _batch(size: int) -> bytes:
+    from tiered.format.batch import encode_batch
+    from tiered.model import NewRecord
+
+    return encode_batch([NewRecord(b"v" * size, timestamp=1)])
