@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -208,12 +209,12 @@ def read(rounds: int) -> list[Figure]:
 def upload(rounds: int) -> list[Figure]:
     """One 64 MiB segment to an S3 server on loopback, client CPU, beside plain boto3 put_object."""
     with tempfile.TemporaryDirectory() as folder, locked_moto() as endpoint:
+        os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
+        os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
         client = boto3.client(
             "s3",
             endpoint_url=endpoint,
             region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
             config=Config(s3={"addressing_style": "path"}),
         )
         client.create_bucket(Bucket="bench")
