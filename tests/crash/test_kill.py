@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -75,9 +74,9 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path)
         seen: dict[int, list[int]] = {}
         for record in records:
             assert record.value is not None
-            call, index, _ = record.value.split(b":")
-            seen.setdefault(int(call), []).append(record.offset)
-            assert len(seen[int(call)]) == int(index) + 1
+            call_id, index, _ = record.value.split(b":")
+            seen.setdefault(int(call_id), []).append(record.offset)
+            assert len(seen[int(call_id)]) == int(index) + 1
         for call, (start, call_end) in calls.items():
             if call_end <= safe or call in seen:
                 assert seen[call] == list(range(start, call_end))
@@ -139,30 +138,3 @@ def test_a_fork_cannot_touch_its_parents_log(tmp_path: Path) -> None:
         check=True,
     )
     assert answer.stdout.split() == ["4", "2"]
-
-
-def test_threads_share_fsyncs_and_lose_nothing(tmp_path: Path) -> None:
-    from tiered.model import NewRecord
-
-    with LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)) as log:
-        log.create_topic("t")
-        partition = log.partition(TP._replace(topic="t"))
-        failures: list[BaseException] = []
-
-        def work(number: int) -> None:
-            try:
-                for i in range(50):
-                    end = partition.append([NewRecord(b"%d:%d" % (number, i))]).end_offset
-                    partition.flush()
-                    assert partition.positions().flushed_offset >= end
-            except BaseException as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failures == []
-        values = [r.value for b in partition.read_batches(0) for r in decode_records(b)]
-        assert sorted(v for v in values if v) == sorted(b"%d:%d" % (n, i) for n in range(4) for i in range(50))

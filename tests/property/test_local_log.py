@@ -143,7 +143,8 @@ class LocalLogMachine(RuleBasedStateMachine):
     def abandon(self) -> None:
         """What a killed process leaves: the files as they are, and no lock."""
         lock = self.log._directory_lock
-        assert lock is not None and lock._handle is not None
+        assert lock is not None
+        assert lock._handle is not None
         self.files.close(lock._handle)
         for writer in self.log._writers.values():
             for segment in (*writer._closing, writer._active):

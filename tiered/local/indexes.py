@@ -101,10 +101,10 @@ def load_indexes(
     directory = log.path.parent
     try:
         offsets = OffsetIndex.from_bytes(
-            files.read(directory / index_name(base_offset)), base_offset, max_bytes=MAX_INT, drop_padding=True
+            files.read(directory / index_name(base_offset)), base_offset, max_bytes=MAX_INT
         )
         times = TimeIndex.from_bytes(
-            files.read(directory / time_index_name(base_offset)), base_offset, max_bytes=MAX_INT, drop_padding=True
+            files.read(directory / time_index_name(base_offset)), base_offset, max_bytes=MAX_INT
         )
         why = _distrust(log, offsets, times, size_bytes)
     except (CorruptionError, NotFoundError) as error:
@@ -179,8 +179,8 @@ def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: 
     """Why these indexes cannot be those of the log; None if they can."""
     if not offsets.is_sane(size_bytes) or not times.is_sane():
         return "entries are out of order"
-    if size_bytes and not len(times) and log.header_at(0, size_bytes).max_timestamp >= 0:
-        return "the time index is empty"
+    if size_bytes and times.last_entry[0] < log.header_at(0, size_bytes).max_timestamp:
+        return "the time index ends before the first batch"
     if len(offsets):
         if offsets.entry(0)[1] == 0:
             return "the first batch is indexed"  # never so in a file that was written; always so in one of zeros

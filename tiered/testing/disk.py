@@ -120,7 +120,7 @@ class FaultyFiles(PosixFiles):
 
 
 def on_nth(n: int, operation: str, outcome: int | type[BaseException]) -> Callable[[str, Path], int]:
-    """Fails the ``n``-th (from 1) effect named ``operation`` (``"*"``: any), and, after a power cut, every later one."""
+    """Fails the ``n``-th (from 1) effect named ``operation`` (``"*"``: any); after a power cut every later one, too."""
     count = 0
 
     def fail(name: str, _: Path) -> int:

@@ -118,7 +118,7 @@ def test_bytes_that_recovery_cuts_are_kept_beside_the_segment(kafka_fixtures: Pa
         kept = b""
         for path in sorted((tmp_path / "log" / "u-flipped-bit-0").glob("*.torn-*")):
             kept += path.read_bytes()
-        logs = [p for p in sorted((before / "u-flipped-bit-0").glob("*.log"))]
+        logs = sorted((before / "u-flipped-bit-0").glob("*.log"))
         original = b"".join(p.read_bytes() for p in logs)
         left = b"".join(p.read_bytes() for p in sorted((tmp_path / "log" / "u-flipped-bit-0").glob("*.log")))
     assert kept

@@ -1,0 +1,583 @@
+"""What an application sees of one partition on disk: appends, rolls, reads, positions, deletion, refusals."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    FencedError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    LocalIOError,
+    LockedError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from tiered.format.batch import decode_records, encode_batch, read_header
+from tiered.format.codecs import Codec
+from tiered.format.crc import crc32c
+from tiered.local.manager import LocalLog
+from tiered.local.partition import PartitionLog
+from tiered.local.uploads import ClaimProof, PartitionUpload, SealRequest, UploadCheckpoint
+from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
+from tiered.testing.clock import START_MS, FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
+
+TP = TopicPartition("t", 0)
+UNTYPED: Any = NewRecord
+
+
+class Bench:
+    """A log directory with a fake clock and a disk that fails on demand."""
+
+    def __init__(self, directory: Path, **config: Any) -> None:
+        self.directory = directory
+        self.clock = FakeClock()
+        self.files = FaultyFiles()
+        self.log = self.open()
+        self.log.create_topic(TP.topic, 1, TopicConfig(**{"segment_index_bytes": 1200, **config}))
+
+    @property
+    def partition(self) -> PartitionLog:
+        return self.log.partition(TP)
+
+    def open(self, **settings: Any) -> LocalLog:
+        self.log = LocalLog.open(
+            self.directory,
+            clock=self.clock,
+            ids=SeededIds(1),
+            files=self.files,
+            config=LogConfig(**{"disk_reserve_bytes": 0, **settings}),
+        )
+        return self.log
+
+    def append(self, *values: bytes, **fields: Any) -> int:
+        return self.partition.append([NewRecord(value, **fields) for value in values]).offset
+
+    def values(self, start: int = 0, end: int | None = None) -> list[bytes | None]:
+        found = [r for batch in self.partition.read_batches(start, end) for r in decode_records(batch)]
+        return [r.value for r in found if r.offset >= start and (end is None or r.offset < end)]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    """Segments of about ten one-record batches."""
+    return Bench(tmp_path / "log", segment_bytes=1000, index_interval_bytes=100, file_delete_delay_ms=5000)
+
+
+def fill(bench: Bench, count: int) -> None:
+    for i in range(count):
+        bench.append(b"%030d" % i)
+
+
+def append_until_refused(bench: Bench) -> None:
+    for _ in range(4):
+        bench.append(b"b")
+
+
+def test_offsets_timestamps_and_metadata(bench: Bench) -> None:
+    metadata = bench.partition.append([NewRecord(b"a"), NewRecord(b"b", timestamp=START_MS - 5), NewRecord(None, b"k")])
+    assert metadata == ("t", 0, 0, START_MS, 3)
+    assert bench.partition.append([NewRecord(b"c")]).offset == 3
+    stamps = [r.timestamp for b in bench.partition.read_batches(0) for r in decode_records(b)]
+    assert stamps == [START_MS, START_MS - 5, START_MS, START_MS]
+    assert bench.partition.positions() == (positions := bench.partition.positions())
+    assert (positions.start_offset, positions.uploaded_offset, positions.flushed_offset, positions.end_offset) == (
+        0,
+        0,
+        0,
+        4,
+    )
+    bench.partition.flush()
+    assert bench.partition.positions().flushed_offset == 4
+
+
+def test_log_append_time_stamps_every_record(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "log", message_timestamp_type="LogAppendTime")
+    assert bench.partition.append([NewRecord(b"a", timestamp=5)]).timestamp == START_MS
+    assert [r.timestamp for b in bench.partition.read_batches(0) for r in decode_records(b)] == [START_MS]
+    stamped = encode_batch(
+        [NewRecord(b"x", timestamp=5)],
+        timestamp_type=read_header(next(bench.partition.read_batches(0))).timestamp_type,
+        append_time_ms=9,
+    )
+    with pytest.raises(InvalidTimestampError):
+        bench.partition.append_batches(stamped)
+    bench.partition.append_batches(encode_batch([NewRecord(b"x", timestamp=5)]))
+    assert [r.timestamp for b in bench.partition.read_batches(1) for r in decode_records(b)] == [START_MS]
+
+
+@pytest.mark.parametrize(
+    ("records", "kind", "index"),
+    [
+        ([NewRecord(b"ok"), UNTYPED("text")], InvalidRecordError, 1),
+        ([NewRecord(b"ok"), UNTYPED(b"v", "text")], InvalidRecordError, 1),
+        ([NewRecord(b"ok"), NewRecord(b"late", timestamp=START_MS + 3_600_001)], InvalidTimestampError, 1),
+        ([NewRecord(b"ok"), NewRecord(b"v", timestamp=-2)], InvalidTimestampError, 1),
+        ([NewRecord(b"ok"), NewRecord(b"large" * 300)], RecordTooLargeError, 1),
+        ([NewRecord(b"ok"), UNTYPED(b"v", timestamp="now")], InvalidRecordError, 0),
+        ([], InvalidRecordError, 0),
+        ([5], InvalidRecordError, 0),
+    ],
+)
+def test_one_bad_record_refuses_the_whole_call(
+    bench: Bench, records: list[Any], kind: type[Exception], index: int
+) -> None:
+    with pytest.raises(kind) as caught:
+        bench.partition.append(records)
+    assert getattr(caught.value, "index", None) == index
+    assert bench.partition.positions().end_offset == 0
+    assert bench.append(b"next") == 0
+
+
+def test_limits_of_age_and_compacted_topics(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "log", message_timestamp_before_max_ms=1000, cleanup_policy="compact")
+    bench.append(b"v", key=b"k", timestamp=START_MS - 1000)
+    with pytest.raises(InvalidTimestampError, match=str(START_MS - 1001)):
+        bench.append(b"v", key=b"k", timestamp=START_MS - 1001)
+    with pytest.raises(InvalidRecordError, match="no key"):
+        bench.append(b"v")
+    assert bench.append(None, key=b"k") == 1  # type: ignore[arg-type]  # a tombstone
+
+
+def test_encoded_batches_keep_their_bytes_and_get_offsets(bench: Bench) -> None:
+    bench.append(b"first")
+    sent = encode_batch([NewRecord(b"a", timestamp=START_MS), NewRecord(b"b", timestamp=START_MS)], codec=Codec.GZIP)
+    metadata = bench.partition.append_batches(sent + sent)
+    assert (metadata.offset, metadata.end_offset) == (1, 5)
+    stored = [bytes(batch) for batch in bench.partition.read_batches(1)]
+    assert [batch[16:] for batch in stored] == [sent[16:], sent[16:]]
+    assert bench.values(1) == [b"a", b"b", b"a", b"b"]
+    assert [read_header(batch).leader_epoch for batch in stored] == [0, 0]
+
+
+@pytest.mark.parametrize("change", ["empty", "short", "crc", "trailing", "control", "count"])
+def test_hostile_batches_are_refused_whole(bench: Bench, change: str) -> None:
+    good = encode_batch([NewRecord(b"a", timestamp=START_MS)])
+    bad = {
+        "empty": b"",
+        "short": good[:-1],
+        "crc": good[:-1] + b"\x7f",
+        "trailing": good + b"\0" * 5,
+        "control": encode_batch([NewRecord(b"\0" * 6, b"\0\0\0\1", START_MS)], control=True),
+        "count": good[:23] + b"\x7f\xff\xff\xff" + good[27:],
+    }[change]
+    with pytest.raises(InvalidRecordError):
+        bench.partition.append_batches(good + bad if bad else bad)
+    assert bench.partition.positions().end_offset == 0
+
+
+def test_topics_with_a_codec_recode(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "log", compression_type="zstd")
+    bench.append(b"a" * 500)
+    bench.partition.append_batches(encode_batch([NewRecord(b"b" * 500, timestamp=START_MS)], codec=Codec.GZIP))
+    assert [read_header(batch).codec for batch in bench.partition.read_batches(0)] == [Codec.ZSTD, Codec.ZSTD]
+    assert bench.values() == [b"a" * 500, b"b" * 500]
+
+
+def test_sealed_segments_say_what_their_files_are(bench: Bench) -> None:
+    fill(bench, 25)
+    segments = bench.partition.sealed_segments()
+    assert [s.base_offset for s in segments] == [0, 10]
+    for segment in segments:
+        assert isinstance(segment.open_log().size, int)
+        offered: SealedSegment = segment
+        data = segment.path.read_bytes()
+        descriptor = offered.descriptor
+        assert (descriptor.size_bytes, descriptor.crc32c) == (len(data), crc32c(data))
+        assert descriptor.records == descriptor.end_offset - descriptor.base_offset
+        assert (descriptor.min_timestamp, descriptor.max_timestamp) == (START_MS, START_MS)
+        assert segment.path.with_suffix(".index").read_bytes() == offered.indexes().offset_index
+        assert len(offered.indexes().time_index) == 12
+        source = offered.open_log()
+        assert source.read_at(61, 7) == data[61:68]
+        with pytest.raises(CorruptionError):
+            source.read_at(len(data) - 1, 2)
+        source.close()
+        with pytest.raises(ClosedError):
+            source.read_at(0, 1)
+    described = [s.descriptor for s in segments]
+    for segment in segments:
+        segment.path.with_suffix(".seal").unlink()
+    bench.log.close()
+    bench.open()
+    assert [s.descriptor for s in bench.partition.sealed_segments()] == described
+
+
+def test_an_idle_tail_is_sealed_by_the_wall_clock(bench: Bench) -> None:
+    bench.append(b"a", timestamp=1000)
+    bench.clock.advance(599.999)
+    bench.log.tick()
+    assert bench.partition.sealed_segments() == []
+    bench.clock.advance(0.001)
+    bench.log.tick()
+    assert [s.descriptor.end_offset for s in bench.partition.sealed_segments()] == [1]
+    bench.clock.advance(10_000)
+    bench.log.tick()
+    assert len(bench.partition.sealed_segments()) == 1
+
+
+def test_the_age_of_the_tail_survives_a_clean_restart(bench: Bench) -> None:
+    bench.append(b"a")
+    bench.clock.advance(400)
+    bench.log.close()
+    bench.open()
+    bench.clock.advance(200)
+    bench.log.tick()
+    assert len(bench.partition.sealed_segments()) == 1
+
+
+def test_record_time_rolls_before_the_append(bench: Bench) -> None:
+    bench.append(b"a", timestamp=0)
+    bench.append(b"b", timestamp=604_800_000)
+    assert bench.partition.sealed_segments() == []
+    bench.append(b"c", timestamp=604_800_001)
+    assert [s.end_offset for s in bench.partition.sealed_segments()] == [2]
+
+
+def test_full_indexes_roll(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "log", index_interval_bytes=0, segment_index_bytes=40, seal_ms=-1)
+    for i in range(12):
+        bench.append(b"v", timestamp=START_MS + i)
+    assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 3, 6]
+    sizes = [len(s.indexes().time_index) for s in bench.partition.sealed_segments()]
+    assert sizes == [24, 24, 24]
+
+
+def test_reads_across_segments_with_limits(bench: Bench) -> None:
+    fill(bench, 40)
+    assert bench.values(7, 31) == [b"%030d" % i for i in range(7, 31)]
+    assert len(list(bench.partition.read_batches(0, max_bytes=1))) == 1
+    assert len(list(bench.partition.read_batches(0, max_bytes=350))) == 3
+    assert list(bench.partition.read_batches(40)) == []
+    for offset in (-1, 41):
+        with pytest.raises(OffsetOutOfRangeError) as caught:
+            bench.partition.read_batches(offset)
+        assert (caught.value.requested, caught.value.earliest, caught.value.latest) == (offset, 0, 40)
+
+
+def test_a_batch_larger_than_the_buffer_is_read_whole(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "log", max_message_bytes=10_000_000)
+    bench.log.close()
+    bench.open(read_buffer_bytes=4096)
+    bench.append(b"small")
+    bench.append(b"x" * 1_000_000)
+    bench.append(b"after")
+    assert [len(v or b"") for v in bench.values()] == [5, 1_000_000, 5]
+
+
+def test_lookup_by_time_with_timestamps_out_of_order(bench: Bench) -> None:
+    stamps = [50, 10, 70, 20, 70, 90, 30, 85, 100, 5] * 4
+    for i, stamp in enumerate(stamps):
+        bench.append(b"%030d" % i, timestamp=START_MS + stamp)
+    for wanted in range(0, 103):
+        expected = next(((i, START_MS + s) for i, s in enumerate(stamps) if s >= wanted), None)
+        assert bench.partition.offset_for_time(START_MS + wanted) == expected
+
+
+def test_local_files_go_only_below_the_committed_end(bench: Bench) -> None:
+    fill(bench, 30)
+    first, second = [s.end_offset for s in bench.partition.sealed_segments()][:2]
+    bench.partition.set_uploaded(first + 1, 1, False)
+    assert bench.partition.delete_local_before(30) == [0]
+    assert bench.partition.positions().local_start_offset == first
+    assert bench.partition.positions().start_offset == 0
+    assert bench.partition.positions().uploaded_offset == first + 1
+    folder = bench.directory / "t-0"
+    assert (folder / "00000000000000000000.log.deleted").exists()
+    bench.clock.advance(5)
+    bench.log.tick()
+    assert not list(folder.glob("*.deleted"))
+    with pytest.raises(OffsetOutOfRangeError):
+        bench.partition.read_batches(first - 1)
+    bench.partition.set_uploaded(second, 1, False)
+    assert bench.partition.delete_local_before(30) == [first]
+
+
+def test_a_directory_that_was_tiered_once_stays_tiered(bench: Bench) -> None:
+    fill(bench, 30)
+    bench.log.write_claim(TP, token="a" * 32)
+    bench.log.close()
+    bench.open()
+    assert bench.partition.delete_local_before(30) == []
+    bench.log.write_claim(TP, last_append="b" * 32)
+    assert bench.log.read_claims() == {TP: ClaimProof("a" * 32, "b" * 32)}
+
+
+def test_a_purely_local_log_moves_its_start(bench: Bench) -> None:
+    fill(bench, 30)
+    bases = bench.partition.delete_local_before(20)
+    assert bases == [0, 10]
+    assert bench.partition.positions().start_offset == 20
+    bench.log.close()
+    bench.open()
+    assert bench.partition.positions().start_offset == 20
+    assert bench.values(20) == [b"%030d" % i for i in range(20, 30)]
+
+
+def test_retention_runs_on_its_timer_and_only_when_asked_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "log", segment_bytes=1000, retention_ms=1_000_000)
+    fill(bench, 30)
+    bench.clock.advance(900)
+    bench.log.tick()
+    assert bench.partition.positions().start_offset == 0
+    bench.clock.advance(301)
+    bench.log.tick()
+    assert bench.partition.positions().start_offset == 30
+    assert bench.append(b"goes on") == 30
+
+
+def test_what_the_uploader_writes_reaches_the_writer(bench: Bench) -> None:
+    fill(bench, 12)
+    UploadCheckpoint(bench.directory, bench.files).update({TP: PartitionUpload(10, 3, False, 0)})
+    bench.log.tick()
+    assert bench.partition.positions().uploaded_offset == 0
+    bench.clock.advance(1)
+    bench.log.tick()
+    assert bench.partition.positions().uploaded_offset == 10
+    SealRequest(bench.directory, bench.files).write("r1", [TP])
+    bench.clock.advance(1)
+    bench.log.tick()
+    assert bench.partition.sealed_segments()[-1].end_offset == 12
+    UploadCheckpoint(bench.directory, bench.files).update({TP: PartitionUpload(10, 4, True)})
+    bench.log.refresh_uploads()
+    with pytest.raises(FencedError, match="rejoin"):
+        bench.append(b"no")
+    assert len(bench.values()) == 12
+
+
+def test_a_damaged_upload_checkpoint_is_an_error_and_never_nothing_uploaded(bench: Bench) -> None:
+    (bench.directory / "tiered-offset-checkpoint").write_text('{"version": 1, "partitions": [{"topic": 3}]}')
+    with pytest.raises(CorruptionError):
+        bench.log.refresh_uploads()
+
+
+def test_leader_epochs_and_a_fresh_volume_that_resumes(bench: Bench) -> None:
+    bench.partition.start_at(500, 7)
+    assert bench.append(b"a") == 500
+    bench.partition.new_leader_epoch(9)
+    bench.append(b"b")
+    with pytest.raises(ConfigError):
+        bench.partition.new_leader_epoch(9)
+    with pytest.raises(ConfigError):
+        bench.partition.start_at(0, 10)
+    bench.log.close()
+    bench.open()
+    assert bench.partition.leader_epochs() == (EpochEntry(7, 500), EpochEntry(9, 501))
+    assert [read_header(b).leader_epoch for b in bench.partition.read_batches(500)] == [7, 9]
+    assert bench.partition.positions().local_start_offset == 500
+
+
+def test_a_fresh_volume_keeps_its_start_through_a_crash(bench: Bench) -> None:
+    bench.partition.start_at(500, 7)
+    (bench.directory / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    bench.log.close()
+    (bench.directory / ".kafka_cleanshutdown").unlink()
+    bench.open()
+    assert bench.partition.leader_epochs() == (EpochEntry(7, 500),)
+    assert bench.append(b"a") == 500
+
+
+def test_a_full_disk_refuses_and_leaves_the_log_whole(bench: Bench) -> None:
+    bench.append(b"a")
+    bench.files.fail = on_nth(1, "write", 28)
+    with pytest.raises(DiskFullError):
+        bench.append(b"b" * 100)
+    bench.files.fail = None
+    assert bench.append(b"c") == 1
+    assert bench.values() == [b"a", b"c"]
+    bench.log.close()
+    bench.open()
+    assert bench.values() == [b"a", b"c"]
+
+
+def test_appends_stop_at_the_reserve_and_go_on_with_room(bench: Bench) -> None:
+    bench.log.close()
+    bench.open(disk_reserve_bytes=1000, disk_check_bytes=200)
+    bench.append(b"a")
+    bench.files.free_bytes = 999
+    with pytest.raises(DiskFullError, match="reserve"):
+        append_until_refused(bench)
+    end = bench.partition.positions().end_offset
+    bench.files.free_bytes = 10**9
+    assert bench.append(b"c") == end
+
+
+def test_after_a_failed_fsync_nothing_is_acknowledged_any_more(bench: Bench) -> None:
+    bench.append(b"a")
+    bench.files.fail = on_nth(1, "sync", 5)
+    with pytest.raises(LocalIOError):
+        bench.partition.flush()
+    bench.files.fail = None
+    for call in (bench.partition.flush, lambda: bench.append(b"b"), bench.partition.roll):
+        with pytest.raises(LocalIOError, match="offline"):
+            call()
+    assert bench.values() == [b"a"]
+    with pytest.raises(LocalIOError):
+        bench.log.close()
+    bench.open()
+    assert bench.append(b"b") == 1
+
+
+@pytest.mark.parametrize("nth", range(1, 40))
+def test_a_power_cut_at_any_effect_of_a_roll_loses_nothing_flushed(tmp_path: Path, nth: int) -> None:
+    bench = Bench(tmp_path / "log", segment_bytes=1000, index_interval_bytes=100)
+    fill(bench, 5)
+    bench.partition.flush()
+    bench.files.fail = on_nth(nth, "*", PowerCut)
+    try:
+        fill(bench, 12)
+        bench.partition.roll()
+        bench.partition.flush()
+        whole = True
+    except PowerCut:
+        whole = False
+    bench.files.fail = None
+    holder = bench.log._directory_lock
+    assert holder is not None
+    assert holder._handle is not None
+    bench.files.close(holder._handle)
+    bench.open()
+    end = bench.partition.positions().end_offset
+    assert 5 <= end <= 17
+    assert end == 17 or not whole
+    wanted = [b"%030d" % i for i in [*range(5), *range(12)]]
+    assert bench.values() == wanted[:end]
+    assert bench.append(b"next") == end
+
+
+def test_rot_below_the_recovery_point_is_never_cut(bench: Bench) -> None:
+    fill(bench, 25)
+    bench.log.flush()
+    bench.log.checkpoint()
+    bench.log.close()
+    (bench.directory / ".kafka_cleanshutdown").unlink()
+    tail = sorted((bench.directory / "t-0").glob("*.log"))[-1]
+    data = bytearray(tail.read_bytes())
+    data[70] ^= 0xFF
+    tail.write_bytes(data)
+    bench.open()
+    assert bench.append(b"next") == 25
+    assert tail.read_bytes() == bytes(data)
+    assert bench.values(0, 20) == [b"%030d" % i for i in range(20)]
+    with pytest.raises(CorruptionError) as caught:
+        bench.values(20)
+    assert caught.value.offset == 20
+    assert bench.values(25) == [b"next"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "zeroed", "ragged", "lying"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_damaged_indexes_below_the_recovery_point_are_rebuilt(bench: Bench, damage: str, suffix: str) -> None:
+    fill(bench, 25)
+    bench.log.close()
+    path = bench.directory / "t-0" / f"{10:020d}{suffix}"
+    good = path.read_bytes()
+    bad = {"missing": None, "zeroed": bytes(len(good)), "ragged": good + b"\1", "lying": good[::-1]}[damage]
+    path.unlink()
+    if bad is not None:
+        path.write_bytes(bad)
+    bench.open()
+    assert bench.values(13, 16) == [b"%030d" % i for i in range(13, 16)]
+    assert bench.partition.offset_for_time(START_MS) == (0, START_MS)
+    assert path.read_bytes() == good
+
+
+def test_threads_share_fsyncs_and_lose_nothing(bench: Bench) -> None:
+    failures: list[Exception] = []
+
+    def work(number: int) -> None:
+        try:
+            for i in range(40):
+                end = bench.partition.append([NewRecord(b"%d:%d" % (number, i))]).end_offset
+                bench.partition.flush()
+                assert bench.partition.positions().flushed_offset >= end
+        except Exception as error:  # noqa: BLE001 - reported by the main thread
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert sorted(v for v in bench.values() if v) == sorted(b"%d:%d" % (n, i) for n in range(4) for i in range(40))
+
+
+def test_the_directory_is_kafkas(bench: Bench) -> None:
+    fill(bench, 12)
+    volume = bench.log.volume_id
+    topic_id = bench.log.topics()["t"].topic_id
+    bench.log.close()
+    folder = bench.directory / "t-0"
+    assert (folder / "partition.metadata").read_text().startswith("version: 0\ntopic_id: ")
+    assert (folder / "leader-epoch-checkpoint").read_text() == "0\n1\n0 0\n"
+    assert (bench.directory / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 12\n"
+    assert "version=1" in (bench.directory / "meta.properties").read_text()
+    assert (bench.directory / ".kafka_cleanshutdown").exists()
+    assert all(path.is_file() or path.name == "t-0" for path in bench.directory.iterdir())
+    bench.open()
+    assert not (bench.directory / ".kafka_cleanshutdown").exists()
+    assert (bench.log.volume_id, bench.log.topics()["t"].topic_id) == (volume, topic_id)
+
+
+def test_topics_are_created_grown_and_altered(bench: Bench) -> None:
+    with pytest.raises(ConfigError, match="exists"):
+        bench.log.create_topic("t")
+    with pytest.raises(ConfigError):
+        bench.log.create_topic("no/such")
+    bench.log.create_topic("u", 2, topic_id=UUID(int=4711))
+    changed = bench.log.alter_topic("u", {"segment.bytes": "1MiB"}, partitions=3)
+    assert (changed.partitions, changed.config.segment_bytes) == (3, 2**20)
+    assert bench.log.partition(TopicPartition("u", 2)).config.segment_bytes == 2**20
+    assert bench.log.partitions() == [TP, *(TopicPartition("u", p) for p in range(3))]
+    with pytest.raises(UnknownTopicError):
+        bench.log.partition(TopicPartition("u", 3))
+    bench.log.close()
+    bench.open()
+    assert bench.log.topics()["u"] == changed
+
+
+def test_one_writer_many_readers(bench: Bench) -> None:
+    bench.append(b"a")
+    with pytest.raises(LockedError, match="held by process"):
+        LocalLog.open(bench.directory)
+    with LocalLog.open(bench.directory, read_only=True) as reader:
+        seen = reader.partition(TP)
+        assert seen.positions().end_offset == 1
+        fill(bench, 25)
+        assert seen.positions().end_offset == 26
+        assert [s.base_offset for s in seen.sealed_segments()] == [
+            s.base_offset for s in bench.partition.sealed_segments()
+        ]
+        with pytest.raises(ConfigError, match="read-only"):
+            seen.append([NewRecord(b"no")])
+        bench.log.create_topic("u")
+        assert reader.partition(TopicPartition("u", 0)).positions().end_offset == 0
+        bench.partition.delete_local_before(10)
+        assert seen.positions().local_start_offset == 10
+
+
+def test_closed_is_closed(bench: Bench) -> None:
+    partition = bench.partition
+    bench.log.close()
+    bench.log.close()
+    for call in (
+        partition.flush,
+        lambda: partition.append([NewRecord(b"a")]),
+        lambda: partition.read_batches(0),
+        bench.log.tick,
+    ):
+        with pytest.raises(ClosedError):
+            call()
