@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,25 +18,15 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     ClosedError,
     ConfigError,
-    CorruptionError,
     ForkedLogError,
     LocalIOError,
     NotFoundError,
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.checkpoint import (
-    MetaProperties,
-    decode_meta_properties,
-    decode_partition_metadata,
-    encode_meta_properties,
-    encode_partition_metadata,
-    encode_uuid,
-)
 from tiered.format.keys import check_topic_name, parse_partition_dir, partition_dir
 from tiered.local.checkpoints import (
     LOG_START_NAME,
-    META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
     OffsetsFile,
@@ -43,23 +34,19 @@ from tiered.local.checkpoints import (
     take_clean_mark,
     usable_id,
 )
-from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files, PosixFiles
-from tiered.local.foreign import ForeignPartition
 from tiered.local.lock import DirectoryLock
+from tiered.local.opening import foreign_log, open_writer, writable_log
 from tiered.local.partition import PartitionLog
-from tiered.local.recovery import Recovery
 from tiered.local.space import DiskReserve
+from tiered.local.state import Surroundings
 from tiered.local.topics import TopicInfo, read_topics, write_topics
 from tiered.local.uploads import SAME, ClaimProof, Claims, PartitionUpload, SealRequest, UploadCheckpoint, _Same
-from tiered.local.writer import PartitionWriter, Surroundings
+from tiered.local.volume import NO_ID, discovered, ensure_volume, partition_names, read_topic_id, read_volume
+from tiered.local.writer import PartitionWriter
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
-
-PARTITION_METADATA_NAME = "partition.metadata"
-BROKER_OWN_DIRS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
-"""Directories that other parts of a broker own: never loaded as partitions."""
 
 
 class LocalLog:
@@ -99,9 +86,10 @@ class LocalLog:
         self._seal_requests = SealRequest(directory, files)
         self._claims = Claims(directory, files)
         self._reserve = DiskReserve(files, directory, config)
+        self._around = Surroundings(files, clock, ids, config, self._reserve, self.checkpoint)
         self._last_checkpoint_ms = self._last_uploads_ms = clock.now_ms()
         self._last_request = ""
-        self.volume_id = UUID(int=0)
+        self.volume_id = NO_ID
 
     @classmethod
     def open(
@@ -228,7 +216,7 @@ class LocalLog:
         for partition in range(topic.partitions):
             tp = TopicPartition(topic.name, partition)
             if tp not in self._partitions:
-                self._open_writer(tp, topic, clean=True, recovery_point=0, start=None)
+                self._adopt(tp, topic, clean=True, recovery_point=0, start=None)
         return topic
 
     # -- proof, time, end ------------------------------------------------------------------------------------------
@@ -339,8 +327,8 @@ class LocalLog:
     # -- loading ---------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
-        names = [name for name in self.files.names(self.directory) if self._is_partition(name)]
-        self._read_volume_id(create=True)
+        names = partition_names(self.directory, self.files)
+        self.volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         clean = take_clean_mark(self.directory, self.files)
         self._topics = read_topics(self.directory, self.files)
         points, starts = self._recovery_points.read(), self._log_starts.read()
@@ -350,76 +338,37 @@ class LocalLog:
             if not parsed.kind:
                 found[parsed.tp] = self.directory / name
         for tp, path in found.items():
-            self._discover(tp, self._topic_id(path))
+            topic_id = read_topic_id(path, self.files)
+            self._topics[tp.topic] = discovered(self._topics.get(tp.topic), tp, topic_id)
         for topic in self._topics.values():
             for partition in range(topic.partitions):
                 tp = TopicPartition(topic.name, partition)
                 point = points.get(tp, -1)
-                self._open_writer(tp, topic, clean=clean, recovery_point=point, start=starts.get(tp))
+                self._adopt(tp, topic, clean=clean, recovery_point=point, start=starts.get(tp))
         for tp in self._claims.read():
             if tp in self._writers and self._writers[tp].upload is None:
                 self._writers[tp].upload = PartitionUpload(0)
         self.refresh_uploads()
         self.checkpoint()
 
-    def _open_writer(
+    def _adopt(
         self, tp: TopicPartition, topic: TopicInfo, *, clean: bool, recovery_point: int, start: int | None
     ) -> None:
-        """``recovery_point`` -1: not known, so that nothing on disk counts as torn but the end of the last segment."""
         path = self.directory / partition_dir(tp)
-        files = self.files
-        if not files.is_directory(path):
-            files.make_directory(path)
-            clean = True
-        if files.state(path / PARTITION_METADATA_NAME) is None and topic.topic_id.int:
-            files.replace(path / PARTITION_METADATA_NAME, encode_partition_metadata(topic.topic_id).encode())
-            files.sync_directory(self.directory)
-        epochs = LeaderEpochs(path, files)
-        recovery = Recovery(
-            files,
-            path,
-            epochs=epochs,
-            interval_bytes=topic.config.index_interval_bytes,
-            now_ms=self._clock.now_ms(),
-        )
-        loaded = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
-        around = Surroundings(files, self._clock, self._ids, self.config, self._reserve, self.checkpoint)
-        end = loaded.segments[-1].end_offset
-        writer = PartitionWriter(
-            around,
-            path,
-            tp,
-            topic_id=topic.topic_id,
-            config=topic.config,
-            epochs=epochs,
-            loaded=loaded,
-            start_offset=start,
-            recovery_point=end if clean else max(recovery_point, 0),
-        )
-        if not clean:
-            writer.flush_recovered()
+        writer = open_writer(self._around, path, tp, topic, clean=clean, recovery_point=recovery_point, start=start)
         self._writers[tp] = writer
-        self._partitions[tp] = PartitionLog(
-            files,
-            writer,
-            topic.config,
-            clock=self._clock,
-            upload=lambda: writer.upload,
-            recovery_point=lambda: writer.flushed_offset,
-            buffer_bytes=self.config.read_buffer_bytes,
-        )
+        self._partitions[tp] = writable_log(self._around, writer)
 
     def _load_foreign(self) -> None:
         """Finds partitions of a directory that somebody else writes; those known already are kept."""
         with self._lock:
-            self._read_volume_id(create=False)
+            meta = read_volume(self.directory, self.files)
+            self.volume_id = (meta.directory_id if meta else None) or NO_ID
             self._topics = read_topics(self.directory, self.files)
             ours = set(self._topics)
             starts = self._log_starts.read()
             present = set()
-            for name in self.files.names(self.directory):
-                if not self._is_partition(name):
-                    continue
+            for name in partition_names(self.directory, self.files):
                 try:
                     parsed = parse_partition_dir(name)
                 except ConfigError as error:
@@ -428,73 +377,28 @@ class LocalLog:
                 if parsed.kind:
                     continue
                 tp, path = parsed.tp, self.directory / name
-                topic = self._discover(tp, self._topic_id(path))
+                topic = discovered(self._topics.get(tp.topic), tp, read_topic_id(path, self.files))
+                self._topics[tp.topic] = topic
                 present.add(tp)
                 if tp not in self._partitions:
-                    self._partitions[tp] = self._foreign(tp, path, topic, tp.topic in ours, starts.get(tp, 0))
+                    self._partitions[tp] = foreign_log(
+                        self._around,
+                        path,
+                        tp,
+                        topic,
+                        ours=tp.topic in ours,
+                        start=starts.get(tp, 0),
+                        upload=partial(self._upload_of, tp),
+                        recovery_point=partial(self._recovery_point_of, tp),
+                    )
             for tp in set(self._partitions) - present:
                 del self._partitions[tp]
 
-    def _foreign(self, tp: TopicPartition, path: Path, topic: TopicInfo, ours: bool, start: int) -> PartitionLog:
-        source = ForeignPartition(
-            self.files,
-            path,
-            tp,
-            topic.topic_id,
-            interval_bytes=topic.config.index_interval_bytes,
-            dense=ours and not topic.config.compacted,
-            log_start=start,
-        )
-        return PartitionLog(
-            self.files,
-            source,
-            topic.config,
-            clock=self._clock,
-            upload=lambda: self._uploads.read().get(tp),
-            recovery_point=lambda: self._recovery_points.read().get(tp, 0),
-            buffer_bytes=self.config.read_buffer_bytes,
-        )
+    def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
+        return self._uploads.read().get(tp)
 
-    def _discover(self, tp: TopicPartition, topic_id: UUID | None) -> TopicInfo:
-        """The topic of a partition directory; one that no file of ours names gets default settings."""
-        topic = self._topics.get(tp.topic)
-        if topic is None:
-            topic = TopicInfo(tp.topic, topic_id or UUID(int=0), tp.partition + 1, TopicConfig())
-        elif topic_id is not None and topic.topic_id.int and topic.topic_id != topic_id:
-            raise ConfigError(
-                f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(topic.topic_id)}",
-                hint="the directory belongs to another topic of the same name: move it away",
-            )
-        self._topics[tp.topic] = topic = topic._replace(partitions=max(topic.partitions, tp.partition + 1))
-        return topic
-
-    def _topic_id(self, path: Path) -> UUID | None:
-        try:
-            return decode_partition_metadata(self.files.read(path / PARTITION_METADATA_NAME).decode())
-        except NotFoundError:
-            return None
-
-    def _is_partition(self, name: str) -> bool:
-        return name not in BROKER_OWN_DIRS and self.files.is_directory(self.directory / name)
-
-    def _read_volume_id(self, *, create: bool) -> None:
-        path = self.directory / META_PROPERTIES_NAME
-        meta = None
-        with contextlib.suppress(NotFoundError):
-            try:
-                meta = decode_meta_properties(self.files.read(path).decode())
-            except (CorruptionError, UnicodeDecodeError) as error:
-                raise CorruptionError(
-                    f"{path} cannot be read: {error}", path_or_key=str(path), hint="it tells this volume from any other"
-                ) from error
-        if meta is not None and meta.directory_id is not None:
-            self.volume_id = meta.directory_id
-        elif create:
-            volume_id = self._ids.uuid()
-            cluster_id = self.config.cluster_id or (meta.cluster_id if meta else encode_uuid(self._ids.uuid()))
-            new = MetaProperties(cluster_id, self.config.node_id if meta is None else meta.node_id, volume_id)
-            self.files.replace(path, encode_meta_properties(new).encode())
-            self.volume_id = volume_id
+    def _recovery_point_of(self, tp: TopicPartition) -> int:
+        return self._recovery_points.read().get(tp, 0)
 
     def _obey_seal_request(self) -> None:
         request = self._seal_requests.read()

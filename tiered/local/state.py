@@ -1,0 +1,165 @@
+"""What a partition that is open for writing holds, and what it refuses in which condition."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ClosedError, FencedError, LocalIOError, TieredError
+from tiered.local.active import ActiveSegment
+from tiered.local.epochs import LeaderEpochs
+from tiered.local.factory import SegmentFactory
+from tiered.local.files import Files
+from tiered.local.reading import Extent, View
+from tiered.local.recovery import LoadedPartition
+from tiered.local.sealed import SealedLocalSegment
+from tiered.local.space import DiskReserve
+from tiered.local.uploads import PartitionUpload
+from tiered.local.validation import RecordRules
+from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the partitions of a directory share. ``sealed`` is called, without locks, when a seal became durable."""
+
+    files: Files
+    clock: Clock
+    ids: IdSource
+    config: LogConfig
+    reserve: DiskReserve
+    sealed: Callable[[], None]
+
+
+class PartitionState:
+    """``upload`` is what the uploader last told, None while the log is not tiered.
+
+    ``_flush_lock`` is taken before ``_lock``. Offline: a write or an fsync failed, nothing is acknowledged.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        directory: Path,
+        tp: TopicPartition,
+        *,
+        topic_id: UUID,
+        config: TopicConfig,
+        epochs: LeaderEpochs,
+        loaded: LoadedPartition,
+        start_offset: int | None,
+        recovery_point: int,
+    ) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
+        self.epochs = epochs
+        self.upload: PartitionUpload | None = PartitionUpload(0) if around.config.remote else None
+        self._around = around
+        self._files = around.files
+        self.directory = directory
+        self._lock = threading.Lock()
+        self._flush_lock = threading.Lock()
+        self._closing: list[ActiveSegment] = []
+        self._trash: list[tuple[int, Path]] = []
+        self._offline: TieredError | None = None
+        self._closed = False
+        self._factory = SegmentFactory(around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs)
+        self.configure(config)
+        now_ms = around.clock.now_ms()
+        *sealed, tail = loaded.segments
+        self._sealed = tuple(self._factory.adopt(segment) for segment in sealed)
+        self._active = self._factory.resume(tail, now_ms)
+        self._end = tail.end_offset
+        self._flushed = min(recovery_point, self._end)
+        self._new_names = True
+        self.log_start = loaded.segments[0].base_offset if start_offset is None else start_offset
+        if epochs.latest < 0:
+            epochs.assign(0, self._end)
+        self._epoch = epochs.latest
+        self._last_retention_ms = self._last_flush_ms = now_ms
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be given."""
+        return self._end
+
+    @property
+    def flushed_offset(self) -> int:
+        """Records below survive a power cut."""
+        return self._flushed
+
+    @property
+    def local_start(self) -> int:
+        """The first offset on this disk."""
+        sealed, active = self._sealed, self._active
+        return max(sealed[0].base_offset if sealed else active.base_offset, self.log_start)
+
+    @property
+    def first_base(self) -> int:
+        """Base of the first segment on this disk."""
+        sealed, active = self._sealed, self._active
+        return sealed[0].base_offset if sealed else active.base_offset
+
+    @property
+    def sealed(self) -> tuple[SealedLocalSegment, ...]:
+        """Sealed segments whose files are durable."""
+        flushed = self._flushed
+        return tuple(segment for segment in self._sealed if segment.end_offset <= flushed)
+
+    def view(self) -> View:
+        """What a read that begins now may see."""
+        with self._lock:
+            self._check_open()
+            sealed, active, end = self._sealed, self._active, self._end
+            tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
+            start = self.local_start
+        extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s) for s in sealed]
+        return View(self.tp, start, end, (*extents, tail), not self.config.compacted)
+
+    def set_uploaded(self, upload: PartitionUpload) -> None:
+        """What the bucket holds; a committed end never goes back."""
+        with self._lock:
+            known = self.upload
+            if known is not None and upload.end_offset < known.end_offset:
+                upload = PartitionUpload(known.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
+            self.upload = upload
+
+    def configure(self, config: TopicConfig) -> None:
+        """Takes over changed settings; the sizes of index files change with the next segment."""
+        self.config = self._factory.config = config
+        self._rules = RecordRules(config)
+        self._flush_messages = config.flush_messages
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.tp} was closed before")
+
+    def _check_writable(self, *, fenced_too: bool = True) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.tp} was closed before")
+        if self._offline is not None:
+            raise self._offline_error(self._offline)
+        if fenced_too and self.upload is not None and self.upload.fenced:
+            raise FencedError(
+                f"{self.tp}: another volume owns this partition now; appends are refused, nothing here is deleted",
+                hint="`tiered repair rejoin` moves what only this disk holds aside and starts again",
+            )
+
+    def _go_offline(self, error: TieredError) -> None:
+        if self._offline is None:
+            self._offline = error
+            LOGGER.error("partition_offline partition=%s error=%s", self.tp, error)
+
+    def _offline_error(self, error: TieredError) -> LocalIOError:
+        return LocalIOError(
+            f"{self.tp} is offline: {error.message}",
+            hint="what was not flushed may be lost: repair the disk, then open the log again",
+        )
