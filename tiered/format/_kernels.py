@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import NoReturn
 
 from tiered.errors import CorruptionError, InvalidTimestampError
 from tiered.model import Headers, NewRecord, Record
@@ -26,6 +25,7 @@ MAX_RECORD_BYTES = 2**31 - 1
 _SPAN = 8192  # values -_SPAN .. _SPAN-1 take at most two bytes and come out of a table
 _WIDE_SPAN = 2**27  # values 0 .. _WIDE_SPAN-1 take two look-ups
 _MASK64 = 2**64 - 1
+_PLAIN = 2**62
 _MAX_VARINT_SHIFT = 35
 _MAX_VARLONG_SHIFT = 70
 
@@ -123,22 +123,24 @@ def encode_record_at(
 
 
 def _read_varint(data: bytes, position: int, shift_limit: int) -> tuple[int, int]:
-    """(value, position after it). Slow path: any length, checked."""
+    """(value, position after it). Any length, checked."""
     z = shift = 0
-    start = position
-    while True:
-        if position >= len(data):
-            raise CorruptionError("record data ends inside a varint", position=start)
-        byte = data[position]
-        position += 1
-        z |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            break
-        shift += 7
-        if shift >= shift_limit:
-            raise CorruptionError(f"varint is longer than {shift_limit // 7} bytes", position=start)
-    z &= 0xFFFF_FFFF if shift_limit == _MAX_VARINT_SHIFT else _MASK64
-    return (z >> 1) ^ -(z & 1), position
+    end = position
+    try:
+        while True:
+            byte = data[end]
+            end += 1
+            z |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+            if shift >= shift_limit:
+                raise CorruptionError(f"varint is longer than {shift_limit // 7} bytes", position=position)
+    except IndexError:
+        raise CorruptionError("record data ends inside a varint", position=position) from None
+    if shift >= shift_limit - 7:  # the last byte may bring more bits than there are
+        z &= 0xFFFF_FFFF if shift_limit == _MAX_VARINT_SHIFT else _MASK64
+    return (z >> 1) ^ -(z & 1), end
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
@@ -149,6 +151,30 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
     """(signed 64-bit integer, position after it); raises ``CorruptionError`` past 10 bytes or past the end."""
     return _read_varint(data, position, _MAX_VARLONG_SHIFT)
+
+
+def _read_long_delta(data: bytes, position: int) -> tuple[int, int]:
+    """A varlong of three bytes or more, in a hurry; ``IndexError`` if it is too long or the data ends."""
+    z = data[position] & 0x7F | (data[position + 1] & 0x7F) << 7
+    position += 2
+    shift = 14
+    while (byte := data[position]) > 0x7F:
+        z |= (byte & 0x7F) << shift
+        position += 1
+        shift += 7
+        if shift >= _MAX_VARLONG_SHIFT:
+            raise IndexError
+    z = (z | byte << shift) & _MASK64
+    return (z >> 1) ^ -(z & 1), position + 1
+
+
+def _decode_field(data: bytes, position: int, end: int, what: str) -> tuple[bytes | None, int]:
+    n, position = read_varint(data, position)
+    if n == -1:
+        return None, position
+    if n < 0 or n > end - position:
+        raise CorruptionError(f"{what} length {n} exceeds the record", position=position)
+    return data[position : position + n], position + n
 
 
 def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
@@ -164,19 +190,15 @@ def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[H
         except UnicodeDecodeError as e:
             raise CorruptionError(f"header name is not UTF-8: {e}", position=position) from None
         position += n
-        n, position = read_varint(data, position)
-        if n < -1 or n > end - position:
-            raise CorruptionError(f"header value length {n} exceeds the record", position=position)
-        if n == -1:
-            headers.append((name, None))
-        else:
-            headers.append((name, data[position : position + n]))
-            position += n
+        value, position = _decode_field(data, position, end, "header value")
+        headers.append((name, value))
     return headers, position
 
 
-def _refuse(data: bytes, position: int) -> NoReturn:
-    """Says what is wrong with the record at ``position``, field by field."""
+def _decode_record(
+    data: bytes, position: int, base_offset: int, base_timestamp: int
+) -> tuple[int, int, bytes | None, bytes | None, Headers, int]:
+    """The fields of the record at ``position`` and the position after it: any varint, every step checked."""
     start = position
     length, position = read_varint(data, position)
     end = position + length
@@ -184,18 +206,17 @@ def _refuse(data: bytes, position: int) -> NoReturn:
         raise CorruptionError(
             f"record length {length} does not fit the {len(data) - position} bytes that are left", position=start
         )
-    _, position = read_varlong(data, position + 1)
-    _, position = read_varint(data, position)
-    for what in ("key", "value"):
-        n, position = read_varint(data, position)
-        if n < -1 or n > end - position:
-            raise CorruptionError(f"{what} length {n} exceeds the record", position=position)
-        position += max(n, 0)
+    timestamp_delta, position = read_varlong(data, position + 1)
+    offset_delta, position = read_varint(data, position)
+    key, position = _decode_field(data, position, end, "key")
+    value, position = _decode_field(data, position, end, "value")
     count, position = read_varint(data, position)
-    _, position = _decode_headers(data, position, end, count)
-    raise CorruptionError(
-        f"record of {length} bytes, but its fields end {position - end:+d} from there", position=start
-    )
+    headers, position = _decode_headers(data, position, end, count)
+    if position != end:
+        raise CorruptionError(
+            f"record of {length} bytes, but its fields end {position - end:+d} from there", position=start
+        )
+    return base_offset + offset_delta, _wrap64(base_timestamp + timestamp_delta), key, value, headers, position
 
 
 def decode_records(  # noqa: PLR0915 - unrolled: a call per varint would double the time
@@ -208,113 +229,60 @@ def decode_records(  # noqa: PLR0915 - unrolled: a call per varint would double 
     """
     if count < 0 or count * MIN_RECORD_BYTES > len(data):
         raise CorruptionError(f"{count} records cannot be in {len(data)} bytes", position=0)
-    unzigzag, new, cls, size = _UNZIGZAG, tuple.__new__, Record, len(data)
-    wraps = not -(2**62) < base_timestamp < 2**62
-    position = 0
+    unzigzag, new, cls, position = _UNZIGZAG, tuple.__new__, Record, 0
+    wraps = not -_PLAIN < base_timestamp < _PLAIN
     for _ in range(count):
         start = position
-        try:  # varints of one or two bytes inline, longer ones by a call; anything odd is told by _decode_slowly
+        try:  # varints of one or two bytes; a third overruns the table: IndexError, as does the end of the data
             n = data[position]
             position += 1
             if n > 0x7F:
-                z = data[position]
-                if z > 0x7F:
-                    n, position = read_varint(data, position - 1)
-                else:
-                    n = unzigzag[n & 0x7F | z << 7]
-                    position += 1
-            else:
-                n = unzigzag[n]
-            end = position + n
-            position += 1  # attributes: unused; any value is accepted, as Kafka does
-            n = data[position]
-            position += 1
+                n = n & 0x7F | data[position] << 7
+                position += 1
+            end = position + unzigzag[n]
+            n = data[position + 1]  # behind the attributes: unused; any value is accepted, as Kafka does
+            position += 2
             if n > 0x7F:
-                z = data[position]
-                if z > 0x7F:
-                    y = data[position + 1]
-                    if y > 0x7F:
-                        n, position = read_varlong(data, position - 1)
-                        timestamp = _wrap64(base_timestamp + n)
-                    else:
-                        n = n & 0x7F | (z & 0x7F) << 7 | y << 14
-                        timestamp = base_timestamp + ((n >> 1) ^ -(n & 1))
-                        position += 2
-                else:
-                    timestamp = base_timestamp + unzigzag[n & 0x7F | z << 7]
-                    position += 1
+                n = n & 0x7F | data[position] << 7
+                position += 1
+            if n > 0x3FFF:  # more than 8 s after the first record is common
+                n, position = _read_long_delta(data, position - 2)
+                timestamp = base_timestamp + n if -_PLAIN < n < _PLAIN else _wrap64(base_timestamp + n)
             else:
                 timestamp = base_timestamp + unzigzag[n]
             n = data[position]
             position += 1
             if n > 0x7F:
-                z = data[position]
-                if z > 0x7F:
-                    y = data[position + 1]
-                    if y > 0x7F:
-                        n, position = read_varint(data, position - 1)
-                        offset = base_offset + n
-                    else:
-                        n = n & 0x7F | (z & 0x7F) << 7 | y << 14
-                        offset = base_offset + ((n >> 1) ^ -(n & 1))
-                        position += 2
-                else:
-                    offset = base_offset + unzigzag[n & 0x7F | z << 7]
-                    position += 1
+                n = n & 0x7F | data[position] << 7
+                position += 1
+            if n > 0x3FFF:
+                n, position = _read_long_delta(data, position - 2)
+                offset = base_offset + n
             else:
                 offset = base_offset + unzigzag[n]
             n = data[position]
             position += 1
             if n > 0x7F:
-                z = data[position]
-                if z > 0x7F:
-                    n, position = read_varint(data, position - 1)
-                else:
-                    n = unzigzag[n & 0x7F | z << 7]
-                    position += 1
-            else:
-                n = unzigzag[n]
-            if n >= 0:
-                z = position + n
-                key = data[position:z]
-                position = z
-            elif n == -1:
-                key = None
-            else:
-                raise IndexError
-            n = data[position]
-            position += 1
-            if n > 0x7F:
-                z = data[position]
-                if z > 0x7F:
-                    n, position = read_varint(data, position - 1)
-                else:
-                    n = unzigzag[n & 0x7F | z << 7]
-                    position += 1
-            else:
-                n = unzigzag[n]
-            if n >= 0:
-                z = position + n
-                value = data[position:z]
-                position = z
-            elif n == -1:
-                value = None
-            else:
-                raise IndexError
-            if data[position]:
-                n, position = read_varint(data, position)
-                headers, position = _decode_headers(data, position, min(end, size), n)
-            else:
+                n = n & 0x7F | data[position] << 7
                 position += 1
-                headers = []
-            if position != end:  # what was read lies inside data, so end does too
+            key = None if n == 1 else data[position : (position := position + unzigzag[n])]
+            m = data[position]
+            position += 1
+            if m > 0x7F:
+                m = m & 0x7F | data[position] << 7
+                position += 1
+            value = None if m == 1 else data[position : (position := position + unzigzag[m])]
+            # A header, a length below -1, or fields that end elsewhere: the careful way, which may refuse it.
+            if data[position] or position + 1 != end or (n & 1 and n != 1) or (m & 1 and m != 1):
                 raise IndexError
+            position = end
+            headers: Headers = []
         except IndexError:
-            _refuse(data, start)
+            offset, timestamp, key, value, headers, position = _decode_record(data, start, base_offset, base_timestamp)
         if append_time is not None:
             timestamp = append_time
         elif wraps:
             timestamp = _wrap64(timestamp)
         yield new(cls, (offset, timestamp, key, value, headers))
-    if position != size:
-        raise CorruptionError(f"{size - position} bytes are left after {count} records", position=position)
+    if position != len(data):
+        raise CorruptionError(f"{len(data) - position} bytes are left after {count} records", position=position)

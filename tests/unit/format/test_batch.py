@@ -326,6 +326,8 @@ def test_unknown_codecs_are_named(codec: int) -> None:
         ("ffffffffff7f0000026b027600", 1, "longer than 5 bytes"),
         ("1600ffffffffffffffffffff01", 1, "longer than 10 bytes"),
         ("10000000036b027600", 1, "key length -2 exceeds"),
+        ("1400000c03787878787800", 1, "key length -2 exceeds"),  # going back two bytes would end in the right place
+        ("08000000000300", 1, "record length 4 does not fit"),  # the same with the value
         ("0e00000003027600", 1, "key length -2 exceeds"),
         ("0c000000010300", 1, "value length -2 exceeds"),
         ("10000000206b027600", 1, "key length 16 exceeds"),

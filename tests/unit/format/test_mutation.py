@@ -126,6 +126,16 @@ def test_garbage_never_escapes(garbage: bytes, magic: int, length: int) -> None:
         return
 
 
+@pytest.mark.parametrize("prefix", ["", "fe7f", "fe7f00", "fe7f0000", "fe7f000000", "fe7f00000000", "fe7f0000000000"])
+def test_an_endless_varint_is_refused_at_once(prefix: str) -> None:
+    records = bytes.fromhex(prefix) + b"\xff" * 2_000_000
+    batch = bytearray(encode_batch([NewRecord(records)]))
+    del batch[HEADER_BYTES : -len(records) - 1]
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    with pytest.raises(CorruptionError):
+        list(decode_records(batch))
+
+
 def test_hostile_counts_and_lengths_allocate_nothing() -> None:
     data = bytearray(encode_batch(RECORDS))
     tracemalloc.start()
