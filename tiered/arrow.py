@@ -68,6 +68,7 @@ class ArrowDecoder:
     """Batches of one partition, in order -> record batches with ``columns``. Control batches are left out.
 
     Only records with ``start <= offset < end`` and ``since_ms <= timestamp < until_ms`` are kept (None: no bound).
+    ``schema``: the same columns in other words, for a receiver that compares field names inside ``headers``.
     """
 
     def __init__(
@@ -81,10 +82,12 @@ class ArrowDecoder:
         since_ms: int | None = None,
         until_ms: int | None = None,
         batch_bytes: int = RECORD_BATCH_BYTES,
+        schema: pa.Schema | None = None,
     ) -> None:
         self._pa = _pyarrow()
         self._tp = tp
-        self._schema = arrow_schema(columns, timestamp_unit=timestamp_unit)
+        own = arrow_schema(columns, timestamp_unit=timestamp_unit)
+        self._schema = own if schema is None else schema
         self._columns = tuple(columns)
         self._unit = timestamp_unit
         self._start = start

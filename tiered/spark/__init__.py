@@ -1,0 +1,32 @@
+"""PySpark: a batch source for a tiered log, with the option names and the schema of Spark's Kafka source.
+
+::
+
+    df = spark.read.format("tiered").option("subscribe", "flights").load("s3://acme-logs/prod")
+
+Spark finds the source through the package ``pyspark_tiered``; where it does not (an archive shipped by hand),
+``tiered.spark.register(spark)`` does the same. A DataFrame is a snapshot: what was committed when ``load`` ran;
+load again to see more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tiered.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes ``format("tiered")`` known to a session. Raises ConfigError without pyspark's data source API (4.2)."""
+    try:
+        from tiered.spark.source import TieredDataSource  # noqa: PLC0415  pyspark is an optional import
+    except ImportError as error:
+        raise ConfigError(
+            f"the Spark source needs pyspark 4.2 and pyarrow: {error}", hint="pip install 'tieredlog[spark]'"
+        ) from error
+    spark.dataSource.register(TieredDataSource)

@@ -1,0 +1,119 @@
+"""Options of the source, without a session."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.errors import ConfigError
+from tiered.model import TopicPartition
+from tiered.spark.options import EARLIEST, LATEST, NAMES, Bound, ReadOptions
+
+BASE = {"path": "s3://acme/prod", "subscribe": "flights"}
+P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)
+
+
+def test_defaults_are_those_of_a_batch_query_on_kafka() -> None:
+    options = ReadOptions.parse(BASE)
+    assert options == ReadOptions("s3://acme/prod", None, subscribe=("flights",))
+    assert (options.start, options.end) == (Bound(EARLIEST), Bound(LATEST))
+    assert (options.slice_bytes, options.min_partitions, options.fail_on_data_loss) == (128 << 20, 1, True)
+
+
+def test_every_option_is_read_whatever_its_case() -> None:
+    given = {
+        "path": "s3://acme/prod",
+        "endpoint_url": "http://127.0.0.1:9000",
+        "region": "eu-west-1",
+        "assign": '{"flights": [1, 0]}',
+        "startingOffsets": '{"flights": {"0": 23, "1": -2}}',
+        "endingOffsets": '{"flights": {"0": 50, "1": -1}}',
+        "startingOffsetsByTimestampStrategy": "LATEST",
+        "minPartitions": "7",
+        "slice_bytes": "64m",
+        "includeHeaders": "True",
+        "isolation.level": "read_committed",
+        "failOnDataLoss": "false",
+        "local_dir": "/data",
+    }
+    options = ReadOptions.parse({key.lower(): value for key, value in given.items()})
+    assert options == ReadOptions(
+        path="s3://acme/prod",
+        local_dir="/data",
+        endpoint_url="http://127.0.0.1:9000",
+        region="eu-west-1",
+        assign=(P0, P1),
+        start=Bound(EARLIEST, offsets={P0: 23, P1: EARLIEST}),
+        end=Bound(LATEST, offsets={P0: 50, P1: LATEST}),
+        missing_start="latest",
+        min_partitions=7,
+        slice_bytes=64 << 20,
+        include_headers=True,
+        read_committed=True,
+        fail_on_data_loss=False,
+    )
+    assert ReadOptions.parse({"local_dir": "/data", "subscribePattern": "f.*"}).pattern == "f.*"
+    assert ReadOptions.parse({**BASE, "subscribe": " b, a ,b"}).subscribe == ("a", "b")
+    assert len(NAMES) == len(set(NAMES))
+
+
+def test_times_win_over_offsets() -> None:
+    both = {
+        **BASE,
+        "startingTimestamp": "5",
+        "startingOffsetsByTimestamp": '{"flights": {"0": 7}}',
+        "startingOffsets": "earliest",
+        "endingOffsetsByTimestamp": '{"flights": {"0": 9}}',
+        "endingOffsets": '{"flights": {"0": 3}}',
+    }
+    options = ReadOptions.parse(both)
+    assert options.start == Bound(EARLIEST, timestamp=5)
+    assert options.end == Bound(LATEST, timestamps={P0: 9})
+    assert options.end.named() == {P0: 9}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"path": ""}, "option path is missing"),
+        ({"assign": '{"flights": [0]}'}, "options subscribe and assign exclude each other"),
+        ({"startingOffset": "earliest"}, "unknown option startingoffset (did you mean startingOffsets?)"),
+        ({"aws_secret_access_key": "x"}, "option aws_secret_access_key is refused"),
+        ({"startingOffsets": "latest"}, "a batch query cannot start at the latest offset"),
+        ({"endingOffsets": "earliest"}, "a batch query cannot end at the earliest offset"),
+        ({"startingOffsets": '{"flights": {"0": -1}}'}, "flights-0: a batch query cannot start at the latest"),
+        ({"endingOffsets": '{"flights": {"0": -2}}'}, "flights-0: a batch query cannot end at the earliest"),
+        ({"startingOffsets": '{"flights": {"0": -3}}'}, "flights-0: -3 is not an offset"),
+        ({"startingOffsets": '{"flights": {"0": "5"}}'}, "'5' is not a number"),
+        ({"startingOffsets": '{"flights": 5}'}, "the value of flights is no object of partitions"),
+        ({"startingOffsets": "[1]"}, "it is not a JSON object of topics"),
+        ({"startingOffsets": "{"}, "option startingOffsets={: it is not JSON"),
+        ({"startingTimestamp": "yesterday"}, "it is not a time in milliseconds since 1970"),
+        ({"startingOffsetsByTimestampStrategy": "skip"}, "it is none of error, latest"),
+        ({"minPartitions": "0"}, "it is not a number of tasks"),
+        ({"slice_bytes": "1k"}, "it is below 65536"),
+        ({"slice_bytes": "many"}, "option slice_bytes=many"),
+        ({"includeHeaders": "yes"}, "it is none of true, false"),
+        ({"isolation.level": "serializable"}, "it is none of read_uncommitted, read_committed"),
+        ({"subscribe": " , "}, "no topic was named"),
+        ({"subscribe": "a/b"}, "topic name 'a/b' is not allowed"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(changed: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        ReadOptions.parse({**BASE, **changed})
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "no topic was chosen"),
+        ({"subscribePattern": "("}, "it is not a regular expression"),
+        ({"assign": '{"flights": 1}'}, "the value of flights is no list of partitions"),
+        ({"assign": '{"flights": [true]}'}, "the value of flights is no list of partitions"),
+    ],
+)
+def test_a_wrong_subscription(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ReadOptions.parse({"path": "s3://acme/prod", **options})

@@ -1,0 +1,293 @@
+"""Options of the Spark source -> checked values. Names and rules are those of Spark's Kafka source.
+
+========================================  =============================================================================
+``path``                                  URL of the remote tier (also as ``load(path)``); may be left out with
+                                          ``local_dir``
+``endpoint_url``, ``region``              of an S3 server that is not AWS
+``subscribe``                             topics, comma-separated        \\
+``subscribePattern``                      a regular expression            > exactly one of the three
+``assign``                                ``{"flights": [0, 2]}``        /
+``startingOffsets``                       ``earliest`` (default), or ``{"flights": {"0": 23, "1": -2}}`` (-2 earliest)
+``endingOffsets``                         ``latest`` (default), or the same JSON (-1 latest); exclusive
+``startingTimestamp``                     ms; wins over ``startingOffsetsByTimestamp`` (``{"flights": {"0": ms}}``),
+                                          which wins over ``startingOffsets``; ``endingTimestamp`` likewise
+``startingOffsetsByTimestampStrategy``    ``error`` (default) or ``latest``: where no record is that late
+``minPartitions``, ``slice_bytes``        at least so many tasks; bytes of one task (128 MiB)
+``includeHeaders``                        adds the column ``headers``
+``isolation.level``                       ``read_uncommitted`` (default) or ``read_committed``
+``failOnDataLoss``                        true (default): offsets that are gone are an error, not skipped
+``local_dir``                             log directory that driver and executors can both read: newest records, too
+========================================  =============================================================================
+
+Credentials are no options: options are part of the query plan. They come from the environment of driver and workers.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from tiered.config import parse_bytes
+from tiered.errors import ConfigError
+from tiered.format.keys import check_topic_name
+from tiered.model import TopicPartition
+
+EARLIEST = -2
+LATEST = -1
+SLICE_BYTES = 128 * 1024 * 1024
+MIN_SLICE_BYTES = 64 * 1024
+MAX_MIN_PARTITIONS = 100_000
+
+NAMES = (
+    "path",
+    "endpoint_url",
+    "region",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "slice_bytes",
+    "includeHeaders",
+    "isolation.level",
+    "failOnDataLoss",
+    "local_dir",
+)
+_KNOWN = {name.lower(): name for name in NAMES}
+_SECRETS = re.compile(r"secret|password|access.?key|session.?token", re.IGNORECASE)
+
+T = TypeVar("T")
+PerPartition = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One side of the wanted range: a number (-2, -1 or an offset) or a time, the same for all or per partition.
+
+    At most one of ``timestamp``, ``timestamps``, ``offsets`` is set; without any, ``default`` counts.
+    """
+
+    default: int
+    timestamp: int | None = None
+    timestamps: PerPartition | None = None
+    offsets: PerPartition | None = None
+
+    def named(self) -> PerPartition | None:
+        """The partitions that were named one by one, None if none were."""
+        return self.timestamps if self.timestamps is not None else self.offsets
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What to read, checked as far as that goes without looking at the log."""
+
+    path: str | None
+    local_dir: str | None
+    endpoint_url: str | None = None
+    region: str | None = None
+    subscribe: tuple[str, ...] = ()
+    pattern: str | None = None
+    assign: tuple[TopicPartition, ...] = ()
+    start: Bound = field(default_factory=lambda: Bound(EARLIEST))
+    end: Bound = field(default_factory=lambda: Bound(LATEST))
+    missing_start: str = "error"
+    min_partitions: int = 1
+    slice_bytes: int = SLICE_BYTES
+    include_headers: bool = False
+    read_committed: bool = False
+    fail_on_data_loss: bool = True
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
+        given = {key.lower(): str(value) for key, value in options.items()}
+        _check_names(given)
+        path, local_dir = given.get("path"), given.get("local_dir")
+        if not path and not local_dir:
+            raise ConfigError("option path is missing", hint='load("s3://bucket/prefix"), or option local_dir')
+        _check_subscription(given)
+        return cls(
+            path=path,
+            local_dir=local_dir,
+            endpoint_url=given.get("endpoint_url"),
+            region=given.get("region"),
+            subscribe=_value(given, "subscribe", _topics, ()),
+            pattern=_value(given, "subscribePattern", _pattern, None),
+            assign=_value(given, "assign", _assigned, ()),
+            start=_bound(given, "starting", EARLIEST),
+            end=_bound(given, "ending", LATEST),
+            missing_start=_value(given, "startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error"),
+            min_partitions=_value(given, "minPartitions", _count, 1),
+            slice_bytes=_value(given, "slice_bytes", _slice_bytes, SLICE_BYTES),
+            include_headers=_value(given, "includeHeaders", _flag, False),
+            read_committed=_value(given, "isolation.level", _isolation, False),
+            fail_on_data_loss=_value(given, "failOnDataLoss", _flag, True),
+        )
+
+
+def _check_names(given: Mapping[str, str]) -> None:
+    for key in given:
+        if key in _KNOWN:
+            continue
+        if _SECRETS.search(key):
+            raise ConfigError(
+                f"option {key} is refused: options are part of the query plan and its logs",
+                hint="give credentials to driver and executors by environment, profile or instance role",
+            )
+        near = difflib.get_close_matches(key, _KNOWN, n=1, cutoff=0.6)
+        raise ConfigError(
+            f"unknown option {key}", hint=f"did you mean {_KNOWN[near[0]]}?" if near else f"options: {', '.join(NAMES)}"
+        )
+
+
+def _check_subscription(given: Mapping[str, str]) -> None:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in given]
+    if len(chosen) != 1:
+        raise ConfigError(
+            f"options {' and '.join(chosen)} exclude each other" if chosen else "no topic was chosen",
+            hint="give exactly one of subscribe, subscribePattern, assign",
+        )
+
+
+def _value(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
+    text = given.get(name.lower())
+    if text is None:
+        return default
+    try:
+        return parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"option {name}={_shown(text)}: {error.message}", hint=error.hint) from None
+
+
+def _bound(given: Mapping[str, str], side: str, default: int) -> Bound:
+    timestamp = _value(given, f"{side}Timestamp", _milliseconds, None)
+    if timestamp is not None:
+        return Bound(default, timestamp=timestamp)
+    timestamps = _value(given, f"{side}OffsetsByTimestamp", _per_partition, None)
+    if timestamps is not None:
+        return Bound(default, timestamps=timestamps)
+    offsets = _value(given, f"{side}Offsets", lambda text: _offsets(text, default), None)
+    return Bound(default, offsets=offsets)
+
+
+def _offsets(text: str, default: int) -> PerPartition | None:
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    word = text.strip().lower()
+    if word in words:
+        if words[word] != default:
+            raise _wrong_end(default)
+        return None
+    offsets = _per_partition(text)
+    for tp, offset in offsets.items():
+        if offset == LATEST + EARLIEST - default:
+            raise ConfigError(f"{tp}: {_wrong_end(default).message}", hint=_wrong_end(default).hint)
+        if offset < 0 and offset != default:
+            raise ConfigError(f"{tp}: {offset} is not an offset", hint=f"0 or more, or {default}")
+    return offsets
+
+
+def _wrong_end(default: int) -> ConfigError:
+    if default == EARLIEST:
+        return ConfigError("a batch query cannot start at the latest offset", hint="earliest, offsets, or a timestamp")
+    return ConfigError("a batch query cannot end at the earliest offset", hint="latest, offsets, or a timestamp")
+
+
+def _json(text: str, example: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"it is not JSON ({error})", hint=f"for example {example}") from None
+    if not isinstance(value, dict) or not value:
+        raise ConfigError("it is not a JSON object of topics", hint=f"for example {example}")
+    for topic in value:
+        check_topic_name(topic)
+    return value
+
+
+def _per_partition(text: str) -> PerPartition:
+    example = '{"flights": {"0": 23, "1": 5}}'
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in _json(text, example).items():
+        if not isinstance(partitions, dict):
+            raise ConfigError(f"the value of {topic} is no object of partitions", hint=f"for example {example}")
+        for partition, number in partitions.items():
+            if isinstance(number, bool) or not isinstance(number, int) or not partition.isdecimal():
+                raise ConfigError(f"{topic}: {partition!r}: {number!r} is not a number", hint=f"for example {example}")
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def _assigned(text: str) -> tuple[TopicPartition, ...]:
+    example = '{"flights": [0, 2]}'
+    found: set[TopicPartition] = set()
+    for topic, partitions in _json(text, example).items():
+        whole = isinstance(partitions, list) and all(type(p) is int and p >= 0 for p in partitions)
+        if not whole:
+            raise ConfigError(f"the value of {topic} is no list of partitions", hint=f"for example {example}")
+        found.update(TopicPartition(topic, partition) for partition in partitions)
+    return tuple(sorted(found))
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("no topic was named", hint="for example flights,weather")
+    return tuple(sorted({check_topic_name(name) for name in names}))
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"it is not a regular expression ({error})", hint="for example flights-.*") from None
+    return text
+
+
+def _milliseconds(text: str) -> int:
+    if not text.strip().isdecimal():
+        raise ConfigError("it is not a time in milliseconds since 1970", hint="for example 1700000000000")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.strip().isdecimal() or not 1 <= int(text) <= MAX_MIN_PARTITIONS:
+        raise ConfigError(f"it is not a number of tasks from 1 to {MAX_MIN_PARTITIONS}")
+    return int(text)
+
+
+def _slice_bytes(text: str) -> int:
+    size = parse_bytes(text)
+    if size < MIN_SLICE_BYTES:
+        raise ConfigError(f"it is below {MIN_SLICE_BYTES}", hint="64m to 256m: one task costs about 70 ms by itself")
+    return size
+
+
+def _flag(text: str) -> bool:
+    return _one_of("true", "false")(text) == "true"
+
+
+def _isolation(text: str) -> bool:
+    return _one_of("read_uncommitted", "read_committed")(text) == "read_committed"
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip().lower() not in words:
+            raise ConfigError(f"it is none of {', '.join(words)}")
+        return text.strip().lower()
+
+    return parse
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 80 else text[:77] + "..."
