@@ -13,6 +13,7 @@ from tiered.cli.doors import open_log, topic_config
 from tiered.cli.progress import Progress
 from tiered.cli.record_input import ByteStream, InputShape, LineSource, read_records
 from tiered.errors import ConfigError, TieredError
+from tiered.format.keys import check_topic_name
 from tiered.model import NewRecord, RecordMetadata
 
 CHUNK_RECORDS = 1000
@@ -63,6 +64,7 @@ def command(app: Application, topic: str, durability: str, timeout: float, **opt
       printf 'N14228\tdelayed\n' | tiered append events --log-dir data -K '\t' --durability disk
     """
     name, partition = split_topic(topic)
+    check_topic_name(name)
     chosen = _partition(partition, options["partition"])
     shape = _shape(options)
     create = bool(options["create"])

@@ -57,6 +57,12 @@ def dump(name: str, source: ByteSource, *, records: bool) -> Iterator[Item]:
         raise
 
 
+def check_name(name: str) -> None:
+    """Raises ``ConfigError`` for a name that :func:`dump` does not know."""
+    if not (name.endswith(".log") or ".log." in name):
+        _small(name)
+
+
 def dump_log(name: str, source: ByteSource, *, records: bool) -> Iterator[Item]:
     """Batches, and with ``records`` each record; a batch with a wrong CRC is shown as invalid, its records are not."""
     for position, data in batches(source):

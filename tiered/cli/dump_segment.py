@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.dump import base_of, dump
+from tiered.cli.dump import base_of, check_name, dump
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
@@ -56,6 +56,7 @@ def command(app: Application, names: tuple[str, ...], records: bool, verify: boo
 
 def _dump(app: Application, name: str, source: ByteSource, *, records: bool) -> int:
     """Prints one file; gives the number of damages met."""
+    check_name(name.rsplit("/", 1)[-1])
     if not app.out.json_mode:
         app.out.line(f"{name}  {source.size} bytes")
     damaged = 0

@@ -34,6 +34,8 @@ PROGRESS_MODES = ("auto", "plain", "none", "json")
 FOREIGN_TABLES = ("uploader",)
 FOREIGN_VARIABLES = ("TIERED_UPLOADER_", "TIERED_SPARK_", "TIERED_TEST_", "TIERED_CONFIG", "TIERED_COMPLETE")
 
+_TOML = 'for example: remote = "s3://bucket/prefix"'
+
 Scalar = str | bool | int | None
 
 
@@ -150,15 +152,19 @@ def _read_toml(path: Path) -> dict[str, object]:
     except FileNotFoundError:
         raise NotFoundError(f"the configuration file {path} does not exist", hint="correct --config") from None
     except OSError as cause:
-        raise ConfigError(f"the configuration file {path} cannot be read: {cause.strerror}") from cause
+        raise ConfigError(
+            f"the configuration file {path} cannot be read: {cause.strerror}", hint="correct --config"
+        ) from cause
     if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"the configuration file {path} is longer than {MAX_CONFIG_BYTES} bytes")
+        raise ConfigError(
+            f"the configuration file {path} is longer than {MAX_CONFIG_BYTES} bytes", hint="is it the right file?"
+        )
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as cause:
-        raise ConfigError(f"the configuration file {path} is not UTF-8 at byte {cause.start}") from None
+        raise ConfigError(f"the configuration file {path} is not UTF-8 at byte {cause.start}", hint=_TOML) from None
     except (tomllib.TOMLDecodeError, RecursionError) as cause:
-        raise ConfigError(f"the configuration file {path} is not TOML: {cause}") from None
+        raise ConfigError(f"the configuration file {path} is not TOML: {cause}", hint=_TOML) from None
 
 
 def _unknown_key(path: Path, key: str) -> ConfigError:

@@ -9,6 +9,7 @@ from tiered.cli.doors import chosen_partitions, open_log, open_tiers, topic_conf
 from tiered.cli.output import columns
 from tiered.cli.partition_status import partition_status
 from tiered.errors import ConfigError
+from tiered.format.keys import check_topic_name
 
 
 @click.group(cls=Group, name="topics")
@@ -58,6 +59,7 @@ def create(app: Application, topic: str, partitions: int, settings: tuple[str, .
     Example:
       tiered topics create flights --log-dir data --remote s3://acme-logs/prod --partitions 3 --set segment.bytes=64MiB
     """
+    check_topic_name(topic)
     config = topic_config(settings) if settings else None
     with open_log(app, create=True) as log:
         exists = topic in log.topics()

@@ -1,0 +1,195 @@
+"""How a run ends: signals, a closed pipe, defects, settings with their origins."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.cli import cat, main, tail
+from tiered.cli.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
+from tiered.errors import DiskFullError, LocalIOError, NotFoundError, RemotePermissionError
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True).append_many([b"%d" % i for i in range(3000)])
+    return tmp_path / "log"
+
+
+def _raise(error: BaseException) -> object:
+    def call(*_: object, **__: object) -> int:
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (main.Terminated(), 143, "terminated"),
+        (MemoryError(), 1, "no memory left"),
+        (ZeroDivisionError("division by zero"), 1, "defect"),
+        (OSError(28, "No space left on device", "x"), 75, "No space left"),
+        (PermissionError(13, "Permission denied", "x"), 12, "Permission denied"),
+    ],
+)
+def test_ends(
+    cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, word: str
+) -> None:
+    monkeypatch.setattr(cat, "open_reader", _raise(error))
+    done = cli("cat", "t", "--log-dir", directory, "--json")
+    assert done.code == code
+    assert word in done.err
+    assert "Traceback" not in done.err
+    assert (done.summary["exit_code"], done.summary["complete"]) == (code, False)
+
+
+def test_debug_shows_the_traceback(cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cat, "open_reader", _raise(ZeroDivisionError("division by zero")))
+    assert "Traceback" in cli("cat", "t", "--log-dir", directory, "--debug").err
+    monkeypatch.setenv("TIERED_DEBUG", "1")
+    assert "Traceback" in cli("cat", "t", "--log-dir", directory).err
+
+
+def test_sigterm_while_following(cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = []
+
+    def one_round(*_: object, **__: object) -> int:
+        rounds.append(1)
+        if len(rounds) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
+    monkeypatch.setattr(tail, "_round", one_round)
+    before = signal.getsignal(signal.SIGTERM)
+    done = cli("tail", "-f", "t", "--log-dir", directory, "--interval", "0.05")
+    assert (done.code, "terminated" in done.err) == (143, True)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_closed_pipe_is_no_error(directory: Path) -> None:
+    program = "import sys; sys.argv[0] = 'tiered'; from tiered.cli.main import main; main()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, "cat", "t", "--log-dir", str(directory), "-f", "%s" + "x" * 200 + r"\n"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b"0x")
+        process.stdout.close()
+        err = process.stderr.read()
+        assert (process.wait(60), err) == (0, b"")
+
+
+def test_a_stdout_that_is_gone_is_told_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(StdoutClosed):
+        Output().line("x")
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "x"), NotFoundError),
+        (PermissionError(13, "Permission denied", "x"), RemotePermissionError),
+        (OSError(122, "Disk quota exceeded", "x"), DiskFullError),
+        (OSError(5, "Input/output error"), LocalIOError),
+    ],
+)
+def test_errors_of_the_system(cause: OSError, kind: type[Exception]) -> None:
+    assert isinstance(main.as_error(cause), kind)
+
+
+def test_help_and_version_of_every_command(cli: Cli) -> None:
+    top = cli("--help")
+    assert top.code == 0
+    for name in main.COMMANDS:
+        assert f"  {name} " in top.text
+        shown = cli(name, "-h")
+        assert (shown.code, "Global options:" in shown.text) == (0, True)
+    for group in (("topics", "list"), ("topics", "create"), ("topics", "describe"), ("config", "show")):
+        assert "Example" in cli(*group, "-h").text
+    version = cli("--version")
+    assert (version.code, version.text.startswith("tiered ")) == (0, True)
+    assert "python" in version.text
+
+
+def test_settings_and_their_origins(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tiered.toml"
+    monkeypatch.setenv("STAGE", "prod")
+    file.write_text('remote = "s3://logs/${STAGE}"\nregion = "from-file"\nlog-dir = "from-file"\n[uploader]\nx = 1\n')
+    monkeypatch.setenv("TIERED_REGION", "from-environment")
+    monkeypatch.setenv("TIERED_LOG_DIR", "from-environment")
+    seen = cli("config", "show", "--log-dir", "from-flag", "--config", file, "--json").summary["settings"]
+    assert {name: (each["value"], each["origin"]) for name, each in seen.items()} == {
+        "log_dir": ("from-flag", "flag --log-dir"),
+        "remote": ("s3://logs/prod", f"file {file}"),
+        "endpoint_url": (None, "default"),
+        "region": ("from-environment", "environment TIERED_REGION"),
+        "json": (True, "flag --json"),
+        "progress": ("auto", "default"),
+        "debug": (False, "default"),
+    }
+    monkeypatch.setenv("TIERED_CONFIG", str(file))
+    text = cli("config", "show", "--origin").text
+    assert f"s3://logs/prod    file {file}" in text
+    assert "origin" not in cli("config", "show").text
+
+
+def test_global_options_may_stand_before_and_after(cli: Cli, directory: Path) -> None:
+    before = cli("--log-dir", directory, "--json", "offsets", "t")
+    after = cli("offsets", "t", "--log-dir", directory, "--json")
+    assert before.summary == after.summary
+    assert before.code == 0
+    both = cli("--log-dir", "/nonexistent", "offsets", "t", "--log-dir", directory)
+    assert both.code == 0
+
+
+def test_quiet_and_progress(cli: Cli, tmp_path: Path) -> None:
+    quiet = cli("append", "t", "--create", "--log-dir", tmp_path / "d", "-q", stdin=b"x\n")
+    assert (quiet.code, quiet.err, quiet.out) == (0, "", b"")
+
+
+def test_json_by_environment(cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERED_JSON", "1")
+    assert cli("cat", "t", "--log-dir", directory, "-n", "1").summary["records"] == 1
+    assert cli("cat", "u", "--log-dir", directory).messages[0]["code"] == "unknown_topic"
+
+
+def test_columns_and_units() -> None:
+    assert columns(["a", "number"], [["x", 1234567], ["long", -1]]) == [
+        "a        number",
+        "x     1,234,567",
+        "long          -",
+    ]
+    assert [human_bytes(size) for size in (-1, 0, 1023, 1024, 11_744_051, 2**60)] == [
+        "-",
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "11.2 MiB",
+        "1024.0 PiB",
+    ]
+    assert [human_duration(ms) for ms in (-1, 999, 188_000, 4 * 3_600_000, 187_200_000)] == [
+        "-",
+        "0s",
+        "3m08s",
+        "4h00m",
+        "2d04h",
+    ]
+    assert printable("a\x1b[2Jb\ud800") == "a\\x1b[2Jb\\ud800"

@@ -1,0 +1,282 @@
+"""Wrong command lines, settings, URLs, credentials and inputs: one sentence, the next step, the right exit code.
+
+Never a traceback, never a second sentence, never a byte of data. ``{d}`` is a log directory with the topic ``t`` of
+two partitions, ``{b}`` its bucket, ``{x}`` an empty folder, ``{s3}`` an S3 server that refuses each bucket its own way.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.cli import doors
+from tiered.local.lock import LOCK_NAME
+
+REFUSALS = {
+    "denied": (403, "AccessDenied", "no"),
+    "absent": (404, "NoSuchBucket", "no such bucket"),
+    "wrongkey": (403, "InvalidAccessKeyId", "unknown key"),
+    "wrongsecret": (403, "SignatureDoesNotMatch", "bad signature"),
+    "expired": (400, "ExpiredToken", "token expired"),
+    "broken": (503, "ServiceUnavailable", "later"),
+}
+
+
+class Refuser(BaseHTTPRequestHandler):
+    """Answers every request as its bucket's name says."""
+
+    def answer(self) -> None:
+        bucket = self.path.lstrip("/").split("/")[0].split("?")[0]
+        status, code, message = REFUSALS[bucket]
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Silent."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The things that command lines are written with."""
+
+    names: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    base = tmp_path_factory.mktemp("refusals")
+    directory, bucket, empty = base / "log", base / "bucket", base / "empty"
+    bucket.mkdir()
+    empty.mkdir()
+    with tiered.open(directory, f"file://{bucket}") as log:
+        log.topic("t", partitions=2, create=True).append(b"value")
+        log.sync(timeout=60)
+    (base / "file").write_text("a file")
+    (base / "image.log").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)))
+    (base / "good.toml").write_text('region = "eu-central-1"\n')
+    for name, content in CONFIGS.items():
+        (base / f"{name}.toml").write_bytes(content)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Refuser)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    names = {
+        "d": str(directory),
+        "b": f"file://{bucket}",
+        "x": str(empty),
+        "base": str(base),
+        "s3": f"http://127.0.0.1:{server.server_address[1]}",
+    }
+    try:
+        yield Place(names)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+CONFIGS = {
+    "typo": b'remot = "s3://bucket"\n',
+    "secret": b'aws_secret_access_key = "x"\n',
+    "kind": b"remote = 5\n",
+    "flag": b'json = "yes"\n',
+    "mode": b'progress = "plane"\n',
+    "broken": b"remote = \n",
+    "binary": b"\xff\xfe\x00",
+    "variable": b'remote = "s3://${NO_SUCH_VARIABLE_HERE}/x"\n',
+    "twice": b'log_dir = "a"\nlog-dir = "b"\n',
+}
+
+# fmt: off
+CASES: list[tuple[str, str, int, str, bytes]] = [
+    # command lines
+    ("unknown command", "catt t", 2, "there is no command tiered catt", b""),
+    ("unknown subcommand", "topics lits", 2, "there is no command tiered topics lits", b""),
+    ("unknown option", "cat t --form x", 2, "no such option '--form'", b""),
+    ("missing argument", "cat --log-dir {d}", 2, "missing argument 'TOPIC[:P]'", b""),
+    ("missing value", "cat t --log-dir", 2, "option '--log-dir' requires an argument", b""),
+    ("too many arguments", "cat t u --log-dir {d}", 2, "got unexpected extra argument (u)", b""),
+    ("no command", "", 2, "", b""),
+    ("no log named", "cat t", 2, "no log was named", b""),
+    ("no directory to write", "append t --remote {b}", 2, "no log directory was named", b""),
+    ("no remote to wait for", "append t --log-dir {d} --durability remote", 2, "no remote tier was named", b"x"),
+    ("no remote to restore", "restore --to {x}/new", 2, "no remote tier was named", b""),
+    ("not a number", "cat t --log-dir {d} -n many", 2, "invalid value for '-n' / '--count'", b""),
+    ("negative count", "cat t --log-dir {d} -n -1", 2, "invalid value for '-n' / '--count'", b""),
+    ("unknown progress mode", "status --log-dir {d} --progress pretty", 2, "invalid value for '--progress'", b""),
+    ("unknown isolation", "cat t --log-dir {d} --isolation dirty", 2, "invalid value for '--isolation'", b""),
+    # topics and partitions
+    ("unknown topic", "cat tt --log-dir {d}", 10, "there is no topic 'tt'", b""),
+    ("unknown topic in a bucket", "cat nothing --remote {b}", 10, "there is no topic 'nothing'", b""),
+    ("unknown topic to append", "append nothing --log-dir {d}", 10, "there is no topic nothing", b"x"),
+    ("unknown partition", "cat t:9 --log-dir {d}", 10, "topic t has no partition 9", b""),
+    ("partition is a word", "cat t:first --log-dir {d}", 2, "'t:first' names no partition", b""),
+    ("topic name", "topics create a/b --log-dir {x}/n", 2, "topic name 'a/b' is not allowed", b""),
+    ("partition out of range", "append t:7 --log-dir {d}", 10, "topic t has no partition 7", b"x"),
+    ("other partitions", "append t --log-dir {d} --create --partitions 5", 2, "topic t has 2 partitions, not 5", b"x"),
+    ("partitions without create", "append t --log-dir {d} --partitions 2", 2, "--partitions and --set belong", b"x"),
+    ("two partitions", "append t:0 -p 1 --log-dir {d}", 2, "two partitions are named", b"x"),
+    ("topic setting", "topics create n --log-dir {x}/n --set segment.bites=1", 2, "segment.bites", b""),
+    ("topic setting value", "topics create n --log-dir {x}/n --set segment.ms=soon", 2, "'soon' is not", b""),
+    ("topic setting twice", "topics create n --log-dir {x}/n --set a=1 --set a=2", 2, "--set a is given twice", b""),
+    ("topic setting shape", "topics create n --log-dir {x}/n --set segment.ms", 2, "is not NAME=VALUE", b""),
+    # places and times
+    ("no such directory", "cat t --log-dir {x}/absent", 10, "does not exist", b""),
+    ("directory is a file", "cat t --log-dir {base}/file", 10, "is a file, not a log directory", b""),
+    ("no such folder of a bucket", "cat t --remote file://{x}/absent", 10, "does not exist", b""),
+    ("append to no directory", "append t --log-dir {x}/absent", 10, "does not exist", b"x"),
+    ("offset beyond the end", "cat t:0 --log-dir {d} -o 999", 14, "offset 999 is outside", b""),
+    ("offset over partitions", "cat t --log-dir {d} -o 5", 2, "offsets differ by partition", b""),
+    ("place is a word", "cat t:0 --log-dir {d} -o middle", 2, "'middle' is no place in a log", b""),
+    ("place and time", "cat t:0 --log-dir {d} -o 5 --since 1d", 2, "-o and --since exclude each other", b""),
+    ("end twice", "cat t:0 --log-dir {d} --end 5 --until now", 2, "exclude each other", b""),
+    ("naive time", "cat t --log-dir {d} --since 2013-01-01T05:00", 2, "has no time zone", b""),
+    ("time is a word", "cat t --log-dir {d} --since yesterday", 2, "'yesterday' is not a time", b""),
+    ("time is microseconds", "offsets t --log-dir {d} --time 1700000000000000", 2, "after the year 9999", b""),
+    ("year or milliseconds", "offsets t --log-dir {d} --time 2013", 2, "may be a year or milliseconds", b""),
+    ("format", "cat t --log-dir {d} -f %q", 2, "the format holds '%q'", b""),
+    ("format and json", "cat t --log-dir {d} -f %s --json", 2, "-f and --json exclude each other", b""),
+    ("restore into a full directory", "restore --remote {b} --to {d}", 2, "is not empty", b""),
+    ("restore an unknown topic", "restore tt --remote {b} --to {x}/n", 10, "there is no topic 'tt'", b""),
+    ("restore nothing", "restore --remote {b} --to {x}/n --newest 0", 2, "keeps nothing", b""),
+    ("restore a bad size", "restore --remote {b} --to {x}/n --newest lots", 2, "'lots' is not a size", b""),
+    ("check an unknown topic", "check tt --log-dir {d}", 10, "there is no topic 'tt' to check", b""),
+    ("dump a directory", "dump-segment {d}", 2, "is a directory", b""),
+    ("dump nothing", "dump-segment {x}/none.log", 10, "does not exist", b""),
+    ("dump what is no log file", "dump-segment {base}/good.toml", 2, "is no file that can be dumped", b""),
+    ("dump an absent object", "dump-segment {b}/none.log", 10, "does not exist", b""),
+    # settings
+    ("config file absent", "status --config {x}/none.toml --log-dir {d}", 10, "does not exist", b""),
+    ("config key", "status --config {base}/typo.toml", 2, "the key remot is not known", b""),
+    ("config secret", "status --config {base}/secret.toml", 2, "the key aws_secret_access_key is not known", b""),
+    ("config kind", "status --config {base}/kind.toml", 2, "remote is 5, not a text", b""),
+    ("config flag", "status --config {base}/flag.toml", 2, "json is 'yes', not true or false", b""),
+    ("config mode", "status --config {base}/mode.toml", 2, "is 'plane', which is no progress mode", b""),
+    ("config syntax", "status --config {base}/broken.toml", 2, "is not TOML", b""),
+    ("config bytes", "status --config {base}/binary.toml", 2, "is not UTF-8", b""),
+    ("config variable", "status --config {base}/variable.toml", 2, "needs the environment variable", b""),
+    ("config twice", "status --config {base}/twice.toml", 2, "is given twice", b""),
+    # URLs and credentials
+    ("scheme", "cat t --remote s4://bucket/p", 2, "the scheme s4:// is not supported", b""),
+    ("one slash", "cat t --remote s3:/bucket", 2, "is not followed by two slashes", b""),
+    ("key in the URL", "cat t --remote s3://AKIA:secret@bucket/p", 2, "holds a user name or a key", b""),
+    ("query in the URL", "cat t --remote s3://bucket/p?x=1", 2, "has a query or a fragment", b""),
+    ("bucket name", "cat t --remote s3://Bad_Bucket!/p", 2, "ucket", b""),
+    ("endpoint for a folder", "cat t --remote {b} --endpoint-url http://x", 2, "mean nothing to file://", b""),
+    ("endpoint", "cat t --remote s3://bucket --endpoint-url ftp://x", 2, "ndpoint", b""),
+    ("no credentials", "topics list --remote s3://denied --endpoint-url {s3}", 12, "no usable credentials", b""),
+    ("denied", "KEYS topics list --remote s3://denied --endpoint-url {s3}", 12, "denied", b""),
+    ("wrong key", "KEYS topics list --remote s3://wrongkey --endpoint-url {s3}", 12, "wrongkey", b""),
+    ("wrong secret", "KEYS topics list --remote s3://wrongsecret --endpoint-url {s3}", 12, "wrongsecret", b""),
+    ("expired", "KEYS topics list --remote s3://expired --endpoint-url {s3}", 12, "expired", b""),
+    ("no such bucket", "KEYS topics list --remote s3://absent --endpoint-url {s3}", 10, "absent", b""),
+    ("server down", "KEYS topics list --remote s3://bucket --endpoint-url http://127.0.0.1:9", 75, "bucket", b""),
+    ("server broken", "KEYS topics list --remote s3://broken --endpoint-url {s3}", 75, "broken", b""),
+    # inputs
+    ("no delimiter", "append t --log-dir {d} -K :", 2, "line 2 of the input has no key delimiter ':'", b"a:b\nc\n"),
+    ("empty delimiter", "append t --log-dir {d} -K '' ", 2, "-K needs a delimiter", b"x"),
+    ("bad delimiter", r"append t --log-dir {d} -K \xZZ", 2, "is no character code", b"x"),
+    ("bad header", "append t --log-dir {d} -H trace", 2, "-H 'trace' is not K=V", b"x"),
+    ("fields of lines", "append t --log-dir {d} --key-field k", 2, "need fields", b"x"),
+    ("delimiter of json", "append t --log-dir {d} --format json -K :", 2, "-K belongs to lines", b"1"),
+    ("json", "append t --log-dir {d} --format json", 2, "line 1 of the input is not JSON", b"{'a': 1}\n"),
+    ("json number", "append t --log-dir {d} --format json", 2, "NaN is no JSON number", b"NaN\n"),
+    ("json field", "append t --log-dir {d} --format json --key-field k", 2, "has no member 'k'", b'{"a": 1}\n'),
+    ("json list", "append t --log-dir {d} --format json --key-field k", 2, "is no JSON object", b"[1]\n"),
+    ("json time", "append t --log-dir {d} --format json --timestamp-field t", 2, "has a bad 't'", b'{"t": "soon"}\n'),
+    ("json deep", "append t --log-dir {d} --format json", 2, "is not JSON", b"[" * 200_000 + b"\n"),
+    ("csv columns", "append t --log-dir {d} --format csv", 2, "has 1 columns where the header has 2", b"a,b\n1\n"),
+    ("csv header", "append t --log-dir {d} --format csv", 2, "names the column 'a' twice", b"a,a\n1,2\n"),
+    ("csv field", "append t --log-dir {d} --format csv --key-field k", 2, "has no column 'k'", b"a,b\n1,2\n"),
+    ("csv bytes", "append t --log-dir {d} --format csv", 2, "is not UTF-8", b"a\n\xff\n"),
+    ("csv quotes", "append t --log-dir {d} --format csv", 2, "is not CSV", b'a,b\n"1"x,2\n'),
+    ("record too large", "append t --log-dir {d}", 2, "", b"x" * 2_000_000),
+    ("no standard input", "CLOSED append t --log-dir {d}", 2, "standard input is closed", b""),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("line", "code", "sentence", "stdin"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+def test_one_sentence_and_the_exit_code(
+    cli: Cli, place: Place, monkeypatch: pytest.MonkeyPatch, *, line: str, code: int, sentence: str, stdin: bytes
+) -> None:
+    monkeypatch.setattr(doors, "PATIENCE_SECONDS", 0.0)
+    words = [word.strip("'").format(**place.names) for word in line.split()]
+    if words and words[0] == "KEYS":
+        words.pop(0)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "verysecret")
+        monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    closed = bool(words) and words[0] == "CLOSED"
+    if closed:
+        words.pop(0)
+    done = cli(*words, stdin=stdin, closed=closed)
+    assert done.code == code, done.err
+    assert "--json" in words or done.out == b""
+    assert "Traceback" not in done.err
+    if not sentence and code == 2 and not words:
+        return  # `tiered` alone prints its help
+    errors = [text for text in done.err.splitlines() if text.startswith("error: ")]
+    assert len(errors) == 1, done.err
+    assert sentence in errors[0]
+    assert errors[0].count(". ") == 0
+    assert "verysecret" not in done.err
+    assert "AKIA:secret" not in done.err
+    assert [text for text in done.err.splitlines() if text.startswith("  next: ")], done.err
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(CASES) >= 40
+    assert len({case[0] for case in CASES}) == len(CASES)
+
+
+def test_a_locked_directory_names_its_holder(cli: Cli, tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True)
+        refused = cli("append", "t", "--log-dir", tmp_path / "log", stdin=b"x")
+        assert (tmp_path / "log" / LOCK_NAME).exists()
+    assert refused.code == 11
+    assert f"process {os.getpid()}" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        ("TIERED_REMOT", "s3://b", "the environment variable TIERED_REMOT is not known"),
+        ("TIERED_LOGDIR", "x", "the environment variable TIERED_LOGDIR is not known"),
+        ("TIERED_JSON", "perhaps", "neither true nor false"),
+        ("TIERED_PROGRESS", "pretty", "no progress mode"),
+        ("TIERED_REMOTE", "s5://x", "not supported"),
+    ],
+)
+def test_environment(cli: Cli, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, sentence: str) -> None:
+    monkeypatch.setenv(variable, value)
+    refused = cli("topics", "list")
+    assert (refused.code, refused.out) == (2, b"")
+    assert sentence in refused.err
+
+
+def test_a_fenced_volume(cli: Cli, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    url = f"file://{bucket}"
+    cli("append", "t", "--create", "--log-dir", tmp_path / "a", "--remote", url, "--durability", "remote", stdin=b"x")
+    assert cli("restore", "--remote", url, "--to", tmp_path / "b").code == 0
+    cli("append", "t", "--log-dir", tmp_path / "b", "--remote", url, "--durability", "remote", stdin=b"y")
+    fenced = cli("append", "t", "--log-dir", tmp_path / "a", "--remote", url, "--durability", "remote", stdin=b"z")
+    assert fenced.code == 11
+    assert "belongs to volume" in fenced.err
