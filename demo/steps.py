@@ -50,7 +50,7 @@ def append(args: argparse.Namespace) -> dict[str, Any]:
     spent = 0.0
     size = done = 0
     # The flights are of 2013: by segment.ms (7 days of record time) each week would begin a segment of its own.
-    config = {"segment.bytes": SEGMENT_BYTES, "segment.ms": TEN_YEARS_MS, "compression.type": "lz4"}
+    config = {"segment.bytes": SEGMENT_BYTES, "segment.ms": TEN_YEARS_MS}
     with tiered.open(args.log_dir, remote=args.remote, endpoint_url=args.endpoint_url) as log:
         topic = log.topic(TOPIC, partitions=PARTITIONS, create=True, config=config)
         batch: list[NewRecord] = []

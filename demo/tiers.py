@@ -103,12 +103,12 @@ def draw(path: Path, sampler: Sampler, delays: dict[tuple[str, int], tuple[int, 
     height = max([*local, *remote, 1.0])
     for at, (when, what) in enumerate(sampler.marks):
         top.axvline(when, color="#555555", linewidth=0.8, linestyle=":")
-        top.text(when, height * (1.16 - 0.07 * (at % 2)), f" {what}", fontsize=8, color="#333333", va="top")
+        top.text(when, height * (1.26 - 0.06 * (at % 3)), f" {what}", fontsize=8, color="#333333", va="top")
     top.set(
         title="Bytes in each tier while the log is written, killed, lost and restored", xlabel="seconds", ylabel="MB"
     )
-    top.set_ylim(0, height * 1.22)
-    top.legend(loc="center right", frameon=False)
+    top.set_ylim(0, height * 1.3)
+    top.legend(loc="upper left", bbox_to_anchor=(0.0, 0.82), frameon=False)
     top.spines[["top", "right"]].set_visible(False)
 
     carriers = sorted({carrier for carrier, _ in delays})
