@@ -197,10 +197,13 @@ class ActiveSegment:
                 self._files.sync(handle)
 
     def write_seal(self) -> None:
-        """The note beside the segment, its totals measured if nobody counted along."""
-        if self.stats is None:
-            self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes)
-        write_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.stats)
+        """The note beside the segment, its totals measured if nobody counted along. It may fail: it only saves time."""
+        try:
+            if self.stats is None:
+                self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes)
+            write_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.stats)
+        except TieredError as error:
+            LOGGER.warning("seal_note_failed path=%s error=%s", self.path, error)
 
     def close(self) -> None:
         """Releases the handles; nothing is written."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +40,7 @@ from tiered.local.partition import PartitionLog
 from tiered.local.space import DiskReserve
 from tiered.local.state import Surroundings
 from tiered.local.topics import TopicInfo, read_topics, write_topics
+from tiered.local.upkeep import Upkeep
 from tiered.local.uploads import SAME, ClaimProof, Claims, PartitionUpload, SealRequest, UploadCheckpoint, _Same
 from tiered.local.volume import NO_ID, discovered, ensure_volume, partition_names, read_topic_id, read_volume
 from tiered.local.writer import PartitionWriter
@@ -86,9 +86,16 @@ class LocalLog:
         self._seal_requests = SealRequest(directory, files)
         self._claims = Claims(directory, files)
         self._reserve = DiskReserve(files, directory, config)
-        self._around = Surroundings(files, clock, ids, config, self._reserve, self.checkpoint)
-        self._last_checkpoint_ms = self._last_uploads_ms = clock.now_ms()
-        self._last_request = ""
+        self._around = Surroundings(files, clock, ids, config, self._reserve, self._checkpoint_sealed)
+        self._upkeep = Upkeep(
+            clock,
+            config,
+            self._writers,
+            reserve=self._reserve,
+            uploads=self._uploads,
+            seal_requests=self._seal_requests,
+            checkpoint=self.checkpoint,
+        )
         self.volume_id = NO_ID
 
     @classmethod
@@ -146,8 +153,6 @@ class LocalLog:
     def seal_requests(self) -> SealRequest:
         """``tiered-seal-request``."""
         return self._seal_requests
-
-    # -- topics ----------------------------------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name. A read-only log looks at the directory again."""
@@ -219,8 +224,6 @@ class LocalLog:
                 self._adopt(tp, topic, clean=True, recovery_point=0, start=None)
         return topic
 
-    # -- proof, time, end ------------------------------------------------------------------------------------------
-
     def read_claims(self) -> dict[TopicPartition, ClaimProof]:
         """What this volume can prove (``tiered-claims.json``)."""
         return self._claims.read()
@@ -239,10 +242,7 @@ class LocalLog:
     def refresh_uploads(self) -> None:
         """Reads ``tiered-offset-checkpoint`` and hands each partition its part; one ``stat`` while nothing changed."""
         self._check_writable()
-        for tp, upload in self._uploads.read().items():
-            writer = self._writers.get(tp)
-            if writer is not None and writer.upload != upload:
-                writer.set_uploaded(upload)
+        self._upkeep.refresh_uploads()
 
     def flush(self) -> None:
         """Flushes every partition."""
@@ -252,30 +252,9 @@ class LocalLog:
                 writer.flush()
 
     def tick(self) -> None:
-        """All timers: upload checkpoint, seal requests, ``seal.ms``, retention, checkpoints, disk reserve.
-
-        Call it about once a second. A partition that fails does not keep the others from their turn; the first error
-        is raised at the end.
-        """
+        """All timers (``local.upkeep``). Call it about once a second; raises the first error, after every step."""
         self._check_writable()
-        now_ms = self._clock.now_ms()
-        failures: list[TieredError] = []
-        steps: list[Callable[[], object]] = [self._reserve.check]
-        if not 0 <= now_ms - self._last_uploads_ms < self.config.uploads_check_interval_ms:
-            self._last_uploads_ms = now_ms
-            steps += [self.refresh_uploads, self._obey_seal_request]
-        for step in steps:
-            with _collected(failures):
-                step()
-        for writer in list(self._writers.values()):
-            with _collected(failures):
-                writer.tick(now_ms)
-        if not 0 <= now_ms - self._last_checkpoint_ms < self.config.checkpoint_interval_ms:
-            self._last_checkpoint_ms = now_ms
-            with _collected(failures):
-                self.checkpoint()
-        if failures:
-            raise failures[0]
+        self._upkeep.tick()
 
     def checkpoint(self) -> None:
         """Writes recovery points and log starts: what the next open after a crash need not read again."""
@@ -285,6 +264,13 @@ class LocalLog:
             starts = {tp: w.log_start for tp, w in writers if w.log_start != w.first_base or w.upload is not None}
             if starts or self.files.state(self._log_starts.path) is not None:
                 self._log_starts.write(starts)
+
+    def _checkpoint_sealed(self) -> None:
+        """After a seal. An append that succeeded does not fail because of it: an old checkpoint costs a longer scan."""
+        try:
+            self.checkpoint()
+        except TieredError as error:
+            LOGGER.warning("checkpoint_failed path=%s error=%s", self.directory, error)
 
     def close(self) -> None:
         """Flushes, trims and releases everything; a clean close spares the next open its recovery. Idempotent.
@@ -323,8 +309,6 @@ class LocalLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    # -- loading ---------------------------------------------------------------------------------------------------
 
     def _load(self) -> None:
         names = partition_names(self.directory, self.files)
@@ -400,15 +384,6 @@ class LocalLog:
     def _recovery_point_of(self, tp: TopicPartition) -> int:
         return self._recovery_points.read().get(tp, 0)
 
-    def _obey_seal_request(self) -> None:
-        request = self._seal_requests.read()
-        if request is None or request[0] == self._last_request:
-            return
-        self._last_request, wanted = request
-        for tp, writer in list(self._writers.items()):
-            if wanted is None or tp in wanted:
-                writer.roll()
-
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"{self.directory} was closed before")
@@ -422,13 +397,3 @@ class LocalLog:
         self._check_open()
         if self.read_only:
             raise ConfigError(f"{self.directory} was opened read-only", hint="open it for writing")
-
-
-@contextlib.contextmanager
-def _collected(failures: list[TieredError]) -> Iterator[None]:
-    """Keeps an error for later, so that the next step has its turn."""
-    try:
-        yield
-    except TieredError as error:
-        LOGGER.warning("tick_failed error=%s", error)
-        failures.append(error)

@@ -85,6 +85,8 @@ class Recovery:
             segment.end_offset = following.base_offset
         if segments:
             first = len(segments) - 1
+            if recovery_point < 0:  # nobody remembers: all but the last segment count as promised
+                first, recovery_point = 0, segments[-1].base_offset
             if not clean:
                 while first > 0 and segments[first].base_offset > recovery_point:
                     first -= 1

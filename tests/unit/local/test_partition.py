@@ -477,6 +477,33 @@ def test_rot_below_the_recovery_point_is_never_cut(bench: Bench) -> None:
     assert bench.values(25) == [b"next"]
 
 
+def test_without_a_checkpoint_no_sealed_segment_is_cut(bench: Bench) -> None:
+    fill(bench, 25)
+    bench.log.close()
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+        (bench.directory / name).unlink()
+    first = bench.directory / "t-0" / f"{0:020d}.log"
+    data = bytearray(first.read_bytes())
+    data[70] ^= 0xFF
+    first.write_bytes(data)
+    bench.open()
+    assert bench.values(10) == [b"%030d" % i for i in range(10, 25)]
+    assert first.read_bytes() == bytes(data)
+    with pytest.raises(CorruptionError):
+        bench.values(0)
+
+
+def test_notes_and_checkpoints_that_cannot_be_written_fail_no_append(bench: Bench) -> None:
+    def full(operation: str, path: Path) -> int:
+        return 28 if operation == "open" and path.suffix == ".tmp" else 0
+
+    bench.files.fail = full
+    fill(bench, 25)
+    bench.files.fail = None
+    assert bench.values() == [b"%030d" % i for i in range(25)]
+    assert [s.descriptor.records for s in bench.partition.sealed_segments()] == [10, 10]
+
+
 @pytest.mark.parametrize("damage", ["missing", "zeroed", "ragged", "lying"])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 def test_damaged_indexes_below_the_recovery_point_are_rebuilt(bench: Bench, damage: str, suffix: str) -> None:
