@@ -46,6 +46,13 @@ def free_ports(count: int) -> list[int]:
         return [int(one.getsockname()[1]) for one in sockets]
 
 
+def listening(port: int) -> bool:
+    """Whether anybody accepts connections on a loopback port."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex((HOST, port)) == 0
+
+
 def wait_until(ready: Callable[[], bool], seconds: float) -> bool:
     """Polls ``ready`` for about ``seconds``; returns whether it came true."""
     pause = threading.Event()

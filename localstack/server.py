@@ -19,7 +19,19 @@ from typing import ClassVar
 
 import bucket
 from bucket import Credentials
-from place import HOST, Process, ServerError, cache_dir, errors_as_text, free_ports, home_of, install, say, wait_until
+from place import (
+    HOST,
+    Process,
+    ServerError,
+    cache_dir,
+    errors_as_text,
+    free_ports,
+    home_of,
+    install,
+    listening,
+    say,
+    wait_until,
+)
 
 START_SECONDS = 60
 DEFAULT_BUCKET = "tiered"
@@ -90,6 +102,8 @@ def _start(server: Server, process: Process, port: int, name: str) -> subprocess
     home = server.install()
     process.folder.mkdir(parents=True, exist_ok=True)
     port = port or free_ports(1)[0]
+    if listening(port):  # its answers would be taken for ours
+        raise ServerError(f"port {port} is taken: choose another with --port, or 0 for any")
     command, env = server.command(home, process.folder, port)
     child = process.start(command, env, port=port, bucket=name)
     _wait_ready(server, process, child, port, name)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,9 +36,24 @@ def policies(outputs: dict[str, Any]) -> dict[str, Any]:
     return {role: json.loads(outputs["policies"][role]) for role in ROLES}
 
 
+@dataclass(frozen=True)
+class Enforcing:
+    """A server that checks signatures and policies, and who its users are: (access key, secret) and client by role."""
+
+    url: str
+    keys: dict[str, tuple[str, str]]
+    clients: dict[str, Any]
+
+
 @pytest.fixture(scope="session")
-def client(outputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
-    """S3 clients by role ("admin": may do all; "impostor": the writer's key id, a wrong secret), on a server that checks signatures and policies.
+def client(enforcing: Enforcing) -> Callable[[str], Any]:
+    """S3 clients by role."""
+    return enforcing.clients.__getitem__
+
+
+@pytest.fixture(scope="session")
+def enforcing(outputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Enforcing]:
+    """Users by role ("admin": may do all; "impostor": the writer's key id, a wrong secret).
 
     The bucket has no policy of its own: the server ignores conditions, so that a Deny for plain http would
     refuse everything.
@@ -61,17 +77,18 @@ def client(outputs: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) ->
     try:
         iam = connect("iam", "any", "any")
         documents = {**outputs["policies"], "admin": json.dumps(ADMIN)}
-        clients = {}
+        clients, keys = {}, {}
         for role, document in documents.items():
             arn = iam.create_policy(PolicyName=role, PolicyDocument=document)["Policy"]["Arn"]
             iam.create_user(UserName=role)
             iam.attach_user_policy(UserName=role, PolicyArn=arn)
             key = iam.create_access_key(UserName=role)["AccessKey"]
+            keys[role] = (key["AccessKeyId"], key["SecretAccessKey"])
             clients[role] = connect("s3", key["AccessKeyId"], key["SecretAccessKey"])
             if role == "writer":
                 clients["impostor"] = connect("s3", key["AccessKeyId"], "a wrong secret")
         _enforce(url)
-        yield clients.__getitem__
+        yield Enforcing(url, keys, clients)
     finally:
         subprocess.run([*command, "kill", "--dir", str(folder)], check=True)
 

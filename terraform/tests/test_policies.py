@@ -141,6 +141,7 @@ def test_the_server_enforces_the_table(client: Callable[[str], Any], role: str) 
         read = refused(lambda key=key: ours.get_object(Bucket=BUCKET, Key=key))
         write = refused(lambda key=key: ours.put_object(Bucket=BUCKET, Key=key, Body=b"new"))
         delete = refused(lambda key=key: ours.delete_object(Bucket=BUCKET, Key=key))
+        admin.delete_object(Bucket=BUCKET, Key=key)
         actual = {"s3:GetObject": not read, "s3:PutObject": not write, "s3:DeleteObject": not delete}
         assert actual == {action: kind in ALLOWED[role, action] for action in actual}, kind
 
@@ -150,3 +151,4 @@ def test_a_wrong_secret_is_refused(client: Callable[[str], Any]) -> None:
     client("admin").put_object(Bucket=BUCKET, Key=KEYS["root"], Body=b"data")
     assert not refused(lambda: client("writer").get_object(Bucket=BUCKET, Key=KEYS["root"]))
     assert refused(lambda: client("impostor").get_object(Bucket=BUCKET, Key=KEYS["root"]))
+    client("admin").delete_object(Bucket=BUCKET, Key=KEYS["root"])
