@@ -1,1 +1,25 @@
-"""The hot tier: a log directory in Kafka's format. The only code that opens log files."""
+"""The hot tier: a log directory in Kafka's format. The only code that opens log files.
+
+::
+
+    data/log/
+      .lock                            held by the one process that writes; its note names the holder
+      meta.properties                  directory.id: the volume
+      tiered-topics.json               our topics: id, partitions, settings
+      *-offset-checkpoint              Kafka's: recovery points, log starts
+      tiered-offset-checkpoint         what the bucket holds, as read back by the uploader
+      tiered-claims.json               proof that this is the volume which the bucket knows
+      flights-0/
+        00000000000000000000.log .index .timeindex      sealed: immutable, indexes trimmed
+        00000000000000004711.log .index .timeindex      active: indexes preallocated
+        leader-epoch-checkpoint  partition.metadata
+
+What a caller may rely on. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns the bytes
+are in the page cache. ``flush`` returns after fsync; an fsync that fails takes the partition offline and is never
+repeated as if nothing had happened. A torn tail is copied beside its segment before it is cut. Damage in a sealed
+segment is an error at the read that meets it, with path, position and offset; it never keeps the log from opening and
+never takes later records away. Local bytes go only below a committed end that was read back from the store.
+
+Every effect goes through ``files.Files``, so that tests can tear, fill and fail the disk. ``manager.LocalLog`` opens a
+directory for writing or read-only (beside its writer, or a Kafka broker's); ``partition.PartitionLog`` is one partition.
+"""

@@ -1,1 +1,17 @@
-"""Decisions: state, policy and time in, a frozen plan out. No I/O, no clock."""
+"""Decisions: state, policy and time in, a frozen plan out. No I/O, no clock, no randomness.
+
+A planner is called again whenever its answer may have changed, so it must be a pure function of what it is given: the
+same root, the same rows, the same ``now_ms`` give the same plan. ``commit`` is the sharpest case: an intent is applied
+again to each newer root after a lost race, and refuses by itself where it no longer fits.
+
+============== ====================================================== ===============================
+module         decides                                                carried out by
+============== ====================================================== ===============================
+``roll``       must the active segment be sealed before this append   ``local.writer``
+``retention``  which sealed segments may leave the disk               ``local.writer``
+``read``       which tier serves which offsets, which bytes           ``stream``, ``remote.reader``
+``commit``     the next root, from this one and an intent             ``remote.catalog``
+``lifecycle``  may this volume have the writer's role                 ``plan.commit``
+``invariants`` what is true of every root, as sentences               before every PUT, after every GET, ``check``
+============== ====================================================== ===============================
+"""
