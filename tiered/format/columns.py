@@ -60,6 +60,7 @@ class Columns:
         found: Headers = []
         try:
             count, position = read_varint(data, position)
+            _within(count * 2, end - position)  # a header takes at least two bytes
             for _ in range(count):
                 size, position = read_varint(data, position)
                 name = data[position : position + _within(size, end - position)].decode()
@@ -71,12 +72,12 @@ class Columns:
             raise CorruptionError(f"a header name is not UTF-8: {error}", offset=int(self.offsets[index])) from None
         if position != end:
             raise CorruptionError("the headers do not fill the record", offset=int(self.offsets[index]))
-        return found
+        return found or None
 
 
 def _within(size: int, room: int) -> int:
     if not 0 <= size <= room:
-        raise CorruptionError(f"a header of {size} bytes does not fit the {room} bytes that are left")
+        raise CorruptionError(f"headers of {size} bytes do not fit the {room} bytes that are left")
     return size
 
 

@@ -1,0 +1,223 @@
+"""Batches as Arrow columns: the same records as the plain decoder gives, and the same refusals."""
+
+from __future__ import annotations
+
+import random
+import struct
+import sys
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiered.arrow import COLUMNS, ArrowDecoder, arrow_schema, arrow_table
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format import columns as columns_module
+from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
+from tiered.format.codecs import Codec, decompress
+from tiered.format.columns import ColumnReader
+from tiered.format.control import ControlType, marker
+from tiered.model import NewRecord, TimestampType, TopicPartition
+
+TP = TopicPartition("flights", 3)
+
+maybe_bytes = st.none() | st.binary(max_size=40) | st.integers(120, 9000).map(lambda size: b"x" * size)
+headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
+new_records = st.lists(
+    st.builds(
+        NewRecord,
+        value=maybe_bytes,
+        key=maybe_bytes,
+        timestamp=st.integers(-1, 2**40) | st.integers(0, 2**62),
+        headers=st.none() | headers,
+    ),
+    min_size=1,
+    max_size=8,
+)
+some_batches = st.lists(st.tuples(new_records, st.sampled_from(list(Codec))), min_size=1, max_size=4)
+
+
+def encoded(drawn: Iterable[tuple[list[NewRecord], Codec]], gap: int = 0) -> list[bytes]:
+    parts, base = [], 0
+    for records, codec in drawn:
+        parts.append(encode_batch(records, base_offset=base, codec=codec))
+        base += len(records) + gap
+    return parts
+
+
+def decode(parts: Iterable[bytes], **options: Any) -> list[dict[str, Any]]:
+    pieces = ArrowDecoder(TP, **options).record_batches((read_header(part), part) for part in parts)
+    return [row for piece in pieces for row in piece.to_pylist()]
+
+
+def expected(parts: Iterable[bytes]) -> list[dict[str, Any]]:
+    return [
+        {
+            "key": record.key,
+            "value": record.value,
+            "offset": record.offset,
+            "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
+        }
+        for part in parts
+        for record in decode_records(part)
+    ]
+
+
+@given(some_batches)
+def test_columns_equal_the_plain_decoder(drawn: list[tuple[list[NewRecord], Codec]]) -> None:
+    parts = encoded(drawn, gap=2)
+    assert decode(parts, columns=("key", "value", "offset", "headers")) == expected(parts)
+    pieces = ArrowDecoder(TP, columns=("timestamp",), batch_bytes=64).record_batches(
+        (read_header(part), part) for part in parts
+    )
+    assert [ms for piece in pieces for ms in piece.column(0).cast(pa.int64()).to_pylist()] == [
+        record.timestamp for part in parts for record in decode_records(part)
+    ]
+
+
+def test_schema_and_constant_columns() -> None:
+    part = encode_batch([NewRecord(b"v", b"k", 1000), NewRecord(None, None, 2000)], base_offset=7)
+    pieces = list(ArrowDecoder(TP).record_batches([(read_header(part), part)]))
+    table = arrow_table(pieces)
+    assert table.schema == arrow_schema()
+    assert table.schema.names == list(COLUMNS)
+    assert table.column("topic").to_pylist() == ["flights", "flights"]
+    assert table.column("partition").to_pylist() == [3, 3]
+    assert table.column("timestampType").to_pylist() == [0, 0]
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [1000, 2000]
+    table.validate(full=True)
+    assert arrow_table([], ("offset",)).num_rows == 0
+    assert arrow_schema(("timestamp",), timestamp_unit="us").field(0).type == pa.timestamp("us", tz="UTC")
+    with pytest.raises(ConfigError, match="no column salary"):
+        arrow_schema(("salary",))
+
+
+def test_microseconds_for_spark_stay_in_range() -> None:
+    part = encode_batch([NewRecord(b"", None, 1234), NewRecord(b"", None, 2**62)])
+    (piece,) = ArrowDecoder(TP, columns=("timestamp",), timestamp_unit="us").record_batches([(read_header(part), part)])
+    assert piece.column(0).cast(pa.int64()).to_pylist() == [1_234_000, (2**63 - 1) // 1000 * 1000]
+
+
+def test_log_append_time() -> None:
+    part = encode_batch(
+        [NewRecord(b"v", None, 5), NewRecord(b"v", None, 9)],
+        timestamp_type=TimestampType.LOG_APPEND_TIME,
+        append_time_ms=7777,
+    )
+    (piece,) = ArrowDecoder(TP, columns=("timestamp", "timestampType")).record_batches([(read_header(part), part)])
+    assert piece.column(0).cast(pa.int64()).to_pylist() == [7777, 7777]
+    assert piece.column(1).to_pylist() == [1, 1]
+
+
+def test_ranges_and_control_batches_are_left_out() -> None:
+    parts = encoded([([NewRecord(b"%d" % at, None, at) for at in range(10)], Codec.NONE)] * 3)
+    control = encode_batch(
+        [marker(ControlType.COMMIT, 0, 5)], base_offset=30, producer_id=1, transactional=True, control=True
+    )
+    found = decode([*parts, control], columns=("offset",), start=8, end=22)
+    assert [row["offset"] for row in found] == list(range(8, 22))
+    timed = decode(parts, columns=("offset",), since_ms=3, until_ms=5)
+    assert [row["offset"] for row in timed] == [3, 4, 13, 14, 23, 24]
+
+
+def test_offsets_alone_decompress_nothing_unless_compaction_took_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(*args: Any, **options: Any) -> bytes:
+        calls.append(1)
+        return decompress(*args, **options)
+
+    monkeypatch.setattr(columns_module, "decompress", counted)
+    parts = encoded([([NewRecord(b"v" * 50, None, at) for at in range(5)], Codec.ZSTD)] * 2)
+    assert [row["offset"] for row in decode(parts, columns=("offset", "topic"))] == list(range(10))
+    assert calls == []
+    compacted = bytearray(parts[1])
+    struct.pack_into(">i", compacted, 23, 9)  # the last five of ten records are gone
+    found = decode([parts[0], bytes(compacted), parts[0]], columns=("offset",))
+    assert [row["offset"] for row in found] == [*range(10), *range(5)]
+    assert calls == [1]
+
+
+def test_one_batch_larger_than_a_record_batch_is_split() -> None:
+    part = encode_batch([NewRecord(b"v" * 1000, b"%d" % at, at) for at in range(100)])
+    pieces = list(ArrowDecoder(TP, batch_bytes=10_000).record_batches([(read_header(part), part)]))
+    assert len(pieces) == 5
+    assert max(piece.nbytes for piece in pieces) < 25_000
+    assert [key for piece in pieces for key in piece.column("key").to_pylist()] == [b"%d" % at for at in range(100)]
+
+
+def test_small_batches_are_joined() -> None:
+    parts = encoded([([NewRecord(b"v", None, 1)], Codec.NONE)] * 50)
+    pieces = list(ArrowDecoder(TP).record_batches((read_header(part), part) for part in parts))
+    assert [piece.num_rows for piece in pieces] == [50]
+
+
+def test_no_columns_are_still_rows() -> None:
+    part = encode_batch([NewRecord(b"v", None, 1)] * 4)
+    assert [piece.num_rows for piece in ArrowDecoder(TP, columns=()).record_batches([(read_header(part), part)])] == [4]
+
+
+def test_old_formats_record_by_record() -> None:
+    body = struct.pack(">bbqi", 1, 0, 5000, 1) + b"k" + struct.pack(">i", 2) + b"vv"
+    message = struct.pack(">qiI", 42, len(body) + 4, zlib.crc32(body)) + body
+    new = encode_batch([NewRecord(b"new", None, 6000)], base_offset=43)
+    rows = decode([message, new], columns=("offset", "key", "value", "timestampType", "headers"))
+    assert rows == [
+        {"offset": 42, "key": b"k", "value": b"vv", "timestampType": 0, "headers": None},
+        {"offset": 43, "key": None, "value": b"new", "timestampType": 0, "headers": None},
+    ]
+    assert decode([message], start=43) == []
+
+
+def test_damaged_records_are_refused_by_both_decoders_or_by_none() -> None:
+    rng = random.Random(11)
+    records = [
+        NewRecord(b"value-%d" % at * (at * 9), b"key", 1_700_000_000_000 + at * 5000, [("h", b"1")] if at % 3 else None)
+        for at in range(12)
+    ]
+    part = encode_batch(records)
+    everything: dict[str, Any] = {"columns": ("key", "value", "offset", "headers"), "start": -(2**33)}
+    refused = 0
+    for _ in range(3000):
+        damaged = bytearray(part)
+        for _ in range(rng.choice((1, 1, 2))):
+            damaged[rng.randrange(HEADER_BYTES, len(damaged))] = rng.choice(
+                (0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))
+            )
+        data = bytes(damaged)
+        try:
+            plain: list[dict[str, Any]] | None = expected([data])
+        except CorruptionError:
+            plain = None
+        if plain is None:
+            with pytest.raises(CorruptionError):
+                decode([data], **everything)
+            refused += 1
+        else:
+            assert decode([data], **everything) == plain
+    assert 200 < refused < 2900
+
+
+def test_a_wrong_count_is_refused() -> None:
+    part = bytearray(encode_batch([NewRecord(b"v", None, 1)] * 3))
+    for count in (2, 4, 2**31 - 1):
+        struct.pack_into(">i", part, 57, count)
+        with pytest.raises(CorruptionError):
+            decode([bytes(part)])
+
+
+def test_a_reader_is_empty_after_taking() -> None:
+    part = encode_batch([NewRecord(b"v", None, 1)])
+    reader = ColumnReader()
+    reader.add(read_header(part), part)
+    assert (len(reader.take()), reader.rows, reader.size_bytes) == (1, 0, 0)
+
+
+def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match="pip install 'tieredlog\\[arrow\\]'"):
+        arrow_schema()
