@@ -21,5 +21,5 @@ segment is an error at the read that meets it, with path, position and offset; i
 never takes later records away. Local bytes go only below a committed end that was read back from the store.
 
 Every effect goes through ``files.Files``, so that tests can tear, fill and fail the disk. ``manager.LocalLog`` opens a
-directory for writing or read-only (beside its writer, or a Kafka broker's); ``partition.PartitionLog`` is one partition.
+What a caller may rely on. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns its bytes
 """
