@@ -17,8 +17,8 @@ from tiered.model import ConsumerRecord
 from tiered.topic import TopicReads
 
 ISOLATION = click.Choice(["read_uncommitted", "read_committed"])
-FLUSH_RECORDS = 1000
-"""Records between two looks at whether standard output is still open."""
+WRITE_BYTES = 64 * 1024
+"""Printed at once; a closed pipe is noticed as often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +114,22 @@ def print_records(
 ) -> int:
     """Prints all of ``records``; gives their number."""
     printed = 0
-    for record in records:
-        app.out.data(render(record))
-        printed += 1
-        if printed % FLUSH_RECORDS == 0:
-            app.out.flush()
-            app.out.summary_fields["records"] = printed
-    app.out.summary_fields["records"] = printed
+    waiting: list[bytes] = []
+    waiting_bytes = 0
+    try:
+        for record in records:
+            line = render(record)
+            waiting.append(line)
+            waiting_bytes += len(line)
+            printed += 1
+            if waiting_bytes >= WRITE_BYTES:
+                app.out.data(b"".join(waiting))
+                app.out.summary_fields["records"] = printed
+                waiting, waiting_bytes = [], 0
+    finally:
+        # What was read before damage or Ctrl-C is printed all the same.
+        app.out.data(b"".join(waiting))
+        app.out.summary_fields["records"] = printed
     return printed
 
 

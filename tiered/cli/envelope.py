@@ -21,6 +21,8 @@ from tiered.model import ConsumerRecord, TimestampType
 TEXT = "utf-8"
 BINARY = "base64"
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+
 
 def envelope(record: ConsumerRecord) -> dict[str, Any]:
     """The fields above, in that order."""
@@ -48,7 +50,7 @@ def envelope(record: ConsumerRecord) -> dict[str, Any]:
 def envelope_line(record: ConsumerRecord) -> bytes:
     """The envelope as one line."""
     # A header name may hold lone surrogates only if the bytes on disk were not UTF-8; they are escaped, not lost.
-    return json.dumps(envelope(record), ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    return _ENCODER.encode(envelope(record)).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _encode(contents: list[bytes | None]) -> tuple[list[str | None], str | None]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tiered
 from tiered.config import TopicConfig
@@ -15,7 +18,7 @@ from tiered.format.root import Root, decode_root
 from tiered.local.files import PosixFiles
 from tiered.local.topics import read_topics
 from tiered.model import NewRecord, Row
-from tiered.store.base import ABSENT, Delete, Get, Object, Put, PutResult, PutStatus
+from tiered.store.base import ABSENT, Delete, Get, List, Object, Page, Put, PutResult, PutStatus
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS
 
@@ -83,11 +86,31 @@ class Scenario:
 
 @contextmanager
 def scenario(tmp_path: Path, *, partitions: int = 1, unsealed: int = 0) -> Iterator[Scenario]:
-    """Builds the log, ``unsealed`` records of it after the last upload, and forgets its store afterwards."""
+    """A copy of the log, ``unsealed`` records of it after the last upload; forgets its store afterwards."""
+    template = _template(partitions, unsealed)
     name = hashlib.sha256(str(tmp_path).encode()).hexdigest()[:16]
-    url = f"memory://{name}"
-    directory = tmp_path / "log"
-    with tiered.open(directory, url) as log:
+    store = MemoryStore(name)
+    for key, data in template.objects.items():
+        store.execute(Put(key, data, ABSENT))
+    shutil.copytree(Path(template.folder.name) / "log", tmp_path / "log")
+    try:
+        yield Scenario(tmp_path / "log", store, f"memory://{name}")
+    finally:
+        MemoryStore.forget(name)
+
+
+@dataclass(frozen=True)
+class _Template:
+    folder: TemporaryDirectory[str]
+    objects: dict[str, bytes]
+
+
+@functools.cache
+def _template(partitions: int, unsealed: int) -> _Template:
+    """The log, written once a run: closed, and all of its sealed segments in the store."""
+    folder: TemporaryDirectory[str] = TemporaryDirectory(prefix="tiered-scenario-")
+    name = f"template-{partitions}-{unsealed}"
+    with tiered.open(Path(folder.name) / "log", f"memory://{name}") as log:
         topic = log.topic(TOPIC, partitions=partitions, create=True, config=SETTINGS)
         for partition in range(partitions):
             for start in range(0, RECORDS, BATCH):
@@ -95,10 +118,16 @@ def scenario(tmp_path: Path, *, partitions: int = 1, unsealed: int = 0) -> Itera
         log.sync(timeout=60)
         for i in range(unsealed):
             topic.append_many([record(RECORDS + i)], partition=0)
-    try:
-        yield Scenario(directory, MemoryStore(name), url)
-    finally:
-        MemoryStore.forget(name)
+    page = MemoryStore(name).execute(List(""))
+    assert isinstance(page, Page)
+    assert not page.more
+    objects = {}
+    for entry in page.entries:
+        found = MemoryStore(name).execute(Get(entry.key))
+        assert isinstance(found, Object)
+        objects[entry.key] = found.data
+    MemoryStore.forget(name)
+    return _Template(folder, objects)
 
 
 def record(number: int) -> NewRecord:
