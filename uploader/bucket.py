@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
+from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import CommitUnknown, ConfigError, FencedError, RemoteUnavailableError, TieredError
-from tiered.format.keys import Role
+from tiered.format.keys import Role, segment_key
 from tiered.local.uploads import SAME, ClaimProof, Claims
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
@@ -61,11 +62,27 @@ class Prepared:
         return self.sealed_indexes
 
 
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """Segments above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
+
+    multipart_above_bytes: int
+    part_bytes: int
+
+
 class Bucket:
     """One store, one log directory, one event loop."""
 
     def __init__(
-        self, store: AioStore, directory: LogDirectory, journal: Journal, *, clock: Clock, ids: IdSource, owner: str
+        self,
+        store: AioStore,
+        directory: LogDirectory,
+        journal: Journal,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        owner: str,
+        sizes: PartSizes,
     ) -> None:
         self._store = store
         self._directory = directory
@@ -73,6 +90,7 @@ class Bucket:
         self._clock = clock
         self._ids = ids
         self._owner = owner
+        self._sizes = sizes
         self._claims = Claims(directory.path, directory.files)
         self._catalogs: dict[TopicPartition, Catalog] = {}
         self._capabilities: Capabilities | None = None
@@ -127,8 +145,8 @@ class Bucket:
         """
         entries = self._journal.before(tp, claim_epoch)
         for entry in entries:
-            if entry.upload_id:
-                await self._store.execute(AbortUpload(entry.log_key, entry.upload_id))
+            for upload_id in entry.upload_ids:
+                await self._store.execute(AbortUpload(entry.log_key, upload_id))
             if entry.base >= next_offset:
                 deleted = await self._store.execute(Delete((entry.log_key, entry.idx_key)))
                 if isinstance(deleted, Deleted) and deleted.failed:
@@ -153,6 +171,8 @@ class Bucket:
                 capabilities=capabilities,
                 plan=plan,
                 on_multipart=lambda upload_id: self._journal.part(plan.log_key, upload_id),
+                multipart_from_bytes=self._sizes.multipart_above_bytes,
+                part_bytes=self._sizes.part_bytes,
             )
             return await self._drive(steps)
         finally:
@@ -172,9 +192,9 @@ class Bucket:
             if catalog.in_doubt and not isinstance(error, CommitUnknown):
                 raise CommitUnknown(f"{tp}: {error.message}", hint=error.hint) from error
             raise
-        root = await self._read_back(tp, catalog, rows)
-        await asyncio.to_thread(self._forget, tp, rows[-1].next)
-        return root
+        end_offset = await self._read_back(tp, catalog, rows)
+        await self._forget(tp, catalog.topic_id, rows)
+        return end_offset
 
     async def close(self) -> None:
         """Releases connections."""
@@ -185,7 +205,9 @@ class Bucket:
         while True:
             try:
                 return (await self._drive(catalog.read_back(rows))).next_offset
-            except RemoteUnavailableError as error:
+            except FencedError:
+                raise
+            except TieredError as error:  # whatever it is: the rows are in, and only a claim's root can say so now
                 if attempt >= READ_BACK_ATTEMPTS:
                     raise CommitUnknown(
                         f"{tp}: committed up to {rows[-1].next}, but the root cannot be read back: {error.message}",
@@ -194,8 +216,19 @@ class Bucket:
             attempt += 1
             await asyncio.sleep(0.1 * attempt)
 
-    def _forget(self, tp: TopicPartition, end_offset: int) -> None:
-        self._journal.done([entry.log_key for entry in self._journal.below(tp, end_offset)])
+    async def _forget(self, tp: TopicPartition, topic_id: UUID, rows: Sequence[Row]) -> None:
+        """Strikes out what is committed, and deletes what failed attempts of these segments left: no row names it.
+
+        A delete that fails costs an object that the collector finds later; the commit stands.
+        """
+        committed = {segment_key(topic_id, tp.partition, row) for row in rows}
+        for entry in self._journal.below(tp, rows[-1].next):
+            if entry.log_key not in committed and entry.epoch == rows[0].claim_epoch:
+                try:
+                    await self._store.execute(Delete((entry.log_key, entry.idx_key)))
+                except TieredError:
+                    continue
+            await asyncio.to_thread(self._journal.done, [entry.log_key])
 
     def _prepare(self, tp: TopicPartition, ref: SegmentRef) -> Prepared:
         segment = self._directory.segment(tp, ref)

@@ -26,7 +26,10 @@ from typing import Any
 
 from tiered.config import parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError, NotFoundError
+from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
+from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
+from uploader.bucket import PartSizes
 from uploader.events import DrainMode
 from uploader.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
 from uploader.logs import FORMATS
@@ -57,6 +60,8 @@ class Settings:
     lag_limit: int = LAG_LIMIT_MS
     bytes_per_second: int | None = None
     requests_per_second: int | None = None
+    multipart_above: int = MULTIPART_FROM_BYTES
+    part_size: int = PART_BYTES
     partition_labels: bool = True
     log_format: str | None = None
 
@@ -64,6 +69,13 @@ class Settings:
     def limits(self) -> Limits:
         """What the rules go by."""
         return Limits(uploads=self.uploads, commit_wait_ms=self.commit_wait, seal_idle_ms=self.seal_idle)
+
+    @property
+    def sizes(self) -> PartSizes:
+        """How large segments are sent."""
+        if self.part_size < MIN_PART_BYTES:
+            raise ConfigError(f"part_size is {self.part_size}; a part has at least {MIN_PART_BYTES} bytes")
+        return PartSizes(self.multipart_above, self.part_size)
 
     def place(self) -> tuple[Path, StoreLocation]:
         """Log directory and store. Raises ConfigError if one is not named."""
@@ -135,10 +147,10 @@ def _or_never(value: int | str) -> int:
     return -1 if str(value) in ("never", "-1") else _duration(value)
 
 
-def _rate(value: int | str) -> int:
+def _size(value: int | str) -> int:
     found = parse_bytes(value)
     if found < 1:
-        raise ConfigError(f"{value!r} is not a positive rate")
+        raise ConfigError(f"{value!r} is not a positive size")
     return found
 
 
@@ -173,8 +185,10 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "uploads": _whole,
     "commit_wait": _duration,
     "lag_limit": _duration,
-    "bytes_per_second": _rate,
+    "bytes_per_second": _size,
     "requests_per_second": _whole,
+    "multipart_above": _size,
+    "part_size": _size,
     "partition_labels": _boolean,
     "log_format": _log_format,
 }

@@ -30,18 +30,18 @@ COMPACT_LINES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One upload. ``upload_id`` is empty for a single PUT."""
+    """One upload. ``upload_ids`` are those of its multipart uploads, begun again after a failure; none for a PUT."""
 
     tp: TopicPartition
     epoch: int
     base: int
     log_key: str
     idx_key: str
-    upload_id: str = ""
+    upload_ids: tuple[str, ...] = ()
 
-    def line(self) -> dict[str, Any]:
-        """The object of its first line."""
-        return {
+    def lines(self) -> list[dict[str, Any]]:
+        """The objects of its lines."""
+        put = {
             "op": "put",
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -50,6 +50,11 @@ class Entry:
             "log": self.log_key,
             "idx": self.idx_key,
         }
+        return [put, *(_part(self.log_key, upload_id) for upload_id in self.upload_ids)]
+
+    def with_part(self, upload_id: str) -> Entry:
+        """With one more multipart upload."""
+        return replace(self, upload_ids=(*self.upload_ids, upload_id))
 
 
 class Journal:
@@ -71,14 +76,14 @@ class Journal:
     def put(self, entry: Entry) -> None:
         """Before the first byte of an upload."""
         with self._lock:
-            self._append([entry.line()], sync=True)
+            self._append(entry.lines(), sync=True)
             self._entries[entry.log_key] = entry
 
     def part(self, log_key: str, upload_id: str) -> None:
         """Before the first part of a multipart upload that ``put`` announced."""
         with self._lock:
-            self._append([{"op": "part", "log": log_key, "upload_id": upload_id}], sync=True)
-            self._entries[log_key] = replace(self._entries[log_key], upload_id=upload_id)
+            self._append([_part(log_key, upload_id)], sync=True)
+            self._entries[log_key] = self._entries[log_key].with_part(upload_id)
 
     def done(self, log_keys: Iterable[str]) -> None:
         """Committed, or swept. Not fsynced: a lost line costs one needless look at the next start."""
@@ -138,21 +143,21 @@ class Journal:
                 self._entries[key] = Entry(tp, int(line["epoch"]), int(line["base"]), key, str(line["idx"]))
             case "part":
                 if key in self._entries:
-                    self._entries[key] = replace(self._entries[key], upload_id=str(line["upload_id"]))
+                    self._entries[key] = self._entries[key].with_part(str(line["upload_id"]))
             case "done":
                 self._entries.pop(key, None)
             case _:
                 raise ValueError("an unknown line")
 
     def _compact(self) -> None:
-        lines: list[dict[str, Any]] = []
-        for entry in self._entries.values():
-            lines.append(entry.line())
-            if entry.upload_id:
-                lines.append({"op": "part", "log": entry.log_key, "upload_id": entry.upload_id})
+        lines = [line for entry in self._entries.values() for line in entry.lines()]
         data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
         self._files.replace(self._path, data)
         if self._handle is not None:
             self._files.close(self._handle)
         self._handle = self._files.open_write(self._path)
         self._end, self._lines = len(data), len(lines)
+
+
+def _part(log_key: str, upload_id: str) -> dict[str, Any]:
+    return {"op": "part", "log": log_key, "upload_id": upload_id}

@@ -22,7 +22,7 @@ from uploader.actions import (
     Settle,
     Upload,
 )
-from uploader.backoff import RECHECK_FATAL_MS, RECHECK_PERMISSION_MS, retry_delay_ms
+from uploader.backoff import RECHECK_PERMISSION_MS, fatal_delay_ms, retry_delay_ms
 from uploader.drain import Drain
 from uploader.events import Failure, FailureKind
 from uploader.limits import Limits
@@ -141,7 +141,7 @@ class Ledger:
         if failure.kind is FailureKind.PERMISSION:
             return RECHECK_PERMISSION_MS
         if failure.kind is FailureKind.FATAL:
-            return RECHECK_FATAL_MS
+            return fatal_delay_ms(attempt)
         return retry_delay_ms(attempt, self._ids)
 
     # ------------------------------------------------------------------ failures and what is said of them

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tiered.errors import OffsetGapError
 from tiered.model import Row, TopicPartition
+from uploader.backoff import FATAL_ATTEMPTS
 from uploader.events import Failure, FailureKind, SegmentRef
 
 MAX_COMMIT_SEGMENTS = 64
@@ -98,7 +99,8 @@ class Partition:
                 FailureKind.FATAL, blocked[0], f"{self.tp}: {blocked[1]}", BLOCKED_HINT, OffsetGapError.exit_code
             )
         if self.failure is not None and self.failure.kind in NEEDS_SOMEBODY:
-            return self.failure
+            again = self.failure.kind is FailureKind.FATAL and self.attempts < FATAL_ATTEMPTS
+            return None if again else self.failure
         return None
 
     def prefix(self) -> list[Work]:

@@ -29,7 +29,7 @@ TICK_MS = 1_000
 ORDER_SECONDS = 120.0
 """Limit of a claim, a registration, a settlement, a seal; a commit has its own, shorter one inside."""
 
-UPLOAD_SECONDS = 120.0
+UPLOAD_SECONDS = 300.0
 UPLOAD_BYTES_PER_SECOND = 50_000
 """An upload may take ``UPLOAD_SECONDS`` and, on top, its size at this rate."""
 

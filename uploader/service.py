@@ -104,7 +104,9 @@ class Service:
             )
         )
         owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
-        bucket = Bucket(store, self._directory, journal, clock=self._clock, ids=self._ids, owner=owner)
+        bucket = Bucket(
+            store, self._directory, journal, clock=self._clock, ids=self._ids, owner=owner, sizes=settings.sizes
+        )
         runner = Runner(
             self._state,
             bucket,

@@ -279,7 +279,7 @@ class State(Planner):
             self._say(Level.INFO, "committed", f"{len(action.rows)} segments are in the catalog", p.tp, fields)
         elif event.failure.kind is FailureKind.FENCED:
             self._fence_and_note(p, event.failure, now_ms)
-        elif event.failure.kind is FailureKind.UNKNOWN:
+        elif event.failure.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
             self._reclaim(p, event.failure, now_ms)
         else:
             self._failed(p, event.failure, f"committing {p.tp} from offset {p.committed}", now_ms)

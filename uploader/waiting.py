@@ -105,7 +105,7 @@ def _failure_wait(failure: Failure, doing: str) -> tuple[str, str, str]:
     if failure.kind is FailureKind.PERMISSION:
         return "permission", reason, failure.hint or "a policy that allows it; looked at again every minute"
     if failure.kind is FailureKind.FATAL:
-        return failure.code, reason, failure.hint or "a correction by hand; looked at again every ten minutes"
+        return failure.code, reason, failure.hint or "a correction by hand; looked at again within ten minutes"
     return "retry", reason, failure.hint or "a store that answers; tried again within a minute"
 
 

@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 import itertools
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, make_log
+from tests.integration.uploader.stores import location
 from tiered.store.aio import ThreadedAioStore
-from tiered.store.base import AioStore, Outcome, Store, StoreRequest
+from tiered.store.base import Outcome, Store, StoreRequest
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
 from uploader.events import DrainMode
@@ -60,22 +59,6 @@ def copy_if_there(source: str, target: str) -> None:
     """A thread may rename a temporary file at this moment."""
     with contextlib.suppress(FileNotFoundError):
         shutil.copy2(source, target)
-
-
-@dataclass(frozen=True)
-class Location(StoreLocation):
-    """A place whose store the test chooses."""
-
-    store: Any = None
-
-    def open_aio(self, **options: Any) -> AioStore:
-        store: AioStore = self.store
-        return store
-
-
-def location(name: str, store: AioStore | None) -> StoreLocation:
-    plain = StoreLocation.parse(f"memory://{name}")
-    return plain if store is None else Location(plain.scheme, plain.bucket, plain.prefix, store=store)
 
 
 async def run_to_crash(name: str, disk: Path, image: Path, at: int, *, after: bool) -> bool:

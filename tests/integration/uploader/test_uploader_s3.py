@@ -10,7 +10,9 @@ import pytest
 
 from tests.integration.uploader.daemons import Daemon, call
 from tests.integration.uploader.logs import T0, T1, append, judge, make_log, open_log
-from tiered.remote import upload
+from tiered.format.batch import encode_batch
+from tiered.model import NewRecord
+from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 from uploader.config import Settings
@@ -35,15 +37,14 @@ async def test_one_shot_over_http(tmp_path: Path, endpoint: str) -> None:
     assert judge("s3://logs/prod", tmp_path / "log", [T0, T1], endpoint=endpoint) == 10
 
 
-async def test_multipart_over_http(tmp_path: Path, endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "MULTIPART_ABOVE_BYTES", 5 * 1024 * 1024)
-    monkeypatch.setattr(upload, "PART_BYTES", 5 * 1024 * 1024)
+async def test_multipart_over_http(tmp_path: Path, endpoint: str) -> None:
     with open_log(tmp_path / "log") as log:
         log.create_topic("t", 1)
         for _ in range(12):
-            log.partition(T0).append_batches(_batch(1_000_000))
+            log.partition(T0).append_batches(encode_batch([NewRecord(b"v" * 1_000_000, timestamp=1)]))
     place = Place(tmp_path / "log", StoreLocation.parse("s3://logs", endpoint_url=endpoint))
-    ending = await Service(place, Settings(http=None)).run(oneshot=DrainMode.ALL)
+    settings = Settings(http=None, multipart_above=MIN_PART_BYTES, part_size=MIN_PART_BYTES)
+    ending = await Service(place, settings).run(oneshot=DrainMode.ALL)
     assert ending.code == 0, ending.reason
     assert '"op":"part"' in (tmp_path / "log" / "tiered-uploader.journal").read_text()
     assert judge("s3://logs", tmp_path / "log", [T0], endpoint=endpoint) == 1
@@ -80,10 +81,3 @@ def test_a_copied_volume_is_refused(tmp_path: Path, endpoint: str) -> None:
     assert call("sync", "--log-dir", str(tmp_path / "log"), *remote).returncode == 0
     copy = call("sync", "--log-dir", str(tmp_path / "copy"), *remote)
     assert (copy.returncode, "it is a copy" in copy.stderr) == (11, True)
-
-
-def _batch(size: int) -> bytes:
-    from tiered.format.batch import encode_batch
-    from tiered.model import NewRecord
-
-    return encode_batch([NewRecord(b"v" * size, timestamp=1)])
