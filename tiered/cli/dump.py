@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -17,9 +18,10 @@ from tiered.format.checkpoint import (
     decode_offsets,
     decode_partition_metadata,
 )
-from tiered.format.keys import parse_local_name
+from tiered.format.keys import join_uid, parse_local_name
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.root import decode_root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.inspection import batches
@@ -171,6 +173,8 @@ def _small(name: str) -> Callable[[str, bytes], Iterable[Item]]:
     }
     if suffix in known:
         return known[suffix]
+    if name == "root" or re.fullmatch(r"[0-9a-f]{16}", name):
+        return _root
     if name == "leader-epoch-checkpoint":
         return _epochs
     if name == "partition.metadata":
@@ -181,7 +185,7 @@ def _small(name: str) -> Callable[[str, bytes], Iterable[Item]]:
         return _offsets
     raise ConfigError(
         f"{name} is no file that can be dumped",
-        hint="known: .log .index .timeindex .txnindex .snapshot .idx, checkpoints, partition.metadata, meta.properties",
+        hint="known: .log .index .timeindex .txnindex .snapshot .idx root, checkpoints, *.metadata, meta.properties",
     )
 
 
@@ -248,6 +252,30 @@ def _bundle(name: str, data: bytes) -> Iterator[Item]:
         yield from _snapshot(base, indexes.producer_snapshot)
     for epoch in indexes.leader_epochs:
         yield Item("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
+
+
+def _root(name: str, data: bytes) -> Iterator[Item]:
+    root = decode_root(data, key=name)
+    fields = {
+        "topic": root.topic,
+        "partition": root.partition,
+        "topic_id": str(root.topic_id),
+        "version": root.version,
+        "state": root.state,
+        "start_offset": root.start_offset,
+        "next_offset": root.next_offset,
+        "segments": len(root.rows),
+        "size_bytes": root.rows.size_bytes,
+        "commit": {"id": root.commit.id, "op": root.commit.op, "ts_ms": root.commit.ts_ms, "owner": root.commit.owner},
+        "writer": {"epoch": root.writer.epoch, "owner": root.writer.owner, "volume": root.writer.volume},
+        "lineage": [list(entry) for entry in root.lineage],
+        "trash": len(root.trash),
+    }
+    yield Item("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    for row in root.rows:
+        values = {column: value for column, value in row._asdict().items() if column != "reserved"}
+        values["uid"] = join_uid(values.pop("id_hi"), values.pop("id_lo"))
+        yield Item("row", values, " ".join(f"{key} {value}" for key, value in values.items()))
 
 
 def _epochs(_name: str, data: bytes) -> Iterator[Item]:

@@ -34,6 +34,11 @@ from tiered.errors import ConfigError, DiskFullError, LocalIOError, NotFoundErro
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
+_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
+    kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None
+)
+"""What newer versions of click raise for a group that was named alone: its help, which is no sentence."""
+
 COMMANDS = {
     "append": "tiered.cli.append",
     "cat": "tiered.cli.cat",
@@ -100,6 +105,9 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except click.exceptions.Exit as end:
         return end.exit_code
+    except _NO_ARGUMENTS as cause:
+        click.echo(cause.format_message(), err=True)
+        return ConfigError.exit_code
     except (KeyboardInterrupt, click.Abort):
         return _stopped(output, "interrupted", EXIT_INTERRUPTED)
     except Terminated:
@@ -175,7 +183,8 @@ def _os_error(cause: OSError) -> TieredError:
 
 
 def _stopped(output: Output, word: str, code: int) -> int:
-    output.say(f"{word} before the end")
+    done = output.summary_fields.get("records")
+    output.say(f"{word} before the end" + (f", after {done:,} records" if isinstance(done, int) else ""))
     with contextlib.suppress(StdoutClosed):
         if output.command:
             output.summary(code, complete=False)

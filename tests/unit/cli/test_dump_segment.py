@@ -108,6 +108,9 @@ def test_an_object_and_its_bundle(cli: Cli, log: Scenario) -> None:
     bundle = cli("dump-segment", f"{log.url}/{log.index_key(row)}", "--json").messages
     assert bundle[0]["message_type"] == "descriptor"
     assert (bundle[0]["crc32c"], bundle[0]["end_offset"]) == (row.crc, row.next)
+    root = cli("dump-segment", f"{log.url}/{log.root_key()}", "--json").messages
+    assert (root[0]["next_offset"], root[0]["writer"]["epoch"]) == (log.root().next_offset, 1)
+    assert [each["crc"] for each in root if each["message_type"] == "row"] == [each.crc for each in log.rows()]
     absent = cli("dump-segment", f"{log.url}/nothing.log")
     assert (absent.code, "has no object" in absent.err) == (10, True)
 

@@ -35,7 +35,7 @@ def _raise(error: BaseException) -> object:
 @pytest.mark.parametrize(
     ("error", "code", "word"),
     [
-        (KeyboardInterrupt(), 130, "interrupted"),
+        (KeyboardInterrupt(), 130, "interrupted before the end, after 0 records"),
         (main.Terminated(), 143, "terminated"),
         (MemoryError(), 1, "no memory left"),
         (ZeroDivisionError("division by zero"), 1, "defect"),

@@ -111,6 +111,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("missing value", "cat t --log-dir", 2, "option '--log-dir' requires an argument", b""),
     ("too many arguments", "cat t u --log-dir {d}", 2, "got unexpected extra argument (u)", b""),
     ("no command", "", 2, "", b""),
+    ("no subcommand", "topics", 2, "", b""),
     ("no log named", "cat t", 2, "no log was named", b""),
     ("no directory to write", "append t --remote {b}", 2, "no log directory was named", b""),
     ("no remote to wait for", "append t --log-dir {d} --durability remote", 2, "no remote tier was named", b"x"),
@@ -228,8 +229,9 @@ def test_one_sentence_and_the_exit_code(
     assert done.code == code, done.err
     assert "--json" in words or done.out == b""
     assert "Traceback" not in done.err
-    if not sentence and code == 2 and not words:
-        return  # `tiered` alone prints its help
+    if len(words) < 2:
+        assert done.err.startswith("Usage: tiered")
+        return
     errors = [text for text in done.err.splitlines() if text.startswith("error: ")]
     assert len(errors) == 1, done.err
     assert sentence in errors[0]
