@@ -15,12 +15,13 @@ import click
 
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import parse_duration_ms
-from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, TieredError
 from uploader import logs, status
 from uploader.actions import Exit
 from uploader.config import Settings, resolve
 from uploader.directory import LogDirectory
 from uploader.events import DrainMode
+from uploader.follow import follow
 from uploader.limits import Limits
 from uploader.service import Place, Service, Signals, serve
 from uploader.state import State
@@ -93,7 +94,7 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
     """Uploads and commits everything once, then ends: for cron and preStop hooks.
 
     With --wait active segments are rolled first: here if no process has the log open, else by that process. With
-    --no-wait only what is sealed already is sent. Ends with 0 if the bucket holds it all, 75 if data stays local,
+    --no-wait only what is sealed already is sent. Beside a running daemon it waits for that one. Ends with 0 if the bucket holds it all, 75 if data stays local,
     11 if a newer claim owns a partition, 12 if the store refuses.
     """
     settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
@@ -102,7 +103,15 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
     timeout_ms = parse_duration_ms(timeout) if timeout is not None else None
     mode = DrainMode.ALL if wait else DrainMode.SEALED
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
-    _end(asyncio.run(serve(service, oneshot=mode, timeout_ms=timeout_ms, signals=signals)))
+    try:
+        ending = asyncio.run(serve(service, oneshot=mode, timeout_ms=timeout_ms, signals=signals))
+    except LockedError:
+        if not wait:
+            raise
+        clock = SystemClock()
+        follow(LogDirectory(settings.place()[0], clock=clock, ids=SystemIds()), clock=clock, timeout_ms=timeout_ms)
+        ending = Exit(0, "the running uploader has committed everything")
+    _end(ending)
 
 
 @program.command("status")
@@ -140,7 +149,8 @@ def _find_status(settings: Settings) -> dict[str, Any]:
     state = State(SystemIds(), Limits(), lazy=True)
     for event in directory.scan():
         state.handle(event, now_ms)
-    views = status.offline(state.views(now_ms), directory.fenced(), now_ms)
+    fenced = {tp for tp, upload in directory.uploads().items() if upload.fenced}
+    views = status.offline(state.views(now_ms), fenced, now_ms)
     return status.report(views, now_ms=now_ms, remote=settings.remote or "", live=False)
 
 

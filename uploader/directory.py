@@ -130,9 +130,9 @@ class LogDirectory:
         with self._noting:
             self._checkpoint.update(uploads)
 
-    def fenced(self) -> set[TopicPartition]:
-        """Partitions that the checkpoint notes as fenced."""
-        return {tp for tp, upload in self._checkpoint.read().items() if upload.fenced}
+    def uploads(self) -> dict[TopicPartition, PartitionUpload]:
+        """What the checkpoint notes of each partition."""
+        return self._checkpoint.read()
 
     def disk(self) -> tuple[int, int]:
         """Free bytes, and how many percent are used."""

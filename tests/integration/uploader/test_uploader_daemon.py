@@ -110,6 +110,9 @@ def test_probes_metrics_and_status_of_a_daemon(tmp_path: Path) -> None:
         second = call("run", "--http", "off", "--log-dir", str(directory), "--remote", url)
         assert second.returncode == 11
         assert f"process {daemon.process.pid}" in second.stderr
+        followed = call("sync", "--wait", "--log-dir", str(directory), "--remote", url, "--timeout", "30s")
+        assert followed.returncode == 0, followed.stderr
+        assert judge(url, directory, [T0, T1]) == 10
         assert daemon.stop() == 0
     assert "Traceback" not in "".join(daemon.talk)
     offline = call("status", "--log-dir", str(directory), "--http", f"127.0.0.1:{port}")

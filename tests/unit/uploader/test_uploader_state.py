@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ class Desk:
         self.last = [action for event in events for action in self.state.handle(event, self.now_ms)]
         return self.last
 
-    def of(self, kind: type) -> list:
+    def of(self, kind: type[Any]) -> list[Any]:
         return [action for action in self.last if isinstance(action, kind)]
 
     def claimed(self, *, epoch: int = 7, next_offset: int = 0, end: int = 0) -> Desk:
@@ -337,3 +338,51 @@ def test_limits_are_checked() -> None:
         Limits(uploads=0)
     with pytest.raises(ConfigError, match="at most 64"):
         Limits(commit_segments=65)
+
+
+def test_a_log_that_resumes_is_noted_only_when_it_begins_where_the_bucket_ends() -> None:
+    desk = Desk()
+    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
+    desk.send(ev.TopicRegistered(desk.of(act.RegisterTopic)[0].order))
+    desk.send(ev.ClaimDone(desk.of(act.Claim)[0].order, 4, 0, 100, resumes=True))
+    assert desk.of(act.Note) == []
+    desk.send(ev.PartitionSeen(tp(0), topic_id(), 100, 100, 101))
+    assert desk.of(act.Note) == [act.Note(tp(0), 100, 4, fenced=False)]
+    desk.seal(100)
+    assert [u.segment.base for u in desk.of(act.Upload)] == [100]
+
+
+def test_records_that_were_appended_below_the_resumed_end_fence_the_log() -> None:
+    desk = Desk()
+    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
+    desk.send(ev.TopicRegistered(desk.of(act.RegisterTopic)[0].order))
+    desk.send(ev.ClaimDone(desk.of(act.Claim)[0].order, 4, 0, 100, resumes=True))
+    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 0, 1))
+    assert desk.of(act.Note) == [act.Note(tp(0), 100, 4, fenced=True)]
+    desk.seal(0)
+    assert desk.of(act.Upload) == []
+
+
+def test_a_fatal_commit_is_settled_by_a_new_claim_too() -> None:
+    desk = Desk().claimed()
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    (commit,) = (c for c in desk.store(upload) if isinstance(c, act.Commit))
+    desk.send(ev.CommitFailed(commit.order, failure(FailureKind.FATAL, "corruption")))
+    assert [type(a) for a in desk.send(ev.Tick(), later_ms=600_000)] == [act.Claim]
+
+
+def test_a_thousand_partitions_share_the_pool_by_age() -> None:
+    desk = Desk(limits=Limits(uploads=4, claims=2_000), partitions=1_000).claimed()
+    for number in range(1_000):
+        desk.seal(0, 10, at=number, first_ms=1_000 - number)
+    started = [u.tp.partition for u in desk.of(act.Upload)]
+    order: list[int] = []
+    open_orders = list(range(1, desk.state._last_order + 1))
+    for _ in range(20):
+        for number in open_orders:
+            desk.send(ev.UploadFailed(number, failure(FailureKind.RETRIABLE)))
+            order += [u.tp.partition for u in desk.of(act.Upload)]
+        open_orders = list(range(desk.state._last_order - 4, desk.state._last_order + 1))
+    assert started == []
+    assert order[:3] == [999, 998, 997]
+    assert desk.state.uploads_in_flight <= 4

@@ -1,0 +1,220 @@
+"""Journal, scanner, settings, status text and the health server, each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.uploader.world import topic_id, tp
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, NotFoundError
+from tiered.local.files import PosixFiles
+from tiered.local.manager import LocalLog
+from tiered.local.uploads import JOURNAL_NAME
+from tiered.model import NewRecord
+from tiered.testing.clock import FakeClock
+from uploader import status
+from uploader.config import Settings, parse_http, resolve
+from uploader.discover import Scanner
+from uploader.events import DrainMode, PartitionGone, PartitionSeen, SegmentSealed, WriterSeen
+from uploader.health import HealthServer, Probes
+from uploader.journal import COMPACT_LINES, Entry, Journal
+from uploader.waiting import PartitionView, Waiting
+
+FILES = PosixFiles()
+
+
+def entry(base: int, epoch: int = 1, name: str = "k") -> Entry:
+    return Entry(tp(0), epoch, base, f"{name}{base}.log", f"{name}{base}.idx")
+
+
+def test_the_journal_survives_a_torn_line_and_forgets_what_is_done(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, FILES)
+    journal.put(entry(0))
+    journal.put(entry(10))
+    journal.part("k10.log", "u1")
+    journal.part("k10.log", "u2")
+    journal.done(["k0.log", "unknown"])
+    journal.close()
+    path = tmp_path / JOURNAL_NAME
+    path.write_bytes(path.read_bytes() + b'not json\n{"op":"put","topic":"t","par')
+    again = Journal(tmp_path, FILES)
+    assert again.skipped_lines == 1
+    (left,) = again.before(tp(0), 2)
+    assert (left.base, left.upload_ids) == (10, ("u1", "u2"))
+    assert again.before(tp(0), 1) == []
+    assert again.before(tp(1), 9) == []
+    again.put(entry(20))
+    again.close()
+    assert [one.base for one in Journal(tmp_path, FILES).below(tp(0), 21)] == [10, 20]
+
+
+def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, FILES)
+    journal.put(entry(7, name="stays"))
+    for base in range(COMPACT_LINES):
+        journal._append([], sync=False)
+        journal._entries[f"k{base}.log"] = entry(base)
+        journal._lines += 1
+        journal.done([f"k{base}.log"])
+    assert len((tmp_path / JOURNAL_NAME).read_bytes().splitlines()) < COMPACT_LINES
+    journal.close()
+    assert [one.log_key for one in Journal(tmp_path, FILES).before(tp(0), 2)] == ["stays7.log"]
+
+
+def test_the_scanner_tells_sealed_segments_once_and_never_reads_the_active_one(tmp_path: Path) -> None:
+    clock = FakeClock()
+    config = TopicConfig.from_properties({"segment.bytes": 2048, "segment.index.bytes": 1024})
+    with LocalLog.open(tmp_path, clock=clock) as log:
+        log.create_topic("t", 1, config, topic_id(1000))
+        partition = log.partition(tp(0))
+        for _ in range(30):
+            partition.append([NewRecord(b"v" * 100)])
+        scanner = Scanner(tmp_path, FILES, clock)
+        events = scanner.scan()
+        sealed = [event.segment for event in events if isinstance(event, SegmentSealed)]
+        local = [segment.descriptor for segment in partition.sealed_segments()]
+        assert [(s.base, s.end, s.size_bytes) for s in sealed] == [
+            (d.base_offset, d.end_offset, d.size_bytes) for d in local
+        ]
+        (seen,) = (event for event in events if isinstance(event, PartitionSeen))
+        assert (seen.local_start_offset, seen.end_offset) == (0, sealed[-1].end + 1)
+        assert seen.active_bytes > 0
+        assert [type(event) for event in events if isinstance(event, WriterSeen)] == [WriterSeen]
+        assert scanner.scan() == []
+        active = tmp_path / "t-0" / f"{sealed[-1].end:020d}.log"
+        active.chmod(0)  # a look into it would fail, at least for those who are not root
+        assert scanner.scan() == []
+        active.chmod(0o644)
+        partition.roll()
+        assert [event.segment.base for event in scanner.scan() if isinstance(event, SegmentSealed)] == [sealed[-1].end]
+        segment = scanner.segment(tp(0), sealed[0])
+        assert segment.descriptor == local[0]
+    for path in sorted((tmp_path / "t-0").iterdir()):
+        path.unlink()
+    (tmp_path / "t-0").rmdir()
+    assert PartitionGone(tp(0)) in scanner.scan()
+
+
+def test_the_scanner_names_a_directory_that_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"has no meta\.properties"):
+        _ = Scanner(tmp_path, FILES, FakeClock()).volume_id
+
+
+def test_settings_come_from_flag_environment_file_default_in_this_order(tmp_path: Path) -> None:
+    path = tmp_path / "tiered.toml"
+    text = 'log_dir = "/file"\nremote = "s3://b/${STAGE}"\njson = true\n[uploader]\nscan = "2s"\nuploads = 8\n'
+    path.write_text(text)
+    environ = {"STAGE": "prod", "TIERED_LOG_DIR": "/env", "TIERED_UPLOADER_UPLOADS": "9", "TIERED_OTHER": "x"}
+    found = resolve({"uploads": 10, "scan": None, "drain": "sealed"}, environ, path)
+    assert (found.log_dir, found.remote, found.uploads, found.scan) == (Path("/env"), "s3://b/prod", 10, 2000)
+    assert (found.drain, found.http) == (DrainMode.SEALED, ("127.0.0.1", 9464))
+    assert resolve({}, {}, None) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[uploader]\nuplods = 1", "the key uplods is not known .did you mean uploads?"),
+        ("log-dri = 'x'", "the key log-dri is not known"),
+        ("uploader = 3", "uploader is not a table"),
+        ("[uploader]\nuploads = 0", "0 is not a whole number of at least 1"),
+        ("[uploader]\nuploads = true", "not a whole number"),
+        ("[uploader]\nscan = 'soon'", "soon"),
+        ("[uploader]\nhttp = 9464", "http is 9464, not a text"),
+        ("[uploader]\nhttp = 'x:y'", "is not host:port"),
+        ("[uploader]\ndrain = 'most'", "none of inflight, sealed, all"),
+        ("[uploader]\nscan = [1]", r"not a text or a number"),
+        ("remote = '${NOWHERE}'", "is not in the environment"),
+        ("= 3", "is not TOML"),
+    ],
+)
+def test_wrong_settings_are_refused_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "tiered.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=message) as raised:
+        resolve({}, {}, path)
+    assert "tiered.toml" in str(raised.value)
+
+
+def test_the_http_address() -> None:
+    assert parse_http("off") is None
+    assert parse_http("[::1]:80") == ("::1", 80)
+    assert parse_http(":0") == ("127.0.0.1", 0)
+
+
+def view(**changes: object) -> PartitionView:
+    values: dict[str, object] = {
+        "tp": tp(0),
+        "topic_id": topic_id(),
+        "phase": "claimed",
+        "claim_epoch": 3,
+        "local_start_offset": 0,
+        "end_offset": 1_204_991,
+        "flushed_offset": 1_204_000,
+        "uploaded_offset": 1_198_004,
+        "lag_bytes": 11_744_051,
+        "lag_ms": 188_000,
+        "oldest_unuploaded_ms": 7_500_000,
+        "segments_waiting": 3,
+        "uploading": 1,
+        "waiting": Waiting("permission", "uploading: AccessDenied", 940_000, "allow s3:PutObject"),
+        **changes,
+    }
+    return PartitionView(**values)  # type: ignore[arg-type]  # a test may change any field
+
+
+def test_the_table_says_what_is_waited_for_since_when_and_what_unblocks_it() -> None:
+    document = status.report([view()], now_ms=1_000_000, remote="s3://b", live=True)
+    assert status.table(document).splitlines() == [
+        "partition        end    flushed   uploaded       lag    age  oldest  waiting for",
+        "t-0        1,204,991  1,204,000  1,198,004  11.2 MiB  3m08s   2h05m  permission",
+        "t-0 waits since 1m00s: uploading: AccessDenied; unblocked by allow s3:PutObject",
+        "1 partitions, lag 11.2 MiB, 3m08s, remote s3://b",
+    ]
+    assert json.loads(json.dumps(document))["partitions"][0]["waiting"]["code"] == "permission"
+    trouble = status.is_behind(document)
+    assert trouble is not None
+    assert trouble.hint == "allow s3:PutObject"
+    assert status.is_behind(status.report([view(waiting=None)], now_ms=1, remote="", live=True)) is None
+
+
+def test_offline_status_says_that_nobody_uploads() -> None:
+    lines = status.offline([view(), view(uploaded_offset=1_204_991)], set(), 5)
+    assert [line.waiting.code if line.waiting else "" for line in lines] == ["stopped", ""]
+    assert status.offline([view()], {tp(0)}, 5)[0].phase == "fenced"
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    return answer
+
+
+async def test_the_health_server_answers_and_is_not_impressed_by_rubbish() -> None:
+    beat, missing = [0], ["t-0 is not claimed"]
+    probes = Probes(lambda: beat[0], lambda: missing, lambda: b"metric 1\n", lambda: {"partitions": []})
+    server = HealthServer(probes, "127.0.0.1", 0)
+    await server.start()
+    try:
+        with pytest.raises(ConfigError, match="cannot listen on"):
+            await HealthServer(probes, "127.0.0.1", server.port).start()
+        assert b"200 OK" in await ask(server.port, b"GET /livez HTTP/1.1\r\n\r\n")
+        beat[0] = 60_000
+        assert b"503" in await ask(server.port, b"GET /healthz?x=1 HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\nt-0 is not claimed\n")
+        missing.clear()
+        assert (await ask(server.port, b"GET /readyz HTTP/1.1\r\n\r\n")).endswith(b"ready\n")
+        assert (await ask(server.port, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+        assert b"405" in await ask(server.port, b"POST /metrics HTTP/1.1\r\n\r\n")
+        assert b"400" in await ask(server.port, b"\x16\x03\x01rubbish\r\n\r\n")
+        assert await ask(server.port, b"G" * 100_000 + b"\r\n\r\n") == b""
+        assert b"404" in await ask(server.port, b"GET /../../etc/passwd HTTP/1.1\r\n\r\n")
+    finally:
+        await server.close()
