@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
@@ -55,7 +55,7 @@ def fetch_ahead(
     *,
     max_bytes: int = BUFFER_BYTES,
     max_requests: int = REQUESTS_AHEAD,
-) -> Iterator[tuple[R, V]]:
+) -> Generator[tuple[R, V], None, None]:
     """Each request with what ``fetch`` made of it, in order. Raises what ``fetch`` raises, at that request's turn.
 
     ``requests`` is advanced on the consumer's thread only, and no further than the reads go.

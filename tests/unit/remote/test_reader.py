@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import threading
 from collections.abc import Callable, Iterable
 
 import pytest
 
 import tiered.plan.read as plan_read
 import tiered.remote.fetch as fetch_module
-from tests.unit.remote.building import FIRST_MS, NO_ROWS, TOPIC_ID, RemoteLog, batches, records, seal
+from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, records, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, RemoteUnavailableError
 from tiered.format.batch import decode_records, encode_batch, read_header
@@ -22,7 +21,7 @@ from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.model import AbortedTxn, NewRecord, TimestampType
 from tiered.remote.cache import ByteCache
-from tiered.remote.reader import RemotePartition
+from tiered.remote.reader import MAX_REFRESHES, RemotePartition
 from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 
@@ -184,28 +183,6 @@ class TestRequests:
             next(stream)
             assert len(store.gets(".log")) == 1  # the first read is alone: nothing is read ahead yet
         assert len(store.gets(".log")) == 1
-
-    def test_read_ahead_is_bounded_by_bytes(self, store: RecordingStore, log: RemoteLog) -> None:
-        log.add(seal(batches(0, 1000)))
-        gate = threading.Event()
-        waiting: list[Get] = []
-
-        def hold(request: StoreRequest, inner: Inner) -> Outcome:
-            if isinstance(request, Get) and request.key.endswith(".log") and request.start >= 512:
-                waiting.append(request)
-                assert gate.wait(30)
-            return inner()
-
-        reader = RemotePartition(store, log.topic, TOPIC_ID, 0, buffer_bytes=1024 + 2048)
-        reader.root()
-        store.answer = hold
-        consumer = threading.Thread(target=lambda: found.extend(offsets(reader.read_batches(0))))
-        found: list[int] = []
-        consumer.start()
-        gate.set()
-        consumer.join(60)
-        assert found == list(range(1000))
-        assert sum((g.end or 0) - g.start for g in waiting[:2]) <= 1024 + 2048
 
     def test_batches_larger_than_any_request(self, log: RemoteLog) -> None:
         parts = [encode_batch(records(at, 40, size=500), base_offset=at) for at in (0, 40, 80)]
@@ -438,8 +415,10 @@ class TestLoss:
             return inner()
 
         store.answer = vanish
+        store.forget()
         with pytest.raises(CorruptionError, match="is gone"):
             list(reader.read_batches(0))
+        assert len(store.gets(".log")) == MAX_REFRESHES + 1
 
     def test_a_root_that_vanishes_or_goes_back_is_not_an_empty_tier(self, log: RemoteLog) -> None:
         log.fill(100)

@@ -1,0 +1,74 @@
+"""Pieces of a segment, cut anywhere, become the batches that were written."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.remote.building import batches, seal
+from tiered.errors import CorruptionError
+from tiered.model import Row, TopicPartition
+from tiered.remote.assembly import SegmentScan
+
+TP = TopicPartition("flights", 0)
+PARTS = batches(0, 60)
+DATA = b"".join(PARTS)
+
+
+def row(size: int = len(DATA), end: int = 60) -> Row:
+    return Row(0, end, 0, 0, size, 0, 0, 1, 0, 1, 60, 0, 0)
+
+
+def scan(start: int = 0, end: int = 60, *, position: int = 0, size: int = len(DATA)) -> SegmentScan:
+    return SegmentScan(TP, "key.log", row(size), position=position, start=start, end=end)
+
+
+@given(st.lists(st.integers(0, len(DATA)), max_size=12), st.integers(0, 59), st.integers(1, 60))
+def test_wherever_the_pieces_are_cut(cuts: list[int], start: int, length: int) -> None:
+    end = min(start + length, 60)
+    edges = [0, *sorted(cuts), len(DATA)]
+    reader = scan(start, end)
+    found = [
+        bytes(batch) for low, high in itertools.pairwise(edges) for _, batch in reader.feed(DATA[low:high])
+    ]
+    reader.finish()
+    assert found == PARTS[start // 10 : (end - 1) // 10 + 1]
+    assert reader.done
+    assert reader.next_offset == ((end - 1) // 10 + 1) * 10
+
+
+def test_bytes_that_end_before_the_offsets() -> None:
+    for cut in (len(DATA) - 1, len(PARTS[0]), len(PARTS[0]) + 5, 3):
+        reader = scan()
+        list(reader.feed(DATA[:cut]))
+        with pytest.raises(CorruptionError, match="the bytes end before offset 60"):
+            reader.finish()
+
+
+def test_a_whole_segment_may_end_below_its_offsets_after_compaction() -> None:
+    reader = SegmentScan(TP, "key.log", row(end=90), position=0, start=0, end=90)
+    assert len(list(reader.feed(DATA))) == 6
+    reader.finish()
+
+
+@pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, len(DATA)])
+def test_a_hostile_length_is_refused_before_anything_is_held(length: int) -> None:
+    data = bytearray(DATA)
+    struct.pack_into(">i", data, 8, length)
+    with pytest.raises(CorruptionError) as error:
+        list(scan().feed(bytes(data)))
+    assert (error.value.position, error.value.path_or_key) == (0, "key.log")
+
+
+def test_a_batch_larger_than_a_reader_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.remote.assembly.MAX_BATCH_BYTES", 100)
+    with pytest.raises(CorruptionError, match="larger than a reader accepts"):
+        list(scan().feed(DATA))
+
+
+def test_sealed_segments_of_the_kit_are_what_they_say() -> None:
+    assert seal(PARTS).data == DATA
