@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -17,6 +17,8 @@ from tests.integration.servers.commands import exported, run
 from tiered.model import TopicPartition
 
 TIMEOUT_SECONDS = 30
+LEADER_POLL_SECONDS = 0.1
+NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
 PARTITION_METADATA = "partition.metadata"
 INDEX_SUFFIXES = (".index", ".timeindex")
 
@@ -39,6 +41,16 @@ def _seen(message: Message) -> Seen:
     return Seen(offset, timestamp, kind - 1, message.key(), message.value(), list(headers))  # type: ignore[arg-type]  # bytes
 
 
+def _led(consumer: Consumer, target: KafkaPartition) -> bool:
+    try:
+        consumer.get_watermark_offsets(target, timeout=TIMEOUT_SECONDS)
+    except KafkaException as error:
+        if error.args[0].code() in NOT_YET:
+            return False
+        raise
+    return True
+
+
 class Broker:
     """A broker in ``work``; its log directory is ``data``."""
 
@@ -50,6 +62,18 @@ class Broker:
         """Starts it on a free port."""
         text = run("kafka", "start", str(self.work), "0", *self.settings)
         self.bootstrap = exported(text)["KAFKA_BOOTSTRAP"]
+        self._wait_for_leaders()
+
+    def _wait_for_leaders(self) -> None:
+        """A broker accepts connections a moment before it leads the partitions that it stores."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "start"})
+        try:
+            for topic in consumer.list_topics(timeout=TIMEOUT_SECONDS).topics.values():
+                for partition in topic.partitions:
+                    while not _led(consumer, KafkaPartition(topic.topic, partition)):
+                        consumer.poll(LEADER_POLL_SECONDS)
+        finally:
+            consumer.close()
 
     def stop(self) -> None:
         """A clean shutdown."""
@@ -61,6 +85,7 @@ class Broker:
         wanted = [NewTopic(name, count, 1, config=dict(settings)) for name, count in topics.items()]
         for future in admin.create_topics(wanted).values():
             future.result(TIMEOUT_SECONDS)
+        self._wait_for_leaders()
 
     def read(self, tp: TopicPartition) -> list[Seen]:
         """All records of a partition, from its start to its end; CRCs are checked."""
