@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import click
 
+import tiered
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.doors import open_log, topic_config
 from tiered.cli.progress import Progress
 from tiered.cli.record_input import ByteStream, InputShape, LineSource, read_records
-from tiered.errors import ConfigError, TieredError
+from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.format.keys import check_topic_name
-from tiered.model import NewRecord, RecordMetadata
+from tiered.model import NewRecord
 
 CHUNK_RECORDS = 1000
 """Records of one append; each append is atomic."""
@@ -69,6 +69,7 @@ def command(app: Application, topic: str, durability: str, timeout: float, **opt
     shape = _shape(options)
     create = bool(options["create"])
     settings = [str(pair) for pair in _sequence(options["settings"])]
+    config = topic_config(settings) if settings else None
     if not create and (options["partitions"] is not None or settings):
         raise ConfigError("--partitions and --set belong to --create", hint="add --create, or leave them out")
     if durability == "remote":
@@ -81,19 +82,21 @@ def command(app: Application, topic: str, durability: str, timeout: float, **opt
             name,
             partitions=count if isinstance(count, int) else None,
             create=create,
-            config=topic_config(settings) if settings else None,
+            config=config,
         )
-        tally = _Tally()
+        tally = _Tally(target)
         try:
             with Progress(app, "appending") as progress:
                 limit = min(CHUNK_BYTES, target.config.max_message_bytes // 2, target.config.segment_bytes // 2)
                 for chunk in _chunks(source, shape, app.clock.now_ms(), limit):
-                    tally.count(target.append_many(chunk, partition=chosen))
+                    tally.append(chunk, chosen)
                     app.out.summary_fields.update(records=tally.records, partitions=tally.ends)
                     progress.advance(len(chunk))
         except TieredError as cause:
-            cause.message += f"; {tally.records:,} records before it were appended"
+            cause.message += f"; {tally.appended():,} records of the input were appended"
             raise
+        finally:
+            app.out.summary_fields["records"] = tally.appended()
         if durability == "disk":
             log.flush()
         elif durability == "remote":
@@ -101,18 +104,32 @@ def command(app: Application, topic: str, durability: str, timeout: float, **opt
     return _report(app, name, tally, durability)
 
 
-@dataclass(slots=True)
 class _Tally:
-    """How many records, and the end offset of each partition that got some."""
+    """Appends, and counts: records taken, and the end offset of each partition that got some."""
 
-    records: int = 0
-    ends: dict[int, int] = field(default_factory=dict)
+    def __init__(self, target: tiered.Topic) -> None:
+        self._target = target
+        self._before = self._ends()
+        self.records = 0
+        self.ends: dict[int, int] = {}
 
-    def count(self, written: list[RecordMetadata]) -> None:
-        """Takes what an append gave back."""
-        for metadata in written:
-            self.records += metadata.end_offset - metadata.offset
-            self.ends[metadata.partition] = metadata.end_offset
+    def append(self, chunk: list[NewRecord], partition: int | None) -> None:
+        """Appends one chunk; a record that the log refuses is named by its place in the input."""
+        try:
+            written = self._target.append_many(chunk, partition=partition)
+        except InvalidRecordError as cause:
+            cause.message = f"record {self.records + cause.index + 1} of the input: {cause.message}"
+            raise
+        self.records += len(chunk)
+        self.ends.update({metadata.partition: metadata.end_offset for metadata in written})
+
+    def appended(self) -> int:
+        """Records that are in the log. A chunk that failed may have reached some of its partitions."""
+        return sum(self._ends()) - sum(self._before)
+
+    def _ends(self) -> list[int]:
+        # The only writer of the directory is this process.
+        return [self._target.positions(partition).end_offset for partition in range(self._target.partitions)]
 
 
 def _report(app: Application, name: str, tally: _Tally, durability: str) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from tiered.cli.application import Application, Group, pass_application
 from tiered.cli.output import columns
-from tiered.cli.settings import SETTINGS
+from tiered.cli.settings import SETTINGS, Scalar
 
 
 @click.group(cls=Group, name="config")
@@ -27,11 +29,17 @@ def show(app: Application, origin: bool) -> int:
     names = [setting.name for setting in SETTINGS]
     fields = {
         "config": str(app.config) if app.config else None,
-        "settings": {name: {"value": app.values[name].value, "origin": app.values[name].origin} for name in names},
+        "settings": {name: {"value": _shown(app, name), "origin": app.values[name].origin} for name in names},
     }
     header = ["setting", "value", "origin"] if origin else ["setting", "value"]
     rows = []
     for name in names:
-        row: list[object] = [name, app.values[name].value]
+        row: list[object] = [name, _shown(app, name)]
         rows.append([*row, app.values[name].origin] if origin else row)
     return app.out.result("config show", fields, columns(header, rows))
+
+
+def _shown(app: Application, name: str) -> Scalar:
+    """The value; a key that somebody wrote into a URL, which every command refuses, is not printed."""
+    value = app.values[name].value
+    return re.sub(r"://[^/]*@", "://***@", value) if isinstance(value, str) else value

@@ -56,8 +56,17 @@ def test_append_names_the_line_and_keeps_what_came_before(cli: Cli, tmp_path: Pa
     bad = cli("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "json", stdin=b"1\n2\n{\n4\n")
     assert bad.code == 2
     assert "error: line 3 of the input is not JSON" in bad.err
-    assert "2 records before it were appended" in bad.err
+    assert "2 records of the input were appended" in bad.err
     assert cli("cat", "t", "--log-dir", tmp_path / "d").out == b"1\n2\n"
+
+
+def test_a_record_that_the_log_refuses_is_named_by_its_place(cli: Cli, tmp_path: Path) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(1500)) + b"x" * 2_000_000 + b"\nlast\n"
+    refused = cli("append", "t", "--log-dir", tmp_path / "d", "--create", "--partitions", "3", "--json", stdin=lines)
+    assert refused.code == 2
+    assert "record 1501 of the input: " in refused.err
+    assert "1,500 records of the input were appended" in refused.err
+    assert refused.summary["records"] == 1500
 
 
 def test_append_until_committed(cli: Cli, log: Scenario) -> None:

@@ -151,6 +151,12 @@ def test_settings_and_their_origins(cli: Cli, tmp_path: Path, monkeypatch: pytes
     assert "origin" not in cli("config", "show").text
 
 
+def test_a_key_in_a_url_is_not_printed(cli: Cli) -> None:
+    shown = cli("config", "show", "--remote", "s3://AKIA:secret@bucket/p")
+    assert "secret" not in shown.text
+    assert "s3://***@bucket/p" in shown.text
+
+
 def test_global_options_may_stand_before_and_after(cli: Cli, directory: Path) -> None:
     before = cli("--log-dir", directory, "--json", "offsets", "t")
     after = cli("offsets", "t", "--log-dir", directory, "--json")
