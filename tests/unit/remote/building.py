@@ -152,7 +152,14 @@ class RemoteLog:
             for at in range(start, end, per_segment)
         ]
 
-    def put_root(self, rows: Rows, *, start_offset: int | None = None, next_offset: int | None = None) -> Root:
+    def put_root(
+        self,
+        rows: Rows,
+        *,
+        start_offset: int | None = None,
+        next_offset: int | None = None,
+        lineage: tuple[EpochEntry, ...] = (),
+    ) -> Root:
         """The next version of the root, with these rows."""
         before = self.root
         stamp = Stamp(self.ids.uid(), self.clock.now_ms(), Role.WRITER, 1, "test")
@@ -168,7 +175,7 @@ class RemoteLog:
             rows=rows,
             start_offset=start_offset if start_offset is not None else (before.start_offset if before else first),
             next_offset=old.next_offset if next_offset is None else next_offset,
-            lineage=old.lineage or (EpochEntry(0, first),),
+            lineage=lineage or old.lineage or (EpochEntry(0, first),),
             added=_plus(old.added, Rows.from_rows([row for row in rows if row not in kept])),
             removed=_plus(old.removed, Rows.from_rows([row for row in kept if row not in set(rows)])),
         )
