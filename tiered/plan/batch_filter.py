@@ -1,0 +1,247 @@
+"""Which records survive a cleaning, and what the batches look like that hold them? Pure: batches in, batches out.
+
+::
+
+    a record past the map's latest offset      stays: this round does not know it
+    no key                                     goes (written before the topic was compacted)
+    a newer record of its key exists           goes
+    tombstone, the newest of its key           stays until the batch's delete horizon has passed
+    data of an aborted transaction             goes at once
+    transaction marker                         stays until its transaction's data is gone and its horizon has passed
+
+A batch that loses nothing is passed on byte for byte. One that keeps a tombstone, or a marker whose data is gone,
+and has no delete horizon yet gets it now: nothing is removed in the round that first finds it removable.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tiered.config import MAX_LONG
+from tiered.errors import CorruptionError
+from tiered.format.batch import BatchHeader, decode_records, rebuild_batch, verify_batch
+from tiered.format.header import Buffer
+from tiered.format.producer_snapshot import ProducerEntry
+from tiered.model import AbortedTxn, Record
+from tiered.plan.cleaned_txns import CleanedTxns
+from tiered.plan.offset_map import OffsetMap
+
+_LEGACY_MAGICS = 2  # 0 and 1
+
+
+class Dropped(enum.Enum):
+    """Why a record went; the word appears in logs and metrics."""
+
+    SUPERSEDED = "superseded"
+    TOMBSTONE = "tombstone"
+    ABORTED = "aborted"
+    MARKER = "marker"
+    NO_KEY = "no key"
+
+
+class CleanedBatch(NamedTuple):
+    """One batch of the output. ``last_offset`` inclusive; timestamps of its records, or what an emptied one kept.
+
+    ``data`` is the buffer that came in if nothing changed: copy it before that buffer is used again.
+    """
+
+    data: Buffer
+    base_offset: int
+    last_offset: int
+    records: int
+    min_timestamp: int
+    max_timestamp: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class CleaningStats:
+    """What went in, what came out, what was dropped and why. Offsets and timestamps are those of the output."""
+
+    batches_read: int = 0
+    records_read: int = 0
+    bytes_read: int = 0
+    batches_written: int = 0
+    batches_rebuilt: int = 0
+    batches_emptied: int = 0
+    horizons_set: int = 0
+    records_written: int = 0
+    bytes_written: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    min_timestamp: int = -1
+    max_timestamp: int = -1
+    dropped: Counter[Dropped] = field(default_factory=Counter)
+
+    def count_written(self, batch: CleanedBatch) -> None:
+        """One batch more in the output."""
+        self.batches_written += 1
+        self.records_written += batch.records
+        self.bytes_written += len(batch.data)
+        if self.first_offset < 0:
+            self.first_offset = batch.base_offset
+        self.last_offset = batch.last_offset
+        least = batch.min_timestamp
+        if least >= 0 and (least < self.min_timestamp or self.min_timestamp < 0):
+            self.min_timestamp = least
+        self.max_timestamp = max(self.max_timestamp, batch.max_timestamp)
+
+
+class BatchFilter:
+    """Decides over every batch of one round, from the start of the log to the last segment of the map, in order.
+
+    ``first_uncleanable`` is the candidate's. ``producers`` is the live producer state of the log, ``aborted`` all
+    entries of its transaction indexes. ``legacy_horizon_ms`` is that of
+    :func:`~tiered.plan.cleaning.legacy_delete_horizon`.
+    """
+
+    def __init__(
+        self,
+        offset_map: OffsetMap,
+        *,
+        first_uncleanable: int,
+        now_ms: int,
+        delete_retention_ms: int,
+        producers: Iterable[ProducerEntry] = (),
+        aborted: Iterable[AbortedTxn] = (),
+        legacy_horizon_ms: int = 0,
+    ) -> None:
+        self.stats = CleaningStats()
+        self._map = offset_map
+        self._first_uncleanable = first_uncleanable
+        self._now_ms = now_ms
+        self._horizon_ms = min(now_ms + delete_retention_ms, MAX_LONG)
+        self._producers = {entry.producer_id: entry for entry in producers}
+        self._txns = CleanedTxns(aborted)
+        self._legacy_horizon_ms = legacy_horizon_ms
+        self._keeps_legacy_tombstones = True
+        self._end = 0
+
+    def begin_segment(self, modified_ms: int = MAX_LONG) -> None:
+        """The batches that follow are those of a segment last written to at ``modified_ms``.
+
+        Only tombstones of v0 and v1 messages depend on it; without it they stay.
+        """
+        self._keeps_legacy_tombstones = modified_ms > self._legacy_horizon_ms
+
+    def take_aborted(self) -> tuple[AbortedTxn, ...]:
+        """Entries of the transaction index of the output, since the last call: take them at the end of each group."""
+        return self._txns.take_retained()
+
+    def clean_all(self, batches: Iterable[Buffer]) -> Iterator[CleanedBatch]:
+        """:meth:`clean` over several batches; what vanishes is left out."""
+        for batch in batches:
+            cleaned = self.clean(batch)
+            if cleaned is not None:
+                yield cleaned
+
+    def clean(self, batch: Buffer, header: BatchHeader | None = None) -> CleanedBatch | None:
+        """What is left of one whole batch; None: nothing, it vanishes.
+
+        Raises ``CorruptionError`` for a batch that is not intact, or that does not lie behind the one before: then
+        nothing of this round may be committed, and the partition is not cleaned again before somebody looked.
+        """
+        header = verify_batch(batch, header)
+        if header.base_offset < self._end:
+            raise CorruptionError(
+                f"batch at offset {header.base_offset} follows one that ends at {self._end}", offset=header.base_offset
+            )
+        self._end = header.next_offset
+        self.stats.batches_read += 1
+        self.stats.bytes_read += header.size_bytes
+        self.stats.records_read += header.records_count
+        if header.is_control:
+            kept, wants_horizon = self._keep_marker(header, batch)
+        elif self._txns.is_aborted(header):
+            self.stats.dropped[Dropped.ABORTED] += header.records_count
+            kept, wants_horizon = [], False
+        else:
+            kept, wants_horizon = self._keep_records(header, batch)
+        cleaned = self._write(header, batch, kept, wants_horizon)
+        if cleaned is not None:
+            self.stats.count_written(cleaned)
+        return cleaned
+
+    def _keep_marker(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
+        """The marker if it stays, and whether its transaction has nothing left: then its horizon begins to run."""
+        records = list(decode_records(batch))
+        idle = self._txns.marker_is_idle(header, records[0] if records else None)
+        horizon = header.delete_horizon_ms
+        if idle and horizon is not None and horizon <= self._now_ms:
+            self.stats.dropped[Dropped.MARKER] += len(records)
+            return [], False
+        return records, idle and bool(records)
+
+    def _keep_records(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
+        """The records that stay, and whether a tombstone is among them."""
+        horizon = header.delete_horizon_ms
+        if header.magic < _LEGACY_MAGICS:
+            keeps_tombstones = self._keeps_legacy_tombstones
+        else:
+            keeps_tombstones = horizon is None or self._now_ms < horizon
+        newest, latest = self._map.get, self._map.latest_offset
+        kept: list[Record] = []
+        keep = kept.append
+        has_tombstone = False
+        superseded = expired = no_key = 0
+        for record in decode_records(batch):
+            offset = record.offset
+            if offset <= latest:
+                key = record.key
+                if key is None:
+                    no_key += 1
+                    continue
+                if newest(key) > offset:
+                    superseded += 1
+                    continue
+                if record.value is None and not keeps_tombstones:
+                    expired += 1
+                    continue
+            if record.value is None:
+                has_tombstone = True
+            keep(record)
+        dropped = self.stats.dropped
+        dropped[Dropped.SUPERSEDED] += superseded
+        dropped[Dropped.TOMBSTONE] += expired
+        dropped[Dropped.NO_KEY] += no_key
+        return kept, has_tombstone
+
+    def _write(
+        self, header: BatchHeader, batch: Buffer, kept: list[Record], wants_horizon: bool
+    ) -> CleanedBatch | None:
+        """The batch with what was kept: as it was, rebuilt, emptied, or None."""
+        if not kept and not self._must_stay(header):
+            return None
+        least = greatest = header.max_timestamp
+        if len(kept) > 1:
+            least = min([record.timestamp for record in kept])
+        sets_horizon = wants_horizon and header.delete_horizon_ms is None
+        unchanged = len(kept) == header.records_count
+        if unchanged and (not sets_horizon or header.magic < _LEGACY_MAGICS):
+            data = batch
+        else:  # a changed v0 or v1 message becomes a v2 batch: only that can be empty or carry a horizon
+            data = rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms if sets_horizon else None)
+            self.stats.batches_rebuilt += 1
+            self.stats.horizons_set += sets_horizon
+            self.stats.batches_emptied += not kept
+            if kept:
+                greatest = max([record.timestamp for record in kept])
+                least = min(least, greatest)
+        return CleanedBatch(
+            data, header.base_offset, header.last_offset, len(kept), least, greatest, header.leader_epoch
+        )
+
+    def _must_stay(self, header: BatchHeader) -> bool:
+        """Whether the batch stays without records: it ends the range, or it is the newest of a live producer."""
+        if header.next_offset == self._first_uncleanable:
+            return True
+        entry = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if entry is None:
+            return False
+        if entry.last_offset >= 0:
+            return header.last_offset == entry.last_offset
+        return header.is_control and header.producer_epoch == entry.producer_epoch
