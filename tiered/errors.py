@@ -6,12 +6,15 @@
     ├── ConfigError                     2   fix the call, the option or the file
     │   ├── InvalidRecordError          2   a record that the log refuses
     │   │   ├── InvalidTimestampError   2
-    │   │   └── RecordTooLargeError     2
+    │   │   ├── RecordTooLargeError     2
+    │   │   ├── OutOfOrderSequenceError 2   a gap, or a repetition too old to be recognised
+    │   │   └── InvalidTxnStateError    2   not what this transaction may do now
     ├── NotFoundError                   10  create it, or correct the name
     │   ├── UnknownTopicError           10
     │   └── LogDestroyedError           10  the root was there and is gone
     ├── LockedError                     11  another process has it
     ├── FencedError                     11  a newer claim owns the partition
+    ├── ProducerFencedError             11  a newer epoch of this producer, or of its coordinator
     ├── RemotePermissionError           12  credentials or policy
     ├── CorruptionError                 13  bytes are not what was written
     │   └── CodecUnavailableError       13
@@ -91,6 +94,25 @@ class RecordTooLargeError(InvalidRecordError):
     code = "record_too_large"
 
 
+class OutOfOrderSequenceError(InvalidRecordError):
+    """A producer's batch does not follow its last one: something before it is missing, or it comes too late.
+
+    Nothing was appended. ``expected`` is the sequence that was due, -1 if none was.
+    """
+
+    code = "out_of_order_sequence"
+
+    def __init__(self, message: str, *, expected: int = -1, index: int = 0, hint: str = "") -> None:
+        super().__init__(message, index=index, hint=hint)
+        self.expected = expected
+
+
+class InvalidTxnStateError(InvalidRecordError):
+    """A batch, or a change of a transaction, that the transaction's state does not allow. Nothing was done."""
+
+    code = "invalid_txn_state"
+
+
 class NotFoundError(TieredError):
     """The log directory, the bucket or the object that the call names does not exist."""
 
@@ -122,6 +144,13 @@ class FencedError(TieredError):
     """A newer claim owns the partition. Nothing on this disk is deleted; appends are refused."""
 
     code = "fenced"
+    exit_code = 11
+
+
+class ProducerFencedError(TieredError):
+    """A newer epoch of the same producer id, or of the transaction coordinator, has written: the older must stop."""
+
+    code = "producer_fenced"
     exit_code = 11
 
 

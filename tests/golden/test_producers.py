@@ -1,0 +1,168 @@
+"""The broker's own batches, fed one by one, end in the broker's own producer snapshots, transaction indexes and LSO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.golden.fixtures import MAIN, ROOTS, base_offset, expected_offsets, partition_dir, partitions
+from tiered.errors import CorruptionError
+from tiered.format.batch import BatchHeader, decode_records, walk
+from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
+from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.model import AbortedTxn
+from tiered.plan.producer import Origin, ProducerBatch, producer_batch
+from tiered.plan.producer_state import Prepared, ProducerState, Snapshot
+
+MADE_MS = 1_795_264_200_000
+"""When the broker ran. Record timestamps are years older, so that producers without markers expire at a restart."""
+
+LEFT_ALONE = {"__cluster_metadata-0"}
+
+
+def batches_of(log: Path) -> Iterator[tuple[BatchHeader, ProducerBatch | None]]:
+    """Each batch of a segment, as far as it can be read."""
+    data = log.read_bytes()
+    try:
+        for position, header in walk(data):
+            record = None
+            if header.is_control:
+                batch = memoryview(data)[position : position + header.size_bytes]
+                record = next(iter(decode_records(batch)), None)
+            yield header, producer_batch(header, record)
+    except CorruptionError:
+        assert "trailing-zeros" in log.parent.name
+
+
+def snapshots_of(directory: Path) -> dict[int, bytes]:
+    found = {}
+    for path in sorted(directory.glob("*.snapshot")):
+        try:
+            decode_snapshot(path.read_bytes())
+        except CorruptionError:
+            assert "u-snapshot-bad" in path.parent.name
+            continue
+        found[base_offset(path)] = path.read_bytes()
+    return found
+
+
+class Replayed:
+    """A partition replayed from one of its bases: the state at each offset, the index of each segment."""
+
+    def __init__(self, logs: list[Path], state: ProducerState, *, wanted: set[int]) -> None:
+        self.states: dict[int, bytes] = {}
+        self.aborted: dict[Path, list[AbortedTxn]] = {}
+        self.notes: list[str] = []
+        epoch = -1
+        for log in logs:
+            aborted = self.aborted[log] = []
+            for header, batch in batches_of(log):
+                if epoch not in (-1, header.leader_epoch):  # a restart loads what it had just written
+                    state.load(Snapshot(header.base_offset, state.entries()), log_start=0, now_ms=MADE_MS)
+                epoch = header.leader_epoch
+                if header.base_offset in wanted:
+                    self.states[header.base_offset] = encode_snapshot(state.entries())
+                if batch is not None:
+                    prepared = state.prepare([batch], Origin.REPLICATION)
+                    assert isinstance(prepared, Prepared)
+                    self.notes += prepared.notes
+                    completed = state.apply(prepared)
+                    aborted += [t.index_entry for t in completed if t.index_entry is not None]
+                    state.settle(completed, header.next_offset)
+                state.advance(header.next_offset)
+        self.end = state.map_end_offset
+        self.states[self.end] = encode_snapshot(state.entries())
+        state.advance_high_watermark(self.end)
+        self.lso = state.last_stable_offset(self.end)
+
+
+CLEANED = ("compact-after1", "compact-after2")
+
+
+def is_cleaned(root: str, partition: str) -> bool:
+    return partition.startswith("compact-") and (root in CLEANED or root == MAIN)
+
+
+@pytest.mark.parametrize("root", ROOTS)
+def test_snapshots_and_transaction_indexes_are_the_brokers_byte_for_byte(kafka_fixtures: Path, root: str) -> None:
+    for partition in partitions(kafka_fixtures, root):
+        if partition in LEFT_ALONE or is_cleaned(root, partition):
+            continue
+        directory = partition_dir(kafka_fixtures, partition, root)
+        snapshots = snapshots_of(directory)
+        logs = sorted(directory.glob("*.log"))
+        replayed = Replayed(logs, ProducerState(base_offset(logs[0])), wanted=set(snapshots))
+        assert replayed.notes == []
+        for offset, expected in snapshots.items():
+            if replayed.states.get(offset) != expected:
+                # Written by a recovery that began at the snapshot before, where idle producers were left behind.
+                assert root.endswith("/after"), (partition, offset)
+                assert recovered(logs, snapshots, offset) == expected, (partition, offset)
+        for log, aborted in replayed.aborted.items():
+            index = log.with_suffix(".txnindex")
+            assert encode_txns(aborted) == (index.read_bytes() if index.exists() else b""), log
+        answer = expected_offsets(kafka_fixtures, partition, root)
+        if answer is not None and answer.latest == replayed.end:
+            assert replayed.lso == answer.lso, partition
+
+
+def recovered(logs: list[Path], snapshots: dict[int, bytes], offset: int) -> bytes:
+    """The state at ``offset`` for a broker that started at the newest snapshot at a base below."""
+    base = max(b for b in map(base_offset, logs) if b in snapshots and b < offset)
+    state = ProducerState()
+    entries = tuple(decode_snapshot(snapshots[base]))
+    state.load(Snapshot(base, entries), log_start=0, now_ms=MADE_MS)
+    return Replayed([log for log in logs if base_offset(log) >= base], state, wanted={offset}).states[offset]
+
+
+@pytest.mark.parametrize("root", [*CLEANED, MAIN])
+def test_the_tail_of_a_cleaned_log_continues_its_snapshot(kafka_fixtures: Path, root: str) -> None:
+    """The active segment is never cleaned: loaded at its base and replayed, it ends as the broker's did."""
+    compared = 0
+    for partition in partitions(kafka_fixtures, root):
+        if not is_cleaned(root, partition):
+            continue
+        directory = partition_dir(kafka_fixtures, partition, root)
+        snapshots = snapshots_of(directory)
+        tail = max(directory.glob("*.log"))
+        base = base_offset(tail)
+        if base not in snapshots:
+            continue
+        state = ProducerState()
+        state.load(Snapshot(base, tuple(decode_snapshot(snapshots[base]))), log_start=0, now_ms=0)
+        replayed = Replayed([tail], state, wanted=set())
+        if replayed.end in snapshots:
+            assert replayed.states[replayed.end] == snapshots[replayed.end], partition
+            compared += 1
+        index = tail.with_suffix(".txnindex")
+        assert encode_txns(replayed.aborted[tail]) == (index.read_bytes() if index.exists() else b"")
+    assert compared >= 4
+
+
+def test_the_same_entries_are_read_back(kafka_fixtures: Path) -> None:
+    """What the broker stored, loaded without expiry, is stored again in the same bytes, transactions still open."""
+    opened = 0
+    for path in sorted((kafka_fixtures / MAIN).rglob("*.snapshot")):
+        if path.parent.name in LEFT_ALONE:
+            continue
+        state = ProducerState()
+        entries = tuple(decode_snapshot(path.read_bytes()))
+        state.load(Snapshot(base_offset(path), entries), log_start=0, now_ms=0)
+        assert encode_snapshot(state.entries()) == path.read_bytes(), path
+        assert [p for _, p in state.open_txns()] == [
+            e.producer_id for e in sorted(entries, key=lambda e: e.txn_first_offset) if e.txn_first_offset >= 0
+        ]
+        opened += len(list(state.open_txns()))
+    assert opened > 3
+
+
+def test_aborted_entries_say_what_the_index_says(kafka_fixtures: Path) -> None:
+    directory = partition_dir(kafka_fixtures, "txn-0")
+    logs = sorted(directory.glob("*.log"))
+    replayed = Replayed(logs, ProducerState(), wanted=set())
+    found = [txn for log in logs for txn in replayed.aborted[log]]
+    stored = [t for p in sorted(directory.glob("*.txnindex")) for t in decode_txns(p.read_bytes())]
+    assert found == stored
+    assert any(txn.last_stable_offset != txn.last_offset + 1 for txn in found)

@@ -1,0 +1,81 @@
+"""Transactions of one partition that hold the last stable offset back.
+
+*Ongoing* ones have no marker yet; *unreplicated* ones have, but at or above the high watermark (reference 6.5).
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from tiered.model import AbortedTxn
+
+
+class CompletedTxn(NamedTuple):
+    """A transaction whose marker was just appended. ``last_offset`` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+    last_stable_offset: int
+
+    @property
+    def index_entry(self) -> AbortedTxn | None:
+        """What the ``.txnindex`` of the marker's segment gets: nothing for a commit."""
+        if not self.is_aborted:
+            return None
+        return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
+
+
+class OpenTxns:
+    """By first offset. Offsets are given out in rising order, so insertion keeps ``_ongoing`` sorted."""
+
+    __slots__ = ("_ongoing", "_unreplicated")
+
+    def __init__(self) -> None:
+        self._ongoing: OrderedDict[int, int] = OrderedDict()
+        self._unreplicated: list[tuple[int, int]] = []
+
+    def load(self, open_txns: Iterable[tuple[int, int]]) -> None:
+        """(first offset, producer id) of the ongoing ones; replaces everything."""
+        self._ongoing = OrderedDict(sorted(open_txns))
+        self._unreplicated = []
+
+    def begin(self, first_offset: int, producer_id: int) -> None:
+        in_order = not self._ongoing or next(reversed(self._ongoing)) < first_offset
+        self._ongoing[first_offset] = producer_id
+        if not in_order:
+            self._ongoing = OrderedDict(sorted(self._ongoing.items()))
+
+    def stable_after(self, marker_offset: int, ended: Collection[int]) -> int:
+        """The last stable offset right after a marker, with the transactions that begin at ``ended`` over."""
+        return next((first for first in self._ongoing if first not in ended), marker_offset + 1)
+
+    def end(self, txn: CompletedTxn) -> None:
+        """The marker and its index entry are written; the high watermark is not there yet."""
+        if self._ongoing.pop(txn.first_offset, None) is not None:
+            bisect.insort(self._unreplicated, (txn.first_offset, txn.last_offset))
+
+    def replicated(self, high_watermark: int) -> None:
+        """Markers below ``high_watermark`` hold nothing back any more."""
+        if self._unreplicated:
+            self._unreplicated = [txn for txn in self._unreplicated if txn[1] >= high_watermark]
+
+    @property
+    def first_unstable(self) -> int | None:
+        """First offset of the earliest transaction, ongoing or unreplicated."""
+        first = next(iter(self._ongoing), None)
+        if not self._unreplicated:
+            return first
+        unreplicated = self._unreplicated[0][0]
+        return unreplicated if first is None else min(first, unreplicated)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(first offset, producer id) of the ongoing transactions, in order."""
+        return iter(self._ongoing.items())
+
+    def __len__(self) -> int:
+        return len(self._ongoing)

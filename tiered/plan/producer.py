@@ -1,0 +1,178 @@
+"""One idempotent or transactional producer of one partition: its newest batches, its epoch, its sequence rule.
+
+Sequences are 31 bits and wrap: after 2^31-1 comes 0. ``-1`` stands for "none" wherever Kafka uses it.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from tiered.format.control import ControlType, control_type, coordinator_epoch
+from tiered.format.header import BatchHeader
+from tiered.format.producer_snapshot import ProducerEntry
+from tiered.model import Record
+
+WINDOW_BATCHES = 5
+"""So many of a producer's newest batches are known by their sequences: a client has at most five in flight."""
+
+SEQUENCES = 2**31
+NO_PRODUCER = NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
+
+
+class Origin(enum.Enum):
+    """Who appends; decides which rules hold (reference 6.1)."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    REPLICATION = "replication"
+
+
+class Marker(NamedTuple):
+    """The end of a transaction, from a control batch; ``timestamp`` is that of its record."""
+
+    abort: bool
+    coordinator_epoch: int
+    timestamp: int
+
+
+class ProducerBatch(NamedTuple):
+    """What the producer state needs to know of one batch. ``marker`` None in a control batch: it was cleaned."""
+
+    base_offset: int
+    offset_delta: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    last_sequence: int
+    timestamp: int
+    transactional: bool = False
+    control: bool = False
+    marker: Marker | None = None
+
+
+def producer_batch(
+    header: BatchHeader, control_record: Record | None = None, *, timestamp: int | None = None
+) -> ProducerBatch | None:
+    """From a header; None for a batch without producer, which changes no state.
+
+    ``control_record`` is the first record of a control batch (None if compaction left none), ``timestamp`` the
+    batch's greatest if the log stamps it after this header was read. Raises CorruptionError for a marker cut short.
+    """
+    if header.producer_id < 0:
+        return None
+    marker = None
+    if control_record is not None:
+        kind = control_type(control_record)
+        if kind in (ControlType.ABORT, ControlType.COMMIT):
+            epoch = coordinator_epoch(control_record)
+            marker = Marker(kind is ControlType.ABORT, epoch, control_record.timestamp)
+    return ProducerBatch(
+        header.base_offset,
+        header.last_offset_delta,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.last_sequence,
+        header.max_timestamp if timestamp is None else timestamp,
+        header.is_transactional,
+        header.is_control,
+        marker,
+    )
+
+
+class BatchSpan(NamedTuple):
+    """One batch of a producer as it was stored."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        """Of a batch that wraps it is greater than the last."""
+        if self.last_sequence < 0:
+            return NO_SEQUENCE
+        return (self.last_sequence - self.offset_delta) % SEQUENCES
+
+
+class Producer:
+    """Mutable and small: a partition may hold thousands. ``txn_first_offset`` -1: no transaction is open."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "timestamp", "txn_first_offset")
+
+    def __init__(self, epoch: int = NO_EPOCH) -> None:
+        self.epoch = epoch
+        self.batches: tuple[BatchSpan, ...] = ()
+        self.coordinator_epoch = NO_EPOCH
+        self.timestamp = -1
+        self.txn_first_offset = NO_OFFSET
+
+    @classmethod
+    def from_entry(cls, entry: ProducerEntry) -> Producer:
+        """As a snapshot knows it: with its newest batch only."""
+        producer = cls(entry.producer_epoch)
+        if entry.last_offset >= 0:
+            span = BatchSpan(entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
+            producer.batches = (span,)
+        producer.coordinator_epoch = entry.coordinator_epoch
+        producer.timestamp = entry.timestamp
+        producer.txn_first_offset = max(entry.txn_first_offset, NO_OFFSET)
+        return producer
+
+    def to_entry(self, producer_id: int) -> ProducerEntry:
+        """As a snapshot stores it."""
+        last = self.batches[-1] if self.batches else BatchSpan(NO_SEQUENCE, NO_OFFSET, 0, self.timestamp)
+        return ProducerEntry(
+            producer_id,
+            self.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            self.timestamp,
+            self.coordinator_epoch,
+            self.txn_first_offset,
+        )
+
+    @property
+    def first_sequence(self) -> int:
+        """Of the oldest batch still known."""
+        return self.batches[0].first_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def find(self, batch: ProducerBatch) -> BatchSpan | None:
+        """The stored batch of which ``batch`` is an exact repetition (reference 6.3)."""
+        if batch.producer_epoch != self.epoch:
+            return None
+        for span in self.batches:
+            if span.last_sequence == batch.last_sequence and span.first_sequence == batch.base_sequence:
+                return span
+        return None
+
+    def enter_epoch(self, epoch: int) -> None:
+        """A new epoch begins without known batches: its first sequence is 0."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches = ()
+
+    def add(self, span: BatchSpan) -> None:
+        """The newest batch; the oldest beyond the window is forgotten."""
+        self.batches = (*self.batches[1 - WINDOW_BATCHES :], span)
+        self.timestamp = span.timestamp
+
+    def is_expired(self, now_ms: int, expiration_ms: int) -> bool:
+        """Idle for ``expiration_ms`` and without an open transaction (``>=``, as Kafka has it)."""
+        return self.txn_first_offset == NO_OFFSET and now_ms - self.timestamp >= expiration_ms
+
+
+def follows(last_sequence: int, next_sequence: int) -> bool:
+    """Whether ``next_sequence`` comes right after ``last_sequence``; after none (-1) comes 0."""
+    return next_sequence == (last_sequence + 1) % SEQUENCES

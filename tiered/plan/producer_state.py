@@ -1,0 +1,286 @@
+"""Producers and transactions of one partition: what is a repetition, what is out of order, what is stable.
+
+An append asks first and applies afterwards, under the partition's lock::
+
+    batches = [producer_batch(header), ...]         those that have a producer
+    answer = state.prepare(batches, Origin.CLIENT)   Duplicate: answer with its offsets, write nothing
+    ... roll, write the bytes ...
+    completed = state.apply(answer, base_offsets)
+    ... append every completed.index_entry to the .txnindex of the active segment ...
+    state.settle(completed, end_offset)
+
+If the bytes cannot be written nothing has changed. If the ``.txnindex`` cannot, the end has moved and the last stable
+offset stays: the partition goes offline, recovery writes the entry again. Recovery calls ``replay`` per batch.
+Source: Kafka's ProducerStateManager and ProducerAppendInfo, reference 6.3 to 6.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tiered.errors import ConfigError
+from tiered.format.producer_snapshot import ProducerEntry
+from tiered.plan.open_txns import CompletedTxn, OpenTxns
+from tiered.plan.producer import NO_OFFSET, BatchSpan, Origin, Producer, ProducerBatch
+from tiered.plan.producer_rules import Draft, check_data, check_form, check_marker
+from tiered.plan.verification import NO_GUARD, Verification
+
+DEFAULT_EXPIRATION_MS = 86_400_000
+"""Kafka's ``producer.id.expiration.ms``: an idle producer is forgotten after a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Batches that may be appended now. ``notes`` say what was accepted although it breaks a rule (replication)."""
+
+    batches: tuple[ProducerBatch, ...]
+    generation: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """All of it was appended before: at ``first_offset`` to ``last_offset`` (inclusive), with this timestamp."""
+
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """State up to ``offset`` (exclusive), by rising producer id: what a ``.snapshot`` file holds."""
+
+    offset: int
+    entries: tuple[ProducerEntry, ...] = ()
+
+
+class ProducerState:
+    """Not thread-safe: the partition's lock is held around every call. No I/O; ``now_ms`` is told."""
+
+    def __init__(self, log_start: int = 0, *, expiration_ms: int = DEFAULT_EXPIRATION_MS, verify: bool = False) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._txns = OpenTxns()
+        self._verification = Verification() if verify else None
+        self._expiration_ms = expiration_ms
+        self._generation = 0
+        self._log_start = self._map_end = self._snapshot_offset = log_start
+
+    # -- append ----------------------------------------------------------------------------------------------------
+
+    def prepare(
+        self, batches: Sequence[ProducerBatch], origin: Origin = Origin.CLIENT, *, guard: int = NO_GUARD
+    ) -> Prepared | Duplicate:
+        """Checks the batches of one append, in order; changes nothing.
+
+        A client's set is a Duplicate if every batch of it is one; if only some are, it is out of order: to answer
+        with success would lose the rest. Raises OutOfOrderSequenceError, ProducerFencedError, InvalidTxnStateError,
+        and InvalidRecordError for a client's batch without sequence or epoch; ``index`` counts records.
+        """
+        if origin is Origin.CLIENT and batches:
+            duplicate = self._duplicate(batches)
+            if duplicate is not None:
+                return duplicate
+        drafts: dict[int, Draft] = {}
+        notes: list[str] = []
+        index = 0
+        for batch in batches:
+            draft = drafts.get(batch.producer_id)
+            if draft is None:
+                draft = drafts[batch.producer_id] = Draft.of(self._producers.get(batch.producer_id))
+            check_form(batch, origin, index)
+            if batch.control:
+                note = check_marker(draft, batch, origin)
+            else:
+                note = check_data(draft, batch, origin, index=index, verification=self._verification, guard=guard)
+            if note:
+                notes.append(note)
+            index += batch.offset_delta + 1
+        return Prepared(tuple(batches), self._generation, tuple(notes))
+
+    def _duplicate(self, batches: Sequence[ProducerBatch]) -> Duplicate | None:
+        found: list[BatchSpan] = []
+        for batch in batches:
+            producer = self._producers.get(batch.producer_id)
+            span = None if producer is None else producer.find(batch)
+            if span is None:
+                return None
+            found.append(span)
+        return Duplicate(found[0].first_offset, found[-1].last_offset, found[0].timestamp)
+
+    def apply(self, prepared: Prepared, base_offsets: Sequence[int] | None = None) -> tuple[CompletedTxn, ...]:
+        """The bytes are written: takes the batches over, at ``base_offsets`` (None: at those that they came with).
+
+        Returns the transactions that they ended; ``settle`` them once the aborted ones stand in the index. Raises
+        ConfigError if the state has changed since ``prepare``: the two belong under one lock.
+        """
+        if prepared.generation != self._generation:
+            raise ConfigError("the producer state has changed since these batches were checked", hint="prepare again")
+        if base_offsets is not None and len(base_offsets) != len(prepared.batches):
+            raise ConfigError(f"{len(base_offsets)} offsets for {len(prepared.batches)} batches")
+        self._generation += 1
+        completed: list[CompletedTxn] = []
+        ended: set[int] = set()
+        for i, batch in enumerate(prepared.batches):
+            base = batch.base_offset if base_offsets is None else base_offsets[i]
+            txn = self._put(batch, base, ended)
+            if txn is not None:
+                completed.append(txn)
+        return tuple(completed)
+
+    def settle(self, completed: Iterable[CompletedTxn], end_offset: int) -> None:
+        """The append is complete, its index entries too: the log ends at ``end_offset``, also without producers."""
+        for txn in completed:
+            self._txns.end(txn)
+        self._map_end = end_offset
+
+    def replay(self, batch: ProducerBatch) -> CompletedTxn | None:
+        """One batch that is in the log already, for recovery and rebuild: no rule can refuse it.
+
+        The caller appends ``index_entry`` to the index that it rebuilds, and calls ``advance`` for batches without
+        producer (or once, at the end).
+        """
+        self._generation += 1
+        txn = self._put(batch, batch.base_offset, ())
+        if txn is not None:
+            self._txns.end(txn)
+        self._map_end = batch.base_offset + batch.offset_delta + 1
+        return txn
+
+    def advance(self, end_offset: int) -> None:
+        """The log ends at ``end_offset``; nothing that concerns a producer was written since the last call."""
+        self._map_end = end_offset
+
+    def _put(self, batch: ProducerBatch, base: int, ended: set[int] | tuple[()]) -> CompletedTxn | None:
+        if batch.control and batch.marker is None:
+            return None  # the whole transaction was cleaned away
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            producer = self._producers[batch.producer_id] = Producer()
+        if batch.transactional and self._verification is not None:
+            self._verification.clear(batch.producer_id)
+        producer.enter_epoch(batch.producer_epoch)
+        if batch.marker is None:
+            last = base + batch.offset_delta
+            producer.add(BatchSpan(batch.last_sequence, last, batch.offset_delta, batch.timestamp))
+            if batch.transactional and producer.txn_first_offset == NO_OFFSET:
+                producer.txn_first_offset = base
+                self._txns.begin(base, batch.producer_id)
+            return None
+        first = producer.txn_first_offset
+        producer.txn_first_offset = NO_OFFSET
+        producer.coordinator_epoch = batch.marker.coordinator_epoch
+        producer.timestamp = batch.marker.timestamp
+        if first == NO_OFFSET:
+            return None
+        over = {*ended, first}
+        if isinstance(ended, set):
+            ended.add(first)
+        stable = self._txns.stable_after(base, over)
+        return CompletedTxn(batch.producer_id, first, base, batch.marker.abort, stable)
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> int:
+        """A guard to present to ``prepare``; NO_GUARD if none is needed: off, or the transaction is open already."""
+        producer = self._producers.get(producer_id)
+        is_open = producer is not None and producer.txn_first_offset != NO_OFFSET and producer.epoch == epoch
+        if self._verification is None or is_open:
+            return NO_GUARD
+        return self._verification.start(producer_id, sequence, epoch, now_ms)
+
+    # -- what is stable --------------------------------------------------------------------------------------------
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The earliest offset that a transaction without replicated marker began at; not below the log's start."""
+        first = self._txns.first_unstable
+        return None if first is None else max(first, self._log_start)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The end for ``read_committed``: every transaction below it is decided (exclusive)."""
+        first = self.first_unstable_offset
+        return high_watermark if first is None else min(first, high_watermark)
+
+    def advance_high_watermark(self, high_watermark: int) -> None:
+        """Markers below it are safe. A log without replicas passes its end."""
+        self._txns.replicated(high_watermark)
+
+    def raise_log_start(self, log_start: int) -> None:
+        """Records below ``log_start`` are gone, producers stay: they expire by time only."""
+        self._log_start = max(self._log_start, log_start)
+        self._txns.replicated(self._log_start)
+        self._map_end = max(self._map_end, self._log_start)
+        self._snapshot_offset = max(self._snapshot_offset, self._log_start)
+
+    def expire(self, now_ms: int) -> list[int]:
+        """Forgets producers that were idle for the expiration time; returns their ids."""
+        gone = [p for p, producer in self._producers.items() if producer.is_expired(now_ms, self._expiration_ms)]
+        for producer_id in gone:
+            del self._producers[producer_id]
+        if self._verification is not None:
+            self._verification.expire(now_ms, self._expiration_ms)
+        self._generation += bool(gone)
+        return gone
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    @property
+    def map_end_offset(self) -> int:
+        """The state is that of the log up to here (exclusive)."""
+        return self._map_end
+
+    def pending_snapshot(self) -> Snapshot | None:
+        """What to write now, or None if the newest snapshot says it all. ``snapshot_taken`` once it is written."""
+        if self._map_end <= self._snapshot_offset:
+            return None
+        return Snapshot(self._map_end, self.entries())
+
+    def snapshot_taken(self, offset: int) -> None:
+        """A file of the state up to ``offset`` exists."""
+        self._snapshot_offset = offset
+
+    def entries(self) -> tuple[ProducerEntry, ...]:
+        """Every producer, by rising id."""
+        return tuple(producer.to_entry(producer_id) for producer_id, producer in sorted(self._producers.items()))
+
+    def load(self, snapshot: Snapshot | None, *, log_start: int, now_ms: int) -> None:
+        """Forgets everything, then takes the snapshot over without its expired producers; None: empty at the start.
+
+        Only the newest batch of each producer is known afterwards.
+        """
+        self._generation += 1
+        loaded = () if snapshot is None else snapshot.entries
+        producers = {e.producer_id: Producer.from_entry(e) for e in loaded}
+        self._producers = {
+            producer_id: producer
+            for producer_id, producer in producers.items()
+            if not producer.is_expired(now_ms, self._expiration_ms)
+        }
+        self._txns.load((p.txn_first_offset, i) for i, p in self._producers.items() if p.txn_first_offset != NO_OFFSET)
+        if self._verification is not None:
+            self._verification.clear_all()
+        self._log_start = log_start
+        self._map_end = self._snapshot_offset = log_start if snapshot is None else snapshot.offset
+
+    def is_current(self, log_start: int, log_end: int) -> bool:
+        """Whether the state is that of ``log_end`` already, so that a truncation needs no reload; takes the start over.
+
+        False: ``load`` the newest of ``plan.snapshots.loadable`` that can be read, then ``replay`` what is above it.
+        """
+        if self._map_end != log_end:
+            return False
+        self.raise_log_start(log_start)
+        return True
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    def producer(self, producer_id: int) -> Producer | None:
+        """For looking at, not for changing."""
+        return self._producers.get(producer_id)
+
+    def open_txns(self) -> Iterator[tuple[int, int]]:
+        """(first offset, producer id) of the ongoing transactions, in order."""
+        return iter(self._txns)
+
+    def __len__(self) -> int:
+        return len(self._producers)
