@@ -97,6 +97,7 @@ class SegmentRestore:
         return notes
 
     def _fetch_log(self, report: Report) -> None:
+        seen = -1
         for attempt in range(1, FETCH_ATTEMPTS + 1):
             seen = self._fetch_once(report if attempt == 1 else lambda _bytes, _note: None)
             if seen == self._row.crc:
@@ -126,19 +127,20 @@ class SegmentRestore:
 
     def _ranges(self, position: int) -> Steps[list[bytes]]:
         ends = range(position, min(position + RANGE_BYTES * RANGES_TOGETHER, self._row.size), RANGE_BYTES)
-        gets = tuple(Get(self._key, start, min(start + RANGE_BYTES, self._row.size)) for start in ends)
+        ranges = [(start, min(start + RANGE_BYTES, self._row.size)) for start in ends]
+        gets = tuple(Get(self._key, start, end) for start, end in ranges)
         outcomes = yield Together(gets)
         bodies: list[bytes] = []
-        for get, found in zip(gets, outcomes, strict=True):
+        for (start, end), found in zip(ranges, outcomes, strict=True):
             if isinstance(found, Missing):
                 raise NotFoundError(
                     f"{self._tp}: the object {self._key} is gone", hint="the log moved on meanwhile: restore again"
                 )
-            if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != get.end - get.start:
+            if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != end - start:
                 raise CorruptionError(
                     f"{self._tp}: {self._key} is not the object of {self._row.size} bytes that the catalog names",
                     path_or_key=self._key,
-                    position=get.start,
+                    position=start,
                     offset=self._row.base,
                     hint="run check",
                 )

@@ -96,7 +96,7 @@ class Tiering:
         partition without records cannot know its first offset; a log that was claimed before only warns.
         """
         tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
-        unclaimed = [tp for tp in tps if self._proof(tp).token is None]
+        unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self._local.partition(tp))]
         try:
             self._register(info)
             for tp in unclaimed:

@@ -13,7 +13,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from tiered.clock import Clock, IdSource
-from tiered.errors import CommitUnknown, ConfigError, FencedError, RemoteUnavailableError, TieredError
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    FencedError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.format.keys import Role, segment_key
 from tiered.local.uploads import SAME, ClaimProof, Claims
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
@@ -27,6 +34,9 @@ from tiered.store.probe import check_capabilities, probe
 from uploader.directory import LogDirectory
 from uploader.events import SegmentRef
 from uploader.journal import Entry, Journal
+
+ACCESS_DENIED = "AccessDenied"
+"""How S3 says, per key of a batch delete, that the policy forbids it."""
 
 READ_BACK_ATTEMPTS = 5
 """GETs of a root that was just committed; after them a new claim tells what it holds."""
@@ -141,19 +151,27 @@ class Bucket:
         """Removes what dead claims left; returns how many uploads that were.
 
         Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: no commit can name them any
-        more, because the claim that stored them is fenced. Those below it are committed, or the collector's.
+        more, because the claim that stored them is fenced. Those below it are committed, or the collector's, and so
+        is everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
         """
         entries = self._journal.before(tp, claim_epoch)
         for entry in entries:
             for upload_id in entry.upload_ids:
                 await self._store.execute(AbortUpload(entry.log_key, upload_id))
             if entry.base >= next_offset:
-                deleted = await self._store.execute(Delete((entry.log_key, entry.idx_key)))
-                if isinstance(deleted, Deleted) and deleted.failed:
-                    key, why = deleted.failed[0]
-                    raise RemoteUnavailableError(f"{key} was not deleted: {why}")
+                await self._delete_dead(entry)
             await asyncio.to_thread(self._journal.done, [entry.log_key])
         return len(entries)
+
+    async def _delete_dead(self, entry: Entry) -> None:
+        try:
+            deleted = await self._store.execute(Delete((entry.log_key, entry.idx_key)))
+        except RemotePermissionError:
+            return  # a writer need not have the right: the maintainer collects by the epoch in the key
+        if isinstance(deleted, Deleted) and deleted.failed:
+            key, why = deleted.failed[0]
+            if ACCESS_DENIED not in why:
+                raise RemoteUnavailableError(f"{key} was not deleted: {why}")
 
     async def upload(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int) -> Row:
         """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim."""

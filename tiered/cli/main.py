@@ -51,6 +51,7 @@ COMMANDS = {
     "doctor": "tiered.cli.doctor",
     "check": "tiered.cli.check",
     "restore": "tiered.cli.restore",
+    "repair": "tiered.cli.repair",
     "config": "tiered.cli.config",
 }
 """Command and module; a module is imported only when its command is asked for, which keeps the start quick."""

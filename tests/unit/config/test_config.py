@@ -67,7 +67,7 @@ def test_defaults_are_kafkas_but_for_what_the_log_says_of_itself() -> None:
         "file.delete.delay.ms": 60_000,
         "compression.type": "producer",
         "compression.gzip.level": -1,
-        "compression.lz4.level": 9,
+        "compression.lz4.level": 1,
         "compression.zstd.level": 3,
         "preallocate": False,
         "message.timestamp.type": "CreateTime",

@@ -1,0 +1,128 @@
+"""``repair rejoin``: a fenced log starts again at the bucket's end; what only its disk holds is set aside, not deleted.
+
+A log is fenced when another volume has claimed its partition, or when it is a copy that cannot prove to be the volume
+that claimed. Its records from the committed end on were never in the bucket, or differ from what is there now. Rejoin::
+
+    {log_dir}/flights-0/                     ->  {log_dir}.diverged-{ms}/flights-0/     every file, by rename
+    claim, checkpoint entries of flights-0   ->  removed: the partition is a volume without records
+    next open                                ->  claims, resumes at the committed end under a new leader epoch
+
+The directory that is set aside can be read like any log: ``tiered cat flights --log-dir {log_dir}.diverged-{ms}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered.clock import Clock
+from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
+from tiered.format.keys import partition_dir
+from tiered.local.checkpoints import (
+    LOG_START_NAME,
+    META_PROPERTIES_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+    OffsetsFile,
+)
+from tiered.local.files import Files, PosixFiles
+from tiered.local.lock import DirectoryLock
+from tiered.local.manager import LocalLog
+from tiered.local.topics import TOPICS_NAME
+from tiered.local.uploads import Claims, UploadCheckpoint, uploader_lock
+from tiered.model import TopicPartition
+
+_IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """One partition: offsets ``committed_end`` to ``end_offset`` are only on this disk, and are set aside."""
+
+    tp: TopicPartition
+    committed_end: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejoinPlan:
+    """What rejoin would do, or did: ``target`` is where the partitions' files go."""
+
+    directory: Path
+    target: Path
+    partitions: tuple[Aside, ...]
+
+
+def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock) -> RejoinPlan:
+    """The fenced partitions of a log directory, or those selected. Changes nothing.
+
+    Raises NotFoundError (no log there), UnknownTopicError, ConfigError (none is fenced and none was selected).
+    """
+    with LocalLog.open(directory, clock=clock, read_only=True) as log:
+        uploads = log.uploads.read()
+        present = set(log.partitions())
+        known = present | set(uploads)  # a crash between the steps leaves only the checkpoint's entry
+        unknown = sorted(set(selected) - known)
+        if unknown:
+            raise UnknownTopicError(f"{directory} holds no partition {unknown[0]}")
+        chosen = sorted(selected) or sorted(tp for tp in uploads if uploads[tp].fenced)
+        if not chosen:
+            raise ConfigError(
+                f"no partition in {directory} is fenced", hint="name partitions to set them aside all the same: topic:0"
+            )
+        committed = {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in chosen}
+        aside = tuple(
+            Aside(tp, committed[tp], log.partition(tp).positions().end_offset if tp in present else committed[tp])
+            for tp in chosen
+        )
+    target = directory.with_name(f"{directory.name}.diverged-{clock.now_ms()}")
+    return RejoinPlan(directory, target, aside)
+
+
+def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) -> None:
+    """Carries the plan out, holding both locks of the directory. A crash in between is finished by running it again.
+
+    Raises LockedError (the application or an uploader has the directory), NotFoundError, LocalIOError.
+    """
+    files = files or PosixFiles()
+    if not files.is_directory(plan.directory):
+        raise NotFoundError(f"there is no log directory {plan.directory}")
+    writer, uploader = DirectoryLock(plan.directory, files), uploader_lock(plan.directory, files)
+    writer.acquire(clock)
+    try:
+        uploader.acquire(clock)
+        try:
+            _move(plan, files)
+            _forget(plan, files)
+        finally:
+            uploader.release()
+    finally:
+        writer.release()
+
+
+def _move(plan: RejoinPlan, files: Files) -> None:
+    """By rename, so that every byte is in one place or the other. The copy of the identity makes it a readable log."""
+    files.make_directory(plan.target)
+    for name in _IDENTITY:
+        if files.state(plan.directory / name) is not None:
+            files.replace(plan.target / name, files.read(plan.directory / name))
+    for aside in plan.partitions:
+        source = plan.directory / partition_dir(aside.tp)
+        if files.is_directory(source):
+            files.rename(source, plan.target / source.name)
+    files.sync_directory(plan.target)
+    files.sync_directory(plan.directory)
+
+
+def _forget(plan: RejoinPlan, files: Files) -> None:
+    """What this volume said of the partitions was said of the records that are gone from it now."""
+    gone = {aside.tp for aside in plan.partitions}
+    checkpoint, claims = UploadCheckpoint(plan.directory, files), Claims(plan.directory, files)
+    for tp in sorted(gone & set(claims.read())):
+        claims.write(tp, token=None, last_append=None, restored_from=None)
+    for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME):
+        offsets = OffsetsFile(plan.directory, name, files)
+        if files.state(offsets.path) is not None:
+            offsets.write({tp: at for tp, at in offsets.read().items() if tp not in gone})
+    checkpoint.write({tp: upload for tp, upload in checkpoint.read().items() if tp not in gone})
