@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import tiered.spark
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
@@ -269,3 +270,13 @@ def test_both_tiers_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
     assert [row["key"] for row in both.where("offset = 77").collect()] == [b"key-0"]
     alone = spark.read.format("tiered").option("subscribe", "flights").option("local_dir", str(directory)).load()
     assert offsets(alone) == {0: list(range(60, 100))}
+
+
+def test_registering_names_the_workers_python_if_nobody_did(
+    spark: SparkSession, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiered.spark.register(spark)
+    assert load(spark, bucket).count() == P0_END + P1_END - 50
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    with pytest.warns(UserWarning, match="set PYSPARK_PYTHON="):
+        tiered.spark.register(spark)

@@ -11,6 +11,9 @@ load again to see more.
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError
@@ -22,11 +25,19 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes ``format("tiered")`` known to a session. Raises ConfigError without pyspark's data source API (4.2)."""
+    """Makes ``format("tiered")`` known to a session. Raises ConfigError without pyspark's data source API (4.2).
+
+    Warns if the session does not say which Python its workers use: Spark takes ``python3`` from PATH, not this one.
+    """
     try:
         from tiered.spark.source import TieredDataSource  # noqa: PLC0415  pyspark is an optional import
     except ImportError as error:
         raise ConfigError(
             f"the Spark source needs pyspark 4.2 and pyarrow: {error}", hint="pip install 'tieredlog[spark]'"
         ) from error
+    if not os.environ.get("PYSPARK_PYTHON") and not spark.conf.get("spark.pyspark.python", ""):
+        warnings.warn(
+            f"workers use the python3 on PATH; set PYSPARK_PYTHON={sys.executable} before the session starts",
+            stacklevel=2,
+        )
     spark.dataSource.register(TieredDataSource)

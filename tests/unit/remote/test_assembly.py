@@ -32,9 +32,7 @@ def test_wherever_the_pieces_are_cut(cuts: list[int], start: int, length: int) -
     end = min(start + length, 60)
     edges = [0, *sorted(cuts), len(DATA)]
     reader = scan(start, end)
-    found = [
-        bytes(batch) for low, high in itertools.pairwise(edges) for _, batch in reader.feed(DATA[low:high])
-    ]
+    found = [bytes(batch) for low, high in itertools.pairwise(edges) for _, batch in reader.feed(DATA[low:high])]
     reader.finish()
     assert found == PARTS[start // 10 : (end - 1) // 10 + 1]
     assert reader.done
