@@ -115,11 +115,11 @@ class PartitionStream:
         return self._local.positions().flushed_offset if self._local is not None else 0
 
     def last_stable_offset(self) -> int:
-        """Where a ``read_committed`` stream ends: the local tier's, or the end of what is remote."""
+        """Where a ``read_committed`` stream ends: the first offset of the oldest open transaction, else the latest."""
         local, remote = self.spans()
         if self._local is not None and local is not None and (remote is None or local.end_offset >= remote.end_offset):
             return self._local.last_stable_offset()
-        return self.latest()
+        return self._remote.last_stable_offset() if self._remote is not None else self.latest()
 
     def offset(self, wanted: int | str) -> int:
         """``wanted`` as a number: an int, ``"earliest"``, ``"latest"``. Raises ConfigError for anything else."""
