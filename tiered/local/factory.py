@@ -7,14 +7,14 @@ from uuid import UUID
 
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
-from tiered.format.keys import log_name
+from tiered.format.keys import local_name, log_name
 from tiered.local.active import ActiveSegment
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files
 from tiered.local.indexes import SegmentIndexes
 from tiered.local.recovery import FoundSegment
 from tiered.local.seal import SEAL_SUFFIX, SegmentStats, read_note
-from tiered.local.sealed import SealedLocalSegment
+from tiered.local.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
 from tiered.model import TopicPartition
 from tiered.plan.roll import jitter_ms
 
@@ -42,10 +42,16 @@ class SegmentFactory:
 
     def create(self, base_offset: int, now_ms: int) -> ActiveSegment:
         """A new, empty active segment."""
+        self.remove(base_offset)  # a crash, or somebody else, may have left files of that name
         jitter = jitter_ms(self.config.segment_jitter_ms, self.config.segment_ms, self._ids.random())
         return ActiveSegment(
             self._files, self._directory, base_offset, config=self.config, created_ms=now_ms, jitter_ms=jitter
         )
+
+    def remove(self, base_offset: int) -> None:
+        """Unlinks the files of a segment that holds nothing."""
+        for suffix in SEGMENT_SUFFIXES:
+            self._files.unlink(self._directory / local_name(base_offset, suffix))
 
     def resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
         """The active segment of a log that was open before."""
@@ -68,6 +74,8 @@ class SegmentFactory:
             first_timestamp=tail.first_timestamp,
             first_append_ms=first_append_ms,
         )
+        if tail.largest is not None:
+            active.max_timestamp, active.max_timestamp_offset = tail.largest
         active.leader_epoch = self._epochs.latest
         return active
 
@@ -78,9 +86,11 @@ class SegmentFactory:
 
     def sealed(self, active: ActiveSegment, end_offset: int) -> SealedLocalSegment:
         """What the active segment has become."""
-        return self._make(
+        sealed = self._make(
             active.base_offset, end_offset, active.size_bytes, active.appended_ms, active.indexes, active.stats
         )
+        sealed.before = active
+        return sealed
 
     def _modified_ms(self, base_offset: int, default: int) -> int:
         state = self._files.state(self._directory / log_name(base_offset))

@@ -19,6 +19,7 @@ from tiered.local.indexes import SegmentIndexes, load_growing
 from tiered.local.reading import Extent, View
 from tiered.local.scan import LogFile
 from tiered.local.sealed import SealedLocalSegment
+from tiered.local.state import SPARSE_NAME
 from tiered.model import TopicPartition
 
 REINDEX_BYTES = 4 * 1024 * 1024
@@ -137,16 +138,22 @@ class ForeignPartition:
     def _list(self) -> None:
         parsed = (parse_local_name(name) for name in self._files.names(self.directory))
         bases = sorted(file.base for file in parsed if file and file.suffix == LOG_SUFFIX and not file.work)
+        self._dense = self._dense and self._files.state(self.directory / SPARSE_NAME) is None
         known = {segment.base_offset: segment for segment in self._sealed}
         self.epochs.reload()
         self._sealed = tuple(
-            known[base] if base in known and known[base].end_offset == end else self._open(base, end)
+            known[base] if base in known and self._is_same(known[base], end) else self._open(base, end)
             for base, end in itertools.pairwise(bases)
         )
         if not bases:
             self._tail = None
         elif self._tail is None or self._tail.base_offset != bases[-1]:
             self._tail = GrowingSegment(self._files, self.directory, bases[-1])
+
+    def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
+        """A cleaner replaces a segment by another one of the same base."""
+        state = self._files.state(known.path)
+        return known.end_offset == end_offset and state is not None and state.size == known.size_bytes
 
     def _open(self, base: int, end: int) -> SealedLocalSegment:
         state = self._files.state(self.directory / log_name(base))

@@ -79,6 +79,12 @@ class SegmentIndexes:
             with self._lock:
                 self._times.maybe_append(timestamp, timestamp_offset, closing=True)
 
+    def truncate_to(self, offset: int) -> None:
+        """Drops every entry at or above ``offset``. Lookups stay right: they start earlier."""
+        with self._lock:
+            self._offsets.truncate_to(offset)
+            self._times.truncate_to(offset)
+
     def offset_bytes(self) -> bytes:
         """The ``.index`` file, trimmed."""
         with self._lock:

@@ -127,9 +127,12 @@ class PartitionLog:
         """
         self._write().flush()
 
-    def roll(self) -> bool:
-        """Seals the active segment, durably, if it holds records; returns whether it did."""
-        return self._write().roll()
+    def roll(self, base_offset: int | None = None) -> bool:
+        """Seals the active segment, durably, if it holds records; returns whether it did.
+
+        ``base_offset``: where the new segment begins, at or above the end; ConfigError below it.
+        """
+        return self._write().roll(base_offset=base_offset)
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
         """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
@@ -142,6 +145,39 @@ class PartitionLog:
         On a tiered log never above the committed end (:meth:`set_uploaded`), whatever ``offset`` says.
         """
         return self._write().delete_local_before(offset)
+
+    def delete_records(self, offset: int) -> int:
+        """Moves the log start of a purely local log to ``offset`` (-1: the end) and returns it; it never goes back.
+
+        ConfigError unless ``cleanup.policy`` contains delete; OffsetOutOfRangeError beyond the end. The files go at the
+        next pass of retention.
+        """
+        return self._write().delete_records(offset)
+
+    def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
+        """The log ends at ``offset`` and forgets what came after, durably; a batch that reaches beyond goes whole.
+
+        ConfigError below what the bucket holds, unless ``below_uploaded``.
+        """
+        self._write().truncate_to(offset, below_uploaded=below_uploaded)
+
+    def truncate_fully_and_start_at(
+        self, offset: int, *, log_start: int | None = None, below_uploaded: bool = False
+    ) -> None:
+        """Forgets everything; an empty log begins at ``offset``. ConfigError as for :meth:`truncate_to`."""
+        self._write().truncate_fully_and_start_at(offset, log_start=log_start, below_uploaded=below_uploaded)
+
+    def truncate_by_epoch(self, epoch: int, end_offset: int, *, below_uploaded: bool = False) -> EpochEntry:
+        """Cuts what a leader does not have whose records of ``epoch`` end at ``end_offset``; returns our latest epoch
+        and end. If that epoch is not ``epoch``, ask the leader again for the one returned.
+        """
+        return self._write().truncate_by_epoch(epoch, end_offset, below_uploaded=below_uploaded)
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """(epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
+        self._check_process()
+        end = self._writer.end_offset if self._writer is not None else self._view().end_offset
+        return self._source.epochs.end_offset_for(epoch, end)
 
     def set_uploaded(
         self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1

@@ -148,7 +148,11 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
 
 def _open(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
     """The file, or OffsetOutOfRangeError if retention took it since the view was taken."""
-    try:
-        return LogFile(files, extent.segment.path)
-    except NotFoundError:
-        raise out_of_range(view._replace(start_offset=extent.end_offset), offset) from None
+    path = extent.segment.path
+    while True:
+        try:
+            return LogFile(files, path)
+        except NotFoundError:
+            tried, path = path, extent.segment.path  # renamed on its way out, between the two
+            if path == tried:
+                raise out_of_range(view._replace(start_offset=extent.end_offset), offset) from None

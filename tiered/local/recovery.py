@@ -46,7 +46,10 @@ INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 @dataclass(slots=True)
 class FoundSegment:
-    """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed."""
+    """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
+
+    ``largest``: the largest timestamp and the last offset of its batch; None: the last entry of the time index.
+    """
 
     base_offset: int
     end_offset: int
@@ -54,6 +57,7 @@ class FoundSegment:
     indexes: SegmentIndexes | None = None
     first_timestamp: int = -1
     damaged: bool = False
+    largest: tuple[int, int] | None = None
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 from uuid import UUID
 
 from tiered.errors import ClosedError, CorruptionError, NotFoundError
@@ -15,6 +16,7 @@ from tiered.format.keys import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    local_name,
     log_name,
     snapshot_name,
     txn_index_name,
@@ -62,6 +64,24 @@ class FileSource:
             self._files.close(handle)
 
 
+def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bool = True) -> list[Path]:
+    """Gives the files of one segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
+    renamed = []
+    for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX) if snapshot else SEGMENT_SUFFIXES:
+        path = directory / local_name(base_offset, suffix)
+        if files.state(path) is not None:
+            target = path.with_name(path.name + DELETED_SUFFIX)
+            files.rename(path, target)
+            renamed.append(target)
+    return renamed
+
+
+class HasPath(Protocol):
+    """Whoever says where a ``.log`` is."""
+
+    path: Path
+
+
 class SealedLocalSegment:
     """Implements :class:`tiered.model.SealedSegment` on files. Offsets ``base_offset`` to ``end_offset`` (exclusive).
 
@@ -99,6 +119,7 @@ class SealedLocalSegment:
         self._indexes = indexes
         self._stats = stats
         self._read_only = read_only
+        self.before: HasPath | None = None  # what it was while it was active: a read may have begun then
 
     @property
     def lookup(self) -> SegmentIndexes:
@@ -142,13 +163,11 @@ class SealedLocalSegment:
 
     def rename_away(self) -> list[Path]:
         """Gives each file of the segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
-        renamed = []
-        for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX):
-            path = self.path.with_suffix(suffix)
-            if self._files.state(path) is not None:
-                target = path.with_name(path.name + DELETED_SUFFIX)
-                self._files.rename(path, target)
-                renamed.append(target)
+        renamed = rename_away(self._files, self.directory, self.base_offset)
+        if renamed:
+            self.path = renamed[0]  # reads that began before go on there
+            if self.before is not None:
+                self.before.path = self.path
         return renamed
 
     def _optional(self, name: str) -> bytes:

@@ -26,6 +26,9 @@ from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
 
+SPARSE_NAME = "tiered-sparse"
+"""Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
@@ -84,6 +87,8 @@ class PartitionState:
         if epochs.latest < 0:
             epochs.assign(0, self._end)
         self._epoch = epochs.latest
+        self._epoch_unassigned = False
+        self._sparse = around.files.state(directory / SPARSE_NAME) is not None
         self._last_retention_ms = self._last_flush_ms = now_ms
 
     @property
@@ -122,7 +127,7 @@ class PartitionState:
             tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
             start = self.local_start
         extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s) for s in sealed]
-        return View(self.tp, start, end, (*extents, tail), not self.config.compacted)
+        return View(self.tp, start, end, (*extents, tail), not (self.config.compacted or self._sparse))
 
     def set_uploaded(self, upload: PartitionUpload) -> None:
         """What the bucket holds; a committed end never goes back."""
@@ -137,6 +142,12 @@ class PartitionState:
         self.config = self._factory.config = config
         self._rules = RecordRules(config)
         self._flush_messages = config.flush_messages
+
+    def _mark_sparse(self) -> None:
+        """Durable before the first offset is left out: by a follower's append, a cut inside a batch, a cleaner."""
+        if not self._sparse:
+            self._files.replace(self.directory / SPARSE_NAME, b"")
+            self._sparse = True
 
     def _check_open(self) -> None:
         if self._closed:

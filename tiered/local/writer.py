@@ -11,18 +11,16 @@ from collections.abc import Sequence
 
 from tiered.errors import ConfigError, DiskFullError, LocalIOError, TieredError
 from tiered.format.batch import assign_offsets, encode_batch
-from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from tiered.local.active import BatchFacts, BatchTuple
 from tiered.local.seal import SEAL_SUFFIX, write_note
-from tiered.local.state import PartitionState
+from tiered.local.truncation import PartitionTruncator
 from tiered.model import NewRecord, RecordMetadata
-from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
 from tiered.plan.roll import RollReason
 
 LOGGER = logging.getLogger("tiered.local")
 
 
-class PartitionWriter(PartitionState):
+class PartitionWriter(PartitionTruncator):
     """Thread-safe."""
 
     # -- append ----------------------------------------------------------------------------------------------------
@@ -82,6 +80,9 @@ class PartitionWriter(PartitionState):
         """Writes, rolling first if it is time; returns whether it rolled. The lock is held."""
         self._check_writable()
         active = self._active
+        if self._epoch_unassigned:  # a cut took the entry of the epoch that goes on
+            self.epochs.assign(self._epoch, self._end)
+            self._epoch_unassigned = False
         self._around.reserve.take(len(data))
         reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
         if reason is not None:
@@ -104,131 +105,18 @@ class PartitionWriter(PartitionState):
         if self._end - self._flushed >= self._flush_messages:
             self.flush_to(self._end)
 
-    # -- roll and fsync --------------------------------------------------------------------------------------------
-
-    def roll(self, reason: RollReason = RollReason.REQUESTED) -> bool:
-        """Seals the active segment, durably, if it holds records; returns whether it did."""
-        with self._lock:
-            self._check_writable()
-            rolled = self._active.size_bytes > 0
-            if rolled:
-                self._roll(reason, self._around.clock.now_ms())
-        self.flush_to(self._active.base_offset)
-        return rolled
-
-    def _roll(self, reason: RollReason, now_ms: int) -> None:
-        old = self._active
-        if old.size_bytes == 0:
-            return
-        old.seal()
-        self._active = self._factory.create(self._end, now_ms)
-        self._closing.append(old)
-        self._new_names = True
-        self._sealed = (
-            *self._sealed,
-            self._factory.sealed(old, self._end),
-        )
-        LOGGER.debug(
-            "segment_sealed partition=%s base=%d end=%d reason=%s", self.tp, old.base_offset, self._end, reason
-        )
-
-    def flush(self) -> None:
-        """All records appended so far survive a power cut when this returns."""
-        self._check_writable(fenced_too=False)
-        self.flush_to(self._end)
-
-    def flush_to(self, offset: int) -> None:
-        """Records below ``offset`` are durable. If fsync fails: LocalIOError, and the partition is offline."""
-        if self._flushed >= offset:
-            return
-        with self._flush_lock:
-            if self._flushed >= offset:
-                return
-            with self._lock:
-                self._check_writable(fenced_too=False)
-                end, active, closing, new_names = self._end, self._active, list(self._closing), self._new_names
-            try:
-                for segment in closing:
-                    segment.write_seal()
-                    segment.sync()
-                active.sync()
-                if new_names:
-                    self._files.sync_directory(self.directory)
-            except TieredError as error:
-                self._go_offline(error)
-                raise self._offline_error(error) from error
-            with self._lock:
-                self._flushed = end
-                self._new_names = self._new_names and self._active is not active
-                del self._closing[: len(closing)]
-            for segment in closing:
-                segment.close()
-        if closing:
-            self._around.sealed()
-
-    def flush_recovered(self) -> None:
-        """After a recovery: what is on disk becomes durable, so that it counts as flushed."""
-        for path in [segment.path for segment in self._sealed if segment.end_offset > self._flushed]:
-            handle = self._files.open_read(path)
-            try:
-                self._files.sync(handle)
-            finally:
-                self._files.close(handle)
-        self.flush_to(self._end)
-
-    # -- going away ------------------------------------------------------------------------------------------------
-
-    def delete_local_before(self, offset: int) -> list[int]:
-        """Whole sealed segments below ``offset`` leave the disk, oldest first; returns their bases."""
-        with self._lock:
-            self._check_writable(fenced_too=False)
-            limit = offset if self.upload is None else min(offset, self.upload.end_offset)
-            flushed = self._flushed
-            gone = 0
-            for segment in self._sealed:
-                if segment.end_offset > limit or segment.end_offset > flushed:
-                    break
-                gone += 1
-            going, self._sealed = self._sealed[:gone], self._sealed[gone:]
-            if not going:
-                return []
-            if self.upload is None:
-                self.log_start = max(self.log_start, going[-1].end_offset)
-                self.epochs.truncate_from_start(self.log_start)
-            due_ms = self._around.clock.now_ms() + self.config.file_delete_delay_ms
-            for segment in going:
-                self._trash += [(due_ms, path) for path in segment.rename_away()]
-            self._files.sync_directory(self.directory)
-        bases = [segment.base_offset for segment in going]
-        LOGGER.info("segments_deleted partition=%s bases=%s", self.tp, bases)
-        return bases
-
-    def start_at(self, offset: int, leader_epoch: int) -> None:
-        """An empty log resumes at ``offset`` under ``leader_epoch``. ConfigError if it holds records."""
-        with self._flush_lock, self._lock:
-            self._check_writable(fenced_too=False)
-            if self._sealed or self._active.size_bytes:
-                raise ConfigError(f"{self.tp} holds records: it cannot start at offset {offset}")
-            old = self._active
-            old.close()
-            if offset != old.base_offset:
-                for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, SEAL_SUFFIX):
-                    self._files.unlink(old.path.with_suffix(suffix))
-            self._active = self._factory.create(offset, self._around.clock.now_ms())
-            self._end = self._flushed = self.log_start = offset
-            self.epochs.clear()
-            self.epochs.assign(leader_epoch, offset)
-            self._epoch = leader_epoch
-            self._files.sync_directory(self.directory)
+    # -- epochs, timers, end ----------------------------------------------------------------------------------------
 
     def new_leader_epoch(self, epoch: int) -> None:
         """Records appended from here on carry ``epoch``, which must be greater than all before."""
         with self._lock:
             self._check_writable(fenced_too=False)
-            if epoch <= self.epochs.latest:
-                raise ConfigError(f"{self.tp}: leader epoch {epoch} is not above {self.epochs.latest}")
+            latest = max(self.epochs.latest, self._epoch)
+            if epoch <= latest:
+                raise ConfigError(f"{self.tp}: leader epoch {epoch} is not above {latest}")
             self.epochs.assign(epoch, self._end)
             self._epoch = epoch
+            self._epoch_unassigned = False
 
     def tick(self, now_ms: int) -> None:
         """Timers: ``seal.ms``, ``flush.ms``, retention, and files whose delay is over."""
@@ -244,26 +132,6 @@ class PartitionWriter(PartitionState):
             self._last_retention_ms = now_ms
             self.apply_retention(now_ms)
         self._empty_trash(now_ms)
-
-    def apply_retention(self, now_ms: int) -> list[int]:
-        """One pass of ``plan.retention``; returns the bases that left the disk. Nothing by default."""
-        config = self.config
-        limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
-        if max(limits) < 0 and self.log_start <= self.first_base:
-            return []
-        sealed = self.sealed
-        plan = plan_local_retention(
-            [
-                LocalSegmentFacts(s.base_offset, s.end_offset, s.size_bytes, s.max_timestamp, s.appended_ms)
-                for s in sealed
-            ],
-            active_bytes=self._active.size_bytes,
-            config=config,
-            now_ms=now_ms,
-            log_start_offset=self.log_start,
-            committed_end=None if self.upload is None else self.upload.end_offset,
-        )
-        return self.delete_local_before(plan.delete_below) if plan.bases else []
 
     def close(self, timeout_seconds: float) -> bool:
         """Durable and trimmed; returns whether all of it is. LocalIOError if a thread does not let go in time."""
@@ -294,12 +162,3 @@ class PartitionWriter(PartitionState):
                 for segment in (*self._closing, self._active):
                     segment.close()
         return clean
-
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _empty_trash(self, now_ms: int) -> None:
-        with self._lock:
-            due = [path for due_ms, path in self._trash if due_ms <= now_ms]
-            self._trash = [entry for entry in self._trash if entry[0] > now_ms]
-        for path in due:
-            self._files.unlink(path)

@@ -30,11 +30,16 @@ class LocalSegmentFacts:
 
 @dataclass(frozen=True, slots=True)
 class LocalRetention:
-    """The plan: sealed segments ``bases`` go, oldest first; all below ``delete_below`` is then gone from the disk."""
+    """The plan: segments ``bases`` go, oldest first; all below ``delete_below`` is then gone from the disk.
+
+    ``roll_active``: the active segment has expired, too, and is rolled first; it is among ``bases`` unless the log is
+    tiered, where it has to be uploaded before.
+    """
 
     delete_below: int
     bases: tuple[int, ...]
     reason: str
+    roll_active: bool = False
 
 
 def plan_local_retention(
@@ -45,10 +50,12 @@ def plan_local_retention(
     now_ms: int,
     log_start_offset: int,
     committed_end: int | None,
+    active: LocalSegmentFacts | None = None,
 ) -> LocalRetention:
     """What may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: there is no remote tier.
 
-    Kafka's order and comparisons (reference 8): log start, size (never below the limit), time (strictly older).
+    Kafka's order and comparisons (reference 8): log start, size (never below the limit), time (strictly older). An
+    ``active`` segment that is not given, or empty, stays; it never goes because of the log start alone.
     """
     if committed_end is None:
         retention_ms = config.retention_ms if config.deletes else UNLIMITED
@@ -75,7 +82,21 @@ def plan_local_retention(
         if reason not in reasons:
             reasons.append(reason)
     below = sealed[len(bases) - 1].end_offset if bases else (sealed[0].base_offset if sealed else log_start_offset)
-    return LocalRetention(below, tuple(bases), ", ".join(reasons))
+    if active is None or active.size_bytes == 0:
+        return LocalRetention(below, tuple(bases), ", ".join(reasons))
+    if committed_end is not None:
+        expired = retention_ms >= 0 and now_ms - active.age_from_ms > retention_ms
+        return LocalRetention(below, tuple(bases), ", ".join(reasons), expired)
+    reason = None
+    if len(bases) == len(sealed):
+        reason = _reason(
+            active, config_ms=retention_ms, config_bytes=retention_bytes, excess=excess, now_ms=now_ms, start=-1
+        )
+    if reason is None:
+        return LocalRetention(below, tuple(bases), ", ".join(reasons))
+    if reason not in reasons:
+        reasons.append(reason)
+    return LocalRetention(active.end_offset, (*bases, active.base_offset), ", ".join(reasons), True)
 
 
 def _reason(

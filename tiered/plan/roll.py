@@ -21,6 +21,7 @@ class RollReason(enum.Enum):
     TIME_INDEX_FULL = "time index full"
     OFFSET_OVERFLOW = "relative offset overflow"
     REQUESTED = "requested"
+    RETENTION = "retention"
 
 
 def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cost as much as the rules
