@@ -20,8 +20,8 @@ DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024
 """Default memory of a map (Kafka's ``log.cleaner.dedupe.buffer.size``)."""
 
 ENTRY_BYTES = 200
-"""What one entry may cost: a digest (64), an offset (32), and its share of the table, at its worst while the table grows
-and the old one stands beside the new one. Measured: 130 to 190."""
+"""What one entry may cost: a digest (64), an offset (32), and its share of the table, at its worst while the table
+grows and the old one stands beside the new one. Measured: 130 to 190."""
 
 LOAD_FACTOR = 0.9
 """How much of the memory is used (Kafka's ``log.cleaner.io.buffer.load.factor``)."""

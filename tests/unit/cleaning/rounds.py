@@ -159,7 +159,7 @@ def build_map(log: MemoryLog, candidate: CleaningCandidate, memory_bytes: int = 
     return offset_map
 
 
-def load(fixtures: Path, partition: str, root: str, config: TopicConfig, **more: int) -> MemoryLog:
+def load(fixtures: Path, partition: str, root: str, config: TopicConfig) -> MemoryLog:
     """A partition of a golden log directory."""
     directory = partition_dir(fixtures, partition, root)
     segments = []
@@ -174,7 +174,7 @@ def load(fixtures: Path, partition: str, root: str, config: TopicConfig, **more:
                 (directory / time_index_name(base)).stat().st_size,
             )
         )
-    return MemoryLog(tuple(segments), config, **more)
+    return MemoryLog(tuple(segments), config)
 
 
 def newest_snapshot(fixtures: Path, partition: str, root: str) -> Path:
@@ -184,7 +184,7 @@ def newest_snapshot(fixtures: Path, partition: str, root: str) -> Path:
 
 def visible(batches: Iterable[bytes], aborted: Sequence[AbortedTxn] = (), *, committed: bool = False) -> list[Record]:
     """What a reader sees: no control records, and with ``committed`` nothing of an aborted transaction."""
-    seen = []
+    seen: list[Record] = []
     for batch in batches:
         header = read_header(batch)
         hidden = header.is_control or (

@@ -1,9 +1,9 @@
 """The broker cleaned these logs: what comes out of our rounds must be what came out of its.
 
-The broker's clock is read off its own delete horizons (horizon = now + ``delete.retention.ms``). It was restarted before
-each round, which drops producers whose records are older than a day; those that wrote since are known from the
-snapshot of the shutdown that followed. What was appended between two rounds is only known as the second round left it:
-its keys name the same newest offsets, so everything below the old end must come out byte for byte.
+The broker's clock is read off its own delete horizons (horizon = now + ``delete.retention.ms``). It was restarted
+before each round, which drops producers whose records are older than a day; those that wrote since are known from the
+snapshot of the shutdown that followed. What was appended between two rounds is only known as the second round left
+it: its keys name the same newest offsets, so everything below the old end must come out byte for byte.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_a_later_round_is_the_brokers(kafka_fixtures: Path, partition: str, root
 
 
 def _with_appended(before: MemoryLog, after: MemoryLog) -> tuple[MemorySegment, ...]:
-    """The segments of ``before``, the last one with what ``after`` shows was appended to it, and those that followed."""
+    """The segments of ``before``, the last one with what was appended to it as ``after`` shows it, and later ones."""
     end, last = before.end_offset, before.segments[-1]
     grown = [s for s in after.segments if s.base_offset == last.base_offset]
     added = b"".join(b for s in grown for b in s.batches if read_header(b).base_offset >= end)
