@@ -1,0 +1,359 @@
+"""The transaction coordinator of one log directory: which transaction is where, and which record says so.
+
+::
+
+    (unknown) --init--> EMPTY --add--> ONGOING --prepare--> PREPARE_COMMIT --complete--> COMPLETE_COMMIT
+                          ^              | ^                PREPARE_ABORT                COMPLETE_ABORT
+                          |        fence | |                                                  |
+                          +---- init ----|-+---------------- add ----------------------------+
+                                         +--> PREPARE_ABORT, of a producer that is gone
+
+Each method returns a :class:`Step`: the record to append to ``__transaction_state``. ``apply`` it once the record is
+durable, and only then act on it: a decision that is on disk is kept, whatever crashes. Between prepare and complete
+stand the markers: one to each partition of the transaction; a marker written twice does no harm.
+
+Source: Kafka's TransactionMetadata and TransactionStateManager, with transaction version 2: the end of a transaction
+raises the producer's epoch, so that a batch of it that comes late is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
+from tiered.format.transaction_log import (
+    NO_ID,
+    NO_TIME,
+    TxnState,
+    TxnValue,
+    decode_key,
+    decode_value,
+    encode_key,
+    encode_value,
+)
+from tiered.model import NewRecord, TopicPartition
+
+DEFAULT_TIMEOUT_MS = 60_000
+"""Kafka's ``transaction.timeout.ms``: a transaction that is open longer may be aborted by the coordinator."""
+
+DEFAULT_MAX_TIMEOUT_MS = 900_000
+"""Kafka's ``transaction.max.timeout.ms``."""
+
+DEFAULT_ID_EXPIRATION_MS = 604_800_000
+"""Kafka's ``transactional.id.expiration.ms``: an unused id is forgotten after a week."""
+
+MAX_PARTITIONS = 100_000
+"""Of one transaction: its record must stay far below the largest batch."""
+
+EPOCH_RAISING_VERSION = 2
+_LAST_CLIENT_EPOCH = 2**15 - 2
+
+_AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT})
+_PREPARED = {
+    TxnState.PREPARE_COMMIT: TxnState.COMPLETE_COMMIT,
+    TxnState.PREPARE_ABORT: TxnState.COMPLETE_ABORT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change of one transactional id; ``after`` None forgets it."""
+
+    transactional_id: str
+    before: TxnValue | None
+    after: TxnValue | None
+
+    @property
+    def record(self) -> NewRecord:
+        """What to append to ``__transaction_state`` before :meth:`TransactionCoordinator.apply`."""
+        value = None if self.after is None else encode_value(self.after)
+        timestamp = NO_TIME if self.after is None else self.after.last_update_ms
+        return NewRecord(value, encode_key(self.transactional_id), timestamp)
+
+
+class TxnMarker(NamedTuple):
+    """A marker that a prepared transaction owes one partition."""
+
+    tp: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    abort: bool
+
+
+class Unfinished(NamedTuple):
+    """What a start finds: ``fence`` it first unless it is decided, then write its markers, then ``complete`` it."""
+
+    transactional_id: str
+    state: TxnState
+
+    @property
+    def is_decided(self) -> bool:
+        return self.state in _PREPARED
+
+
+class TransactionCoordinator:
+    """Not thread-safe. ``epoch`` must be greater with each start of the directory: it fences an older coordinator."""
+
+    def __init__(
+        self,
+        *,
+        epoch: int = 0,
+        max_timeout_ms: int = DEFAULT_MAX_TIMEOUT_MS,
+        id_expiration_ms: int = DEFAULT_ID_EXPIRATION_MS,
+    ) -> None:
+        self.epoch = epoch
+        self._max_timeout_ms = max_timeout_ms
+        self._id_expiration_ms = id_expiration_ms
+        self._txns: dict[str, TxnValue] = {}
+        self._greatest_producer_id = NO_ID
+
+    # -- what it holds ---------------------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """One record of the log, in order. Raises CorruptionError."""
+        decoded = None if value is None else decode_value(value)
+        self._put(decode_key(key), decoded)
+
+    def apply(self, step: Step) -> None:
+        """The record of the step is durable. InvalidTxnStateError if another step came between."""
+        if self._txns.get(step.transactional_id) != step.before:
+            raise InvalidTxnStateError(f"transactional id {step.transactional_id!r} was changed by another step")
+        self._put(step.transactional_id, step.after)
+
+    def _put(self, transactional_id: str, value: TxnValue | None) -> None:
+        if value is None or value.state is TxnState.DEAD:
+            self._txns.pop(transactional_id, None)
+        else:
+            self._txns[transactional_id] = value
+        if value is not None:
+            seen = max(value.producer_id, value.next_producer_id)
+            self._greatest_producer_id = max(self._greatest_producer_id, seen)
+
+    @property
+    def next_producer_id(self) -> int:
+        """Greater than all that the log names; producers without transactions are not in it."""
+        return self._greatest_producer_id + 1
+
+    def find(self, transactional_id: str) -> TxnValue | None:
+        return self._txns.get(transactional_id)
+
+    def state(self, transactional_id: str) -> TxnState:
+        """DEAD for an id that is unknown or forgotten."""
+        txn = self._txns.get(transactional_id)
+        return TxnState.DEAD if txn is None else txn.state
+
+    def transactions(self) -> Iterator[tuple[str, TxnValue]]:
+        return iter(self._txns.items())
+
+    # -- a producer's calls ----------------------------------------------------------------------------------------
+
+    def init(
+        self, transactional_id: str, *, new_producer_id: int, now_ms: int, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ) -> Step:
+        """A producer introduces itself: older instances are fenced by its epoch.
+
+        ``new_producer_id`` is used for an unknown id and when the epochs of the old one are used up. Raises
+        InvalidTxnStateError while a transaction of the id is open or being ended: ``fence`` and ``complete`` it.
+        """
+        if not 0 < timeout_ms <= self._max_timeout_ms:
+            raise ConfigError(f"transaction timeout of {timeout_ms} ms is not in 1..{self._max_timeout_ms}")
+        before = self._txns.get(transactional_id)
+        if before is None:
+            encode_key(transactional_id)  # refuses an impossible id now, not when its record is written
+            after = TxnValue(new_producer_id, 0, timeout_ms, TxnState.EMPTY, None, now_ms)
+            return Step(transactional_id, None, after)
+        if before.state not in _AT_REST:
+            raise self._wrong(transactional_id, before, "cannot start anew", "end its transaction first")
+        exhausted = before.producer_epoch >= _LAST_CLIENT_EPOCH
+        after = TxnValue(
+            new_producer_id if exhausted else before.producer_id,
+            0 if exhausted else before.producer_epoch + 1,
+            timeout_ms,
+            TxnState.EMPTY,
+            None,
+            now_ms,
+            previous_producer_id=before.producer_id if exhausted else NO_ID,
+            client_version=before.client_version,
+        )
+        return Step(transactional_id, before, after)
+
+    def add(
+        self,
+        transactional_id: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        now_ms: int,
+        client_version: int = EPOCH_RAISING_VERSION,
+    ) -> Step | None:
+        """Partitions join the transaction, before data is written to them; the first begins it. None: all are in it."""
+        before = self._owned(transactional_id, producer_id, producer_epoch)
+        known = set(before.partitions or ()) if before.state is TxnState.ONGOING else set()
+        wanted = known.union(partitions)
+        if before.state not in (*_AT_REST, TxnState.ONGOING):
+            raise self._wrong(transactional_id, before, "takes no partitions", "wait until its end is complete")
+        if not wanted or wanted == known:
+            return None
+        if len(wanted) > MAX_PARTITIONS:
+            raise ConfigError(f"{len(wanted)} partitions in one transaction exceed {MAX_PARTITIONS}")
+        after = dataclasses.replace(
+            before,
+            state=TxnState.ONGOING,
+            partitions=tuple(sorted(wanted)),
+            last_update_ms=now_ms,
+            start_ms=before.start_ms if before.state is TxnState.ONGOING else now_ms,
+            client_version=client_version,
+        )
+        return Step(transactional_id, before, after)
+
+    def prepare(
+        self,
+        transactional_id: str,
+        *,
+        commit: bool,
+        producer_id: int,
+        producer_epoch: int,
+        now_ms: int,
+        new_producer_id: int = NO_ID,
+    ) -> Step | None:
+        """The decision. None: this transaction was ended so before, and the answer was lost.
+
+        ``new_producer_id`` is needed when the epochs are used up (``epochs_left`` is 0): the id changes with the end.
+        """
+        before = self._txns.get(transactional_id)
+        if before is not None and self._is_repetition(before, commit, producer_id, producer_epoch):
+            return None
+        before = self._owned(transactional_id, producer_id, producer_epoch)
+        if before.state is not TxnState.ONGOING:
+            raise self._wrong(transactional_id, before, "has no open transaction to end", "begin one first")
+        raises_epoch = before.client_version >= EPOCH_RAISING_VERSION
+        return self._decide(transactional_id, before, commit, raises_epoch, now_ms, new_producer_id)
+
+    @staticmethod
+    def _is_repetition(before: TxnValue, commit: bool, producer_id: int, producer_epoch: int) -> bool:
+        if before.state is not (TxnState.COMPLETE_COMMIT if commit else TxnState.COMPLETE_ABORT):
+            return False
+        if before.client_version < EPOCH_RAISING_VERSION:
+            return (before.producer_id, before.producer_epoch) == (producer_id, producer_epoch)
+        if before.previous_producer_id == producer_id and before.producer_epoch == 0:
+            return producer_epoch == _LAST_CLIENT_EPOCH
+        return (before.producer_id, before.producer_epoch - 1) == (producer_id, producer_epoch)
+
+    def epochs_left(self, transactional_id: str) -> int:
+        """How often the epoch can still be raised under the same producer id."""
+        txn = self._txns.get(transactional_id)
+        return _LAST_CLIENT_EPOCH if txn is None else max(_LAST_CLIENT_EPOCH - txn.producer_epoch, 0)
+
+    # -- the coordinator's own -------------------------------------------------------------------------------------
+
+    def fence(self, transactional_id: str, *, now_ms: int, new_producer_id: int = NO_ID) -> Step:
+        """Aborts the open transaction of a producer that is gone, too late, or replaced; its epoch is raised."""
+        before = self._known(transactional_id)
+        if before.state not in (TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE):
+            raise self._wrong(transactional_id, before, "has no open transaction to abort", "")
+        return self._decide(transactional_id, before, False, True, now_ms, new_producer_id)
+
+    def _decide(  # noqa: PLR0917 - private, and each value has been named by the caller
+        self,
+        transactional_id: str,
+        before: TxnValue,
+        commit: bool,
+        raises_epoch: bool,
+        now_ms: int,
+        new_producer_id: int,
+    ) -> Step:
+        exhausted = raises_epoch and before.producer_epoch >= _LAST_CLIENT_EPOCH
+        if exhausted and new_producer_id == NO_ID:
+            raise ConfigError(f"the epochs of producer {before.producer_id} are used up: a new producer id is needed")
+        after = dataclasses.replace(
+            before,
+            state=TxnState.PREPARE_COMMIT if commit else TxnState.PREPARE_ABORT,
+            producer_epoch=before.producer_epoch + raises_epoch,
+            partitions=before.partitions or (),
+            last_update_ms=now_ms,
+            next_producer_id=new_producer_id if exhausted else NO_ID,
+        )
+        return Step(transactional_id, before, after)
+
+    def markers(self, transactional_id: str) -> tuple[TxnMarker, ...]:
+        """What a prepared transaction owes its partitions; the caller passes over those that exist no more."""
+        txn = self._known(transactional_id)
+        if txn.state not in _PREPARED:
+            raise self._wrong(transactional_id, txn, "is not decided", "prepare it first")
+        abort = txn.state is TxnState.PREPARE_ABORT
+        return tuple(
+            TxnMarker(tp, txn.producer_id, txn.producer_epoch, self.epoch, abort) for tp in txn.partitions or ()
+        )
+
+    def complete(self, transactional_id: str, *, now_ms: int) -> Step:
+        """All markers are durable."""
+        before = self._known(transactional_id)
+        if before.state not in _PREPARED:
+            raise self._wrong(transactional_id, before, "is not decided", "prepare it first")
+        rotates = before.next_producer_id != NO_ID
+        after = dataclasses.replace(
+            before,
+            state=_PREPARED[before.state],
+            partitions=(),
+            last_update_ms=now_ms,
+            producer_id=before.next_producer_id if rotates else before.producer_id,
+            producer_epoch=0 if rotates else before.producer_epoch,
+            previous_producer_id=before.producer_id if rotates else before.previous_producer_id,
+            next_producer_id=NO_ID,
+        )
+        return Step(transactional_id, before, after)
+
+    def recover(self) -> tuple[Unfinished, ...]:
+        """After ``replay`` of the whole log: every transaction that was not at rest, by id.
+
+        A decided one is completed as decided: some of its markers may be written. An open one is aborted, for the
+        process that wrote it is gone.
+        """
+        return tuple(Unfinished(i, t.state) for i, t in sorted(self._txns.items()) if t.state not in _AT_REST)
+
+    def overdue(self, now_ms: int) -> list[str]:
+        """Ids whose transaction is open for longer than its timeout: to be fenced."""
+        return [
+            transactional_id
+            for transactional_id, txn in self._txns.items()
+            if txn.state is TxnState.ONGOING and now_ms - txn.start_ms > txn.timeout_ms
+        ]
+
+    def forget(self, now_ms: int) -> list[Step]:
+        """Tombstones for ids that were at rest for the expiration time."""
+        return [
+            Step(transactional_id, txn, None)
+            for transactional_id, txn in self._txns.items()
+            if txn.state in _AT_REST and now_ms - txn.last_update_ms >= self._id_expiration_ms
+        ]
+
+    # -- refusals --------------------------------------------------------------------------------------------------
+
+    def _known(self, transactional_id: str) -> TxnValue:
+        txn = self._txns.get(transactional_id)
+        if txn is None:
+            raise InvalidTxnStateError(
+                f"transactional id {transactional_id!r} is not known", hint="initialise the producer first"
+            )
+        return txn
+
+    def _owned(self, transactional_id: str, producer_id: int, producer_epoch: int) -> TxnValue:
+        txn = self._known(transactional_id)
+        if (txn.producer_id, txn.producer_epoch) != (producer_id, producer_epoch):
+            raise ProducerFencedError(
+                f"transactional id {transactional_id!r}: producer {producer_id} epoch {producer_epoch},"
+                f" but {txn.producer_id} epoch {txn.producer_epoch} owns it now",
+                hint="another instance has taken this transactional id over: stop this one",
+            )
+        return txn
+
+    @staticmethod
+    def _wrong(transactional_id: str, txn: TxnValue, what: str, hint: str) -> InvalidTxnStateError:
+        return InvalidTxnStateError(
+            f"transactional id {transactional_id!r} in state {txn.state.name} {what}", hint=hint
+        )
