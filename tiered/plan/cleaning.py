@@ -141,7 +141,7 @@ def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None
         first_dirty=first_dirty,
         first_uncleanable=first_uncleanable,
         clean_bytes=sum(s.size_bytes for s in state.below(first_dirty)),
-        cleanable_bytes=cleanable if first_dirty < first_uncleanable else 0,
+        cleanable_bytes=cleanable,
         min_ratio=state.config.min_cleanable_dirty_ratio,
         delay_ms=_delay_ms(state, first_dirty, now_ms),
         checkpoint_reset=reset,

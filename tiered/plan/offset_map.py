@@ -98,8 +98,7 @@ class OffsetMapBuilder:
             self.records_read += header.records_count
         elif self._put_records(batch):
             return True
-        if header.last_offset >= self._start:
-            self.offset_map.advance(header.last_offset)
+        self.offset_map.advance(header.last_offset)
         return False
 
     def end_segment(self, next_base_offset: int) -> None:

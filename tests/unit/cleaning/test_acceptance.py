@@ -385,3 +385,10 @@ def test_a_horizon_beyond_all_time_stays_in_64_bits() -> None:
     cleaned = clean(build.build(), LATER).log
     assert read_header(cleaned.batches[0]).delete_horizon_ms == MAX_LONG
     assert [(r.timestamp, r.value) for r in visible(cleaned.batches)] == [(1_000, None)]
+
+
+def test_segments_without_a_timestamp_force_nothing() -> None:
+    state = _state("t", 99, 1, config=compacted(max_compaction_lag_ms=100))
+    candidate = cleaning_candidate(state, LATER)
+    assert candidate is not None
+    assert candidate.delay_ms == 0

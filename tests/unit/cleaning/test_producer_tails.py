@@ -8,7 +8,8 @@ import pytest
 
 from tests.golden.fixtures import base_offset, partition_dir, segment_files
 from tiered.config import MAX_LONG
-from tiered.format.batch import encode_batch, read_header, walk
+from tiered.format.batch import encode_batch, read_header, rebuild_batch, walk
+from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.model import NewRecord
 from tiered.plan.producer_tails import PRODUCER_EXPIRATION_MS, ProducerTails
@@ -41,6 +42,16 @@ def test_a_silent_producer_is_forgotten_unless_its_transaction_is_open() -> None
     )
     assert [e.producer_id for e in tails.live(1000 + PRODUCER_EXPIRATION_MS - 1)] == [1, 2]
     assert [e.producer_id for e in tails.live(1000 + PRODUCER_EXPIRATION_MS)] == [2]
+
+
+def test_a_marker_that_was_emptied_says_nothing() -> None:
+    fields = {"producer_id": 1, "producer_epoch": 3, "transactional": True, "control": True}
+    whole = encode_batch([marker(ControlType.COMMIT, 0, 1000)], **fields)  # type: ignore[arg-type]  # by name
+    tails = ProducerTails()
+    tails.observe(read_header(rebuild_batch(read_header(whole), [])))
+    assert tails.live(0) == ()
+    tails.observe(read_header(whole))
+    assert [(e.producer_id, e.producer_epoch, e.last_offset) for e in tails.live(0)] == [(1, 3, -1)]
 
 
 def test_nobody_is_a_producer_without_an_id() -> None:
