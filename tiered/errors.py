@@ -73,13 +73,17 @@ class ConfigError(TieredError):
 
 
 class InvalidRecordError(ConfigError):
-    """A record that the log refuses; ``index`` is its place in the call (0 for a single append)."""
+    """A record that the log refuses; ``index`` is its place in the call (0 for a single append).
+
+    ``indexes``: the places of all that are refused for a reason of their own, ascending; ``index`` is the first.
+    """
 
     code = "invalid_record"
 
-    def __init__(self, message: str, *, index: int = 0, hint: str = "") -> None:
+    def __init__(self, message: str, *, index: int = 0, indexes: tuple[int, ...] = (), hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.index = index
+        self.indexes = indexes or (index,)
 
 
 class InvalidTimestampError(InvalidRecordError):

@@ -43,9 +43,13 @@ class SegmentFactory:
     def create(self, base_offset: int, now_ms: int) -> ActiveSegment:
         """A new, empty active segment."""
         self.remove(base_offset)  # a crash, or somebody else, may have left files of that name
-        jitter = jitter_ms(self.config.segment_jitter_ms, self.config.segment_ms, self._ids.random())
         return ActiveSegment(
-            self._files, self._directory, base_offset, config=self.config, created_ms=now_ms, jitter_ms=jitter
+            self._files,
+            self._directory,
+            base_offset,
+            config=self.config,
+            created_ms=now_ms,
+            jitter_ms=self._jitter_ms(),
         )
 
     def remove(self, base_offset: int) -> None:
@@ -68,6 +72,7 @@ class SegmentFactory:
             tail.base_offset,
             config=self.config,
             created_ms=modified_ms,
+            jitter_ms=self._jitter_ms(),
             indexes=tail.indexes,
             stats=stats,
             size_bytes=tail.size_bytes,
@@ -91,6 +96,9 @@ class SegmentFactory:
         )
         sealed.before = active
         return sealed
+
+    def _jitter_ms(self) -> int:
+        return jitter_ms(self.config.segment_jitter_ms, self.config.segment_ms, self._ids.random())
 
     def _modified_ms(self, base_offset: int, default: int) -> int:
         state = self._files.state(self._directory / log_name(base_offset))

@@ -12,7 +12,7 @@ from tiered.errors import ConfigError, ForkedLogError
 from tiered.local.files import Files
 from tiered.local.foreign import ForeignPartition
 from tiered.local.isolation import aborted_txns, last_stable_offset
-from tiered.local.reading import View, offset_for_time, read_batches
+from tiered.local.reading import View, largest_timestamp, offset_for_time, read_batches
 from tiered.local.scan import BUFFER_BYTES
 from tiered.local.sealed import SealedLocalSegment
 from tiered.local.uploads import PartitionUpload
@@ -84,11 +84,20 @@ class PartitionLog:
         return self._write().append(records)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Encoded v2 batches, one after the other, all or none. Offsets and leader epoch are reassigned.
+        """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
 
-        ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+        Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
+        without timestamp (-1) stays so. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
         """
         return self._write().append_batches(data)
+
+    def append_as_follower(self, data: bytes) -> RecordMetadata | None:
+        """Batches as a leader stored them, bytes, offsets and epochs kept; None if ``data`` holds no whole batch.
+
+        Offsets may leave gaps; where they go back it is InvalidRecordError, below the end OffsetOutOfRangeError.
+        CorruptionError for a damaged batch. Nothing is appended then. Only ``segment.bytes`` limits the size.
+        """
+        return self._write().append_as_follower(data)
 
     def read_batches(
         self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
@@ -111,6 +120,10 @@ class PartitionLog:
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
         return offset_for_time(self._files, self._view(), timestamp)
+
+    def largest_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
+        return largest_timestamp(self._files, self._view())
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch the range, by first offset; for ``read_committed``."""

@@ -146,6 +146,27 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
     return None
 
 
+def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record with the largest timestamp of all (Kafka's -3); None without any."""
+    best: tuple[int, Extent] | None = None
+    for extent in view.extents:
+        if extent.size_bytes and extent.end_offset > view.start_offset:
+            largest = extent.segment.lookup.last_time[0] if extent.max_timestamp is None else extent.max_timestamp
+            if largest >= 0 and (best is None or largest > best[0]):
+                best = largest, extent
+    if best is None:
+        return None
+    wanted, extent = best
+    with _open(files, view, extent, extent.base_offset) as log:
+        for span, batch in log.batches(extent.segment.lookup.position_for_time(wanted - 1, 0), extent.size_bytes):
+            if log.header(batch, span.position).max_timestamp == wanted:
+                log.verify(span, batch)
+                for record in decode_records(batch):
+                    if record.timestamp == wanted:
+                        return record.offset, wanted
+    return None
+
+
 def _open(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
     """The file, or OffsetOutOfRangeError if retention took it since the view was taken."""
     path = extent.segment.path

@@ -77,7 +77,7 @@ def measure(log: LogFile, size_bytes: int) -> SegmentStats:
         header = log.verify(span, view)
         least = header.max_timestamp
         if header.records_count > 1:
-            least = min(record.timestamp for record in decode_records(view))
+            least = min((r.timestamp for r in decode_records(view) if r.timestamp >= 0), default=-1)
         stats.add(view, header.records_count, least, header.max_timestamp, header.leader_epoch)
     if stats.size_bytes != size_bytes:
         raise log.damage(stats.size_bytes, f"the batches end here, the file has {size_bytes} bytes")

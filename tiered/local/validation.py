@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from typing import cast
 
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tiered.format.batch import BatchHeader, decode_records, encode_batch, read_header, verify_batch
+from tiered.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
 from tiered.format.codecs import Codec
-from tiered.local.active import BatchFacts
-from tiered.model import NO_TIMESTAMP, NewRecord, TimestampType
+from tiered.model import NO_TIMESTAMP, NewRecord, Record
 
 CODECS = {
     "producer": Codec.NONE,
@@ -20,6 +18,10 @@ CODECS = {
     "lz4": Codec.LZ4,
     "zstd": Codec.ZSTD,
 }
+
+
+NAMED_RECORDS = 3
+"""A message names as many of the records that are refused."""
 
 
 class RecordRules:
@@ -35,7 +37,7 @@ class RecordRules:
             Codec.LZ4: config.compression_lz4_level,
             Codec.ZSTD: config.compression_zstd_level,
         }.get(self.codec)
-        self._keeps_codec = config.compression_type == "producer"
+        self.keeps_codec = config.compression_type == "producer"
         self._keyed = config.compacted
         self._before_ms = config.message_timestamp_before_max_ms
         self._after_ms = config.message_timestamp_after_max_ms
@@ -46,9 +48,9 @@ class RecordRules:
         A missing timestamp (-1) becomes ``now_ms``; with LogAppendTime every record reports ``now_ms``.
         """
         if self._keyed:
-            for i, record in enumerate(records):
-                if record[1] is None:
-                    raise InvalidRecordError(f"record {i} has no key, and the topic is compacted", index=i)
+            keyless = [i for i, record in enumerate(records) if record[1] is None]
+            if keyless:
+                raise _keyless(keyless)
         try:
             if len(records) == 1:
                 least = greatest = records[0][2]
@@ -64,8 +66,8 @@ class RecordRules:
         if self.timestamp_type:
             return records, now_ms, now_ms
         if now_ms - least > self._before_ms or greatest - now_ms > self._after_ms:
-            i = next(i for i, r in enumerate(records) if not -self._after_ms <= now_ms - r[2] <= self._before_ms)
-            raise self._bad_time(i, records[i][2], now_ms)
+            late = [i for i, r in enumerate(records) if not self._in_time(r[2], now_ms)]
+            raise self._bad_times(late, records[late[0]][2], now_ms)
         return records, least, greatest
 
     def _stamp(
@@ -92,77 +94,58 @@ class RecordRules:
                 hint=f"append fewer records in one call, or raise {self.limit_name}",
             )
 
-    def settle_batch(
-        self, buffer: bytes, header: BatchHeader, now_ms: int, first_index: int
-    ) -> tuple[bytes, BatchFacts]:
-        """One encoded batch as it will be stored, offsets still to be assigned; its records are looked at.
+    def check_records(
+        self, records: Sequence[Record], now_ms: int, first_index: int, *, refuse_missing_time: bool = False
+    ) -> tuple[int, int]:
+        """(smallest, largest timestamp) of decoded records, -1 where there is none; a record may go without.
 
-        ``last_offset`` of the facts is relative to the batch. The bytes are kept as sent unless the topic's codec or
-        timestamp type asks for a new batch.
+        Raises InvalidTimestampError if any timestamp is refused, else InvalidRecordError if any record is, with the
+        places of all of them.
         """
-        if header.magic != 2:
-            raise InvalidRecordError(
-                f"a batch of format v{header.magic} cannot be appended, only v2", index=first_index
-            )
-        if header.is_control:
-            raise InvalidRecordError("control batches are not appended from outside", index=first_index)
-        records = list(decode_records(buffer))
-        if not records or len(records) != header.last_offset_delta + 1:
-            raise InvalidRecordError(
-                f"a batch of {len(records)} records spans {header.last_offset_delta + 1} offsets", index=first_index
-            )
-        if header.timestamp_type is TimestampType.LOG_APPEND_TIME and self.timestamp_type:
-            raise InvalidTimestampError("the batch is already stamped LogAppendTime", index=first_index)
-        try:
-            fresh = [NewRecord(r.value, r.key, r.timestamp, r.headers) for r in records]
-            settled, least, greatest = self.settle(fresh, now_ms)
-        except InvalidRecordError as error:
-            error.index += first_index
-            raise
-        same_codec = self._keeps_codec or header.codec == self.codec
-        if (
-            same_codec
-            and settled is fresh
-            and header.timestamp_type == self.timestamp_type
-            and greatest == header.max_timestamp
-        ):
-            data = buffer
-        else:
-            data = encode_batch(
-                settled,
-                codec=header.codec if self._keeps_codec else self.codec,
-                level=None if self._keeps_codec else self.level,
-                timestamp_type=self.timestamp_type,
-                append_time_ms=now_ms if self.timestamp_type else -1,
-                producer_id=header.producer_id,
-                producer_epoch=header.producer_epoch,
-                base_sequence=header.base_sequence,
-                transactional=header.is_transactional,
-            )
-        self.check_size(len(data), settled)
-        return data, BatchFacts(len(data), header.last_offset_delta, len(records), least, greatest)
+        late: list[int] = []
+        keyless: list[int] = []
+        least, greatest = -1, -1
+        for i, record in enumerate(records, start=first_index):
+            stamp = record.timestamp
+            if self._keyed and record.key is None:
+                keyless.append(i)
+            if not self.timestamp_type and (
+                refuse_missing_time if stamp == NO_TIMESTAMP else not self._in_time(stamp, now_ms)
+            ):
+                late.append(i)
+            if 0 <= stamp < least or (least < 0 <= stamp):
+                least = stamp
+            greatest = max(greatest, stamp)
+        if late:
+            raise self._bad_times(late, records[late[0] - first_index].timestamp, now_ms)
+        if keyless:
+            raise _keyless(keyless)
+        return least, greatest
 
-    def split(self, data: bytes) -> list[tuple[bytes, BatchHeader]]:
-        """The whole, intact batches in ``data``. Raises InvalidRecordError for anything else, and for nothing."""
-        batches: list[tuple[bytes, BatchHeader]] = []
-        position = 0
-        try:
-            while position < len(data):
-                size = read_header(data, position, limit=len(data) - position).size_bytes
-                piece = bytes(data[position : position + size])
-                batches.append((piece, verify_batch(piece)))
-                position += size
-        except CorruptionError as error:
-            raise InvalidRecordError(
-                f"batch {len(batches)} at byte {position} cannot be appended: {error.message}", index=len(batches)
-            ) from error
-        if not batches:
-            raise InvalidRecordError("there is no batch to append")
-        return batches
+    def _in_time(self, timestamp: int, now_ms: int) -> bool:
+        return timestamp >= 0 and -self._after_ms <= now_ms - timestamp <= self._before_ms
 
     def _bad_time(self, index: int, timestamp: int, now_ms: int) -> InvalidTimestampError:
+        return self._bad_times([index], timestamp, now_ms)
+
+    def _bad_times(self, indexes: Sequence[int], timestamp: int, now_ms: int) -> InvalidTimestampError:
         return InvalidTimestampError(
-            f"record {index} has timestamp {timestamp}, the log's clock says {now_ms}",
-            index=index,
+            f"{_named(indexes)} timestamp {timestamp}, the log's clock says {now_ms}",
+            index=indexes[0],
+            indexes=tuple(indexes),
             hint="see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
         )
+
+
+def _named(indexes: Sequence[int]) -> str:
+    """``record 3 has``, or the first few of many."""
+    if len(indexes) == 1:
+        return f"record {indexes[0]} has"
+    more = f" and {len(indexes) - NAMED_RECORDS} more" if len(indexes) > NAMED_RECORDS else ""
+    return f"records {', '.join(map(str, indexes[:NAMED_RECORDS]))}{more} are refused; the first has"
+
+
+def _keyless(indexes: Sequence[int]) -> InvalidRecordError:
+    return InvalidRecordError(
+        f"{_named(indexes)} no key, and the topic is compacted", index=indexes[0], indexes=tuple(indexes)
+    )

@@ -9,13 +9,22 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from tiered.errors import ConfigError, DiskFullError, LocalIOError, TieredError
+from tiered.errors import (
+    ConfigError,
+    DiskFullError,
+    InvalidRecordError,
+    LocalIOError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    TieredError,
+)
 from tiered.format.batch import assign_offsets, encode_batch
-from tiered.local.active import BatchFacts, BatchTuple
+from tiered.local.active import BatchTuple
+from tiered.local.incoming import given_batches, settle_batches
 from tiered.local.seal import SEAL_SUFFIX, write_note
 from tiered.local.truncation import PartitionTruncator
 from tiered.model import NewRecord, RecordMetadata
-from tiered.plan.roll import RollReason
+from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -52,13 +61,9 @@ class PartitionWriter(PartitionTruncator):
         return RecordMetadata(self.tp.topic, self.tp.partition, base, timestamp, base + count)
 
     def append_batches(self, data: bytes) -> RecordMetadata:
-        """Encoded v2 batches, all or none; offsets and leader epoch are assigned here."""
+        """A producer's batches, all or none; offsets and leader epoch are assigned here."""
         now_ms = self._around.clock.now_ms()
-        settled: list[tuple[bytes, BatchFacts]] = []
-        index = 0
-        for piece, header in self._rules.split(data):
-            settled.append(self._rules.settle_batch(piece, header, now_ms, index))
-            index += header.last_offset_delta + 1
+        settled = settle_batches(self._rules, data, now_ms)
         buffer = bytearray(b"".join(piece for piece, _ in settled))
         if len(buffer) > self._active.segment_bytes:
             self._rules.check_size(len(buffer), ())
@@ -76,20 +81,76 @@ class PartitionWriter(PartitionTruncator):
         self._settle_append(rolled)
         return RecordMetadata(self.tp.topic, self.tp.partition, base, greatest, end)
 
-    def _store(self, data: bytes, facts: Sequence[BatchTuple], greatest: int, end: int, now_ms: int) -> bool:
-        """Writes, rolling first if it is time; returns whether it rolled. The lock is held."""
+    def append_as_follower(self, data: bytes) -> RecordMetadata | None:
+        """Batches as the leader stored them: offsets, epochs and bytes are kept. None if no whole batch is there."""
+        now_ms = self._around.clock.now_ms()
+        given = given_batches(data)
+        if given is None:
+            return None
+        first, last = given.headers[0].base_offset, given.headers[-1]
+        if len(given.data) > self._active.segment_bytes:
+            raise RecordTooLargeError(
+                f"{len(given.data)} bytes in one append, segment.bytes is {self._active.segment_bytes}"
+            )
+        with self._lock:
+            self._check_writable()
+            end = self._end
+            if first < end:
+                raise OffsetOutOfRangeError(
+                    f"{self.tp} ends at offset {end}: batches {first} to {last.last_offset} cannot follow",
+                    requested=first,
+                    earliest=self.log_start,
+                    latest=end,
+                    hint="ask the leader from the end on, or truncate first",
+                )
+            if first > end or not given.contiguous:
+                self._mark_sparse()
+            for header in given.headers:
+                if header.magic >= 2 and header.leader_epoch >= 0:
+                    self.epochs.assign(header.leader_epoch, header.base_offset)
+            self._epoch = max(self._epoch, self.epochs.latest)
+            greatest = max(fact.max_timestamp for fact in given.facts)
+            base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
+            rolled = self._store(
+                given.data, given.facts, greatest, last.next_offset, now_ms, base=base, epoch=last.leader_epoch
+            )
+        self._settle_append(rolled)
+        return RecordMetadata(self.tp.topic, self.tp.partition, first, greatest, last.next_offset)
+
+    def _store(
+        self,
+        data: bytes,
+        facts: Sequence[BatchTuple],
+        greatest: int,
+        end: int,
+        now_ms: int,
+        *,
+        base: int | None = None,
+        epoch: int | None = None,
+    ) -> bool:
+        """Writes, rolling first if it is time; returns whether it rolled. The lock is held.
+
+        ``base`` and ``epoch`` are a follower's: where a new segment would begin, and the epoch of the last batch.
+        """
         self._check_writable()
+        if epoch is None:
+            epoch = self._epoch
+            if self._epoch_unassigned:  # a cut took the entry of the epoch that goes on
+                self.epochs.assign(epoch, self._end)
+                self._epoch_unassigned = False
         active = self._active
-        if self._epoch_unassigned:  # a cut took the entry of the epoch that goes on
-            self.epochs.assign(self._epoch, self._end)
-            self._epoch_unassigned = False
         self._around.reserve.take(len(data))
         reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
         if reason is not None:
-            self._roll(reason, now_ms)
+            self._roll(reason, now_ms, base)
             active = self._active
+            if end - 1 - active.base_offset > MAX_RELATIVE_OFFSET:
+                raise InvalidRecordError(
+                    f"{self.tp}: offsets {active.base_offset} to {end} do not fit into one segment",
+                    hint="append fewer batches at once",
+                )
         try:
-            active.append(data, facts, self._epoch, now_ms)
+            active.append(data, facts, epoch, now_ms)
         except DiskFullError:
             raise
         except TieredError as error:

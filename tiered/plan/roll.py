@@ -7,7 +7,9 @@ import enum
 MAX_RELATIVE_OFFSET = 2**31 - 1
 """An index entry holds ``offset - base`` in 31 bits."""
 
-UNUSED_MS = -1
+NO_TIME_BOUND_MS = -2
+"""Below every timestamp, -1 (none) included: the rules are asked at each append."""
+
 FAR_AWAY_MS = 2**63 - 1
 
 
@@ -70,8 +72,8 @@ def idle_roll(size_bytes: int, first_append_ms: int, seal_ms: int, now_ms: int) 
 
 
 def record_time_bound(first_timestamp: int, segment_ms: int) -> int:
-    """The largest timestamp that may still be appended without a roll by record time; -1 while that is not known."""
-    return first_timestamp + segment_ms if first_timestamp >= 0 else UNUSED_MS
+    """The largest timestamp that may still be appended without a roll by record time; -2 while that is not known."""
+    return first_timestamp + segment_ms if first_timestamp >= 0 else NO_TIME_BOUND_MS
 
 
 def wall_clock_bound(first_append_ms: int, seal_ms: int) -> int:

@@ -46,7 +46,7 @@ def test_age_is_record_time_unless_records_have_none() -> None:
     assert waited_ms(max_timestamp=130, first_timestamp=100, now_ms=10**9, created_ms=0) == 30
     assert waited_ms(max_timestamp=-1, first_timestamp=-1, now_ms=500, created_ms=100) == 400
     assert record_time_bound(100, 30) == 130
-    assert record_time_bound(-1, 30) == -1
+    assert record_time_bound(-1, 30) == -2
 
 
 def test_seal_ms_counts_from_the_first_append_on_the_wall_clock() -> None:
