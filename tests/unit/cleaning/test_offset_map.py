@@ -126,3 +126,9 @@ def test_what_was_read_is_counted() -> None:
     batch = encode_batch([NewRecord(b"v", b"k", 1), NewRecord(b"v", None, 1)])
     builder.add(batch)
     assert (builder.records_read, builder.bytes_read) == (2, len(batch))
+
+
+def test_a_batch_below_the_start_moves_nothing_back() -> None:
+    builder = OffsetMapBuilder(OffsetMap(), start_offset=17)
+    builder.add(encode_batch([NewRecord(b"v", b"k", 1)], base_offset=3))
+    assert (builder.offset_map.end_offset, len(builder.offset_map)) == (17, 0)
