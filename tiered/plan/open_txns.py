@@ -45,10 +45,8 @@ class OpenTxns:
         self._unreplicated = []
 
     def begin(self, first_offset: int, producer_id: int) -> None:
-        in_order = not self._ongoing or next(reversed(self._ongoing)) < first_offset
+        """``first_offset`` is above all that were given before."""
         self._ongoing[first_offset] = producer_id
-        if not in_order:
-            self._ongoing = OrderedDict(sorted(self._ongoing.items()))
 
     def stable_after(self, marker_offset: int, ended: Collection[int]) -> int:
         """The last stable offset right after a marker, with the transactions that begin at ``ended`` over."""

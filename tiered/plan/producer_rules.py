@@ -86,8 +86,6 @@ def check_marker(draft: Draft, batch: ProducerBatch, origin: Origin) -> str:
         if origin is not Origin.REPLICATION:
             raise ProducerFencedError(found, hint="a newer transaction coordinator has taken over: stop this one")
         note = found
-    if batch.producer_epoch != draft.epoch:
-        draft.last_sequence = NO_SEQUENCE
     draft.epoch = batch.producer_epoch
     draft.coordinator_epoch = epoch
     draft.in_txn = False

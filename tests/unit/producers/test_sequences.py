@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.producers.building import PID, Log, data, marker
@@ -88,6 +90,8 @@ def test_a_new_epoch_begins_at_zero_and_the_old_one_is_fenced() -> None:
     log.append(data(0, epoch=1))
     with pytest.raises(ProducerFencedError):
         log.append(data(42, epoch=0))
+    with pytest.raises(ProducerFencedError):  # also with the sequence of a batch that is known
+        log.append(data(0, epoch=0))
     assert log.append(data(0, epoch=1)) == Duplicate(1, 1, 1000)
 
 
@@ -152,6 +156,17 @@ def test_what_was_checked_before_another_append_is_not_applied() -> None:
     assert isinstance(first, Prepared)
     with pytest.raises(ConfigError, match="has changed"):
         log.state.apply(first, [1])
+    changes: list[Callable[[ProducerState], object]] = [
+        lambda state: state.expire(10**9),
+        lambda state: state.replay(data(0, base=1)),
+        lambda state: state.load(None, log_start=0, now_ms=0),
+    ]
+    for change in changes:
+        stale = log.state.prepare([data(1)])
+        change(log.state)
+        assert isinstance(stale, Prepared)
+        with pytest.raises(ConfigError, match="has changed"):
+            log.state.apply(stale, [1])
     now = log.state.prepare([data(1)])
     assert isinstance(now, Prepared)
     with pytest.raises(ConfigError, match="2 offsets for 1 batches"):

@@ -150,8 +150,9 @@ def test_case_55_without_a_guard_no_transaction_begins() -> None:
 def test_the_first_append_is_the_lowest_sequence_that_was_announced() -> None:
     log = Log(ProducerState(verify=True, expiration_ms=100))
     guard = log.state.start_verification(PID, 3, 0, 1000)
-    log.state.start_verification(PID, 5, 0, 1000)
     log.state.start_verification(PID, 2, 0, 1000)
+    log.state.start_verification(PID, 5, 0, 1000)
+    log.state.start_verification(PID, 0, -1, 1000)  # of an older epoch: says nothing about this one
     with pytest.raises(OutOfOrderSequenceError, match="first sequence 3, but 2 was announced"):
         log.append(data(3, txn=True), guard=guard)
     assert log.state.start_verification(PID, 9, 1, 1000) == guard  # a newer epoch counts anew
@@ -176,6 +177,51 @@ def test_case_56_an_index_that_cannot_be_written_holds_the_stable_offset() -> No
     again = ProducerState()
     replayed = [again.replay(data(0, 3, txn=True)), again.replay(marker(abort=True, base=3))]
     assert [None if t is None else t.index_entry for t in replayed] == [None, completed.index_entry]
+
+
+def test_a_guard_is_of_one_epoch_and_of_one_load() -> None:
+    log = Log(ProducerState(verify=True))
+    first = log.state.start_verification(PID, 0, 0, 1000)
+    log.append(data(0, txn=True), guard=first)
+    with pytest.raises(InvalidTxnStateError, match="was not asked"):
+        log.append(data(0, txn=True, epoch=1))  # the open transaction is of epoch 0
+    guard = log.state.start_verification(PID, 0, 1, 1000)
+    assert guard != NO_GUARD
+    log.state.load(Snapshot(1, log.state.entries()), log_start=0, now_ms=1000)
+    with pytest.raises(InvalidTxnStateError, match="was not asked"):
+        log.append(data(0, txn=True, epoch=1), guard=guard)
+
+
+def test_a_set_that_ends_a_transaction_may_go_on_outside_of_it() -> None:
+    log = Log()
+    log.append(data(0, txn=True), marker(), data(1), origin=Origin.COORDINATOR)
+    with pytest.raises(InvalidTxnStateError) as caught:
+        log.append(data(2, 3, txn=True), data(5), origin=Origin.COORDINATOR)
+    assert caught.value.index == 3
+
+
+def test_the_earlier_of_ongoing_and_unreplicated_is_unstable() -> None:
+    log = Log()
+    log.append(data(0, pid=1, txn=True))
+    log.append(data(0, pid=2, txn=True))
+    log.mark(marker(pid=2))
+    assert log.state.first_unstable_offset == 0
+    log.mark(marker(pid=1))
+    log.append(data(0, pid=3, txn=True))
+    assert log.state.first_unstable_offset == 0
+
+
+def test_what_lies_below_the_start_of_the_log_is_decided() -> None:
+    log = Log()
+    log.append(data(0, txn=True))
+    log.mark(marker())
+    log.plain(3)
+    log.state.raise_log_start(4)
+    assert log.state.first_unstable_offset is None
+    assert log.state.map_end_offset == 5
+    empty = ProducerState()
+    empty.raise_log_start(9)
+    assert (empty.map_end_offset, empty.pending_snapshot()) == (9, None)
 
 
 def test_a_marker_without_transaction_means_nothing_for_readers() -> None:

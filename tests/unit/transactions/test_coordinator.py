@@ -224,6 +224,8 @@ def test_when_the_epochs_are_used_up_the_producer_id_changes_with_the_end() -> N
         -1,
     )
     assert d.coordinator.prepare(ID, commit=True, **old) is None  # the answer was lost
+    with pytest.raises(ProducerFencedError):
+        d.coordinator.prepare(ID, commit=True, **(old | {"producer_epoch": 32_765}))
     assert d.reopened().find(ID) == after
     assert d.coordinator.epochs_left(ID) == 32_766
     d.begin()
