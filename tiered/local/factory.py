@@ -11,8 +11,8 @@ from tiered.format.keys import local_name, log_name
 from tiered.local.active import ActiveSegment
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files
+from tiered.local.found import FoundSegment
 from tiered.local.indexes import SegmentIndexes
-from tiered.local.recovery import FoundSegment
 from tiered.local.seal import SEAL_SUFFIX, SegmentStats, read_note
 from tiered.local.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
 from tiered.model import TopicPartition

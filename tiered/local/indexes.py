@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.keys import index_name, time_index_name
+from tiered.format.keys import index_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
+from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.local.files import Files
 from tiered.local.scan import LogFile
 
@@ -179,6 +180,21 @@ def store_indexes(files: Files, directory: Path, base_offset: int, indexes: Segm
     """Replaces both index files."""
     files.replace(directory / index_name(base_offset), indexes.offset_bytes())
     files.replace(directory / time_index_name(base_offset), indexes.time_bytes())
+
+
+def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) -> None:
+    """Takes the aborted transactions away whose marker lies at or above ``offset``; no file is made where none is."""
+    path = directory / txn_index_name(base_offset)
+    if files.state(path) is None:
+        return
+    data = files.read(path)
+    try:
+        kept = encode_txns(truncate(decode_txns(data, base_offset), offset))
+    except CorruptionError as error:
+        LOGGER.error("txn_index_damaged path=%s error=%s hint=reads of read_committed will say so", path, error)
+        return
+    if kept != data:
+        files.replace(path, kept)
 
 
 def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: int) -> str | None:

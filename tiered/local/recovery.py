@@ -12,60 +12,35 @@ from __future__ import annotations
 
 import itertools
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from tiered.errors import CorruptionError
-from tiered.format.keys import (
-    CLEANED_SUFFIX,
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    SWAP_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
-    LocalFile,
-    local_name,
-    log_name,
-    parse_local_name,
-)
+from tiered.format.keys import log_name
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files
-from tiered.local.indexes import SegmentIndexes, load_indexes, store_indexes
+from tiered.local.found import FoundSegment, LoadedPartition
+from tiered.local.indexes import SegmentIndexes, cut_txn_index, load_indexes, store_indexes
+from tiered.local.leftovers import INDEX_SUFFIXES, settle_leftovers
+from tiered.local.replacement import split_overflowed
 from tiered.local.scan import LogFile
 from tiered.local.seal import SEAL_SUFFIX
+from tiered.local.snapshots import remove_snapshots_above
 from tiered.model import EpochEntry
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 LOGGER = logging.getLogger("tiered.local")
 
 COPY_BYTES = 1024 * 1024
-INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+NOTHING = -1
+"""Below every offset: no snapshot outlives a log that starts again."""
 
 
-@dataclass(slots=True)
-class FoundSegment:
-    """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
+class _OffsetOverflowError(Exception):
+    """A segment holds offsets that its base is too far away for; no error of the product: it is split."""
 
-    ``largest``: the largest timestamp and the last offset of its batch; None: the last entry of the time index.
-    """
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    indexes: SegmentIndexes | None = None
-    first_timestamp: int = -1
-    damaged: bool = False
-    largest: tuple[int, int] | None = None
-
-
-@dataclass(slots=True)
-class LoadedPartition:
-    """Segments ascending, the last one to be appended to; ``torn_bytes`` were copied aside."""
-
-    segments: list[FoundSegment]
-    torn_bytes: int = 0
+    def __init__(self, base_offset: int) -> None:
+        super().__init__(base_offset)
+        self.base_offset = base_offset
 
 
 class Recovery:
@@ -80,10 +55,19 @@ class Recovery:
         self._interval = interval_bytes
         self._now_ms = now_ms
         self._torn_bytes = 0
+        self._unsplittable: set[int] = set()
 
     def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
         """The segments as they can be used; an empty partition gets one at ``start_offset``, file to be created."""
-        bases = self._sweep()
+        while True:
+            bases = settle_leftovers(self._files, self._directory)
+            try:
+                self._check_overflow(bases)
+                return self._load(bases, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
+            except _OffsetOverflowError as overflow:
+                self._split(overflow.base_offset)
+
+    def _load(self, bases: list[int], *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
         segments = [self._found(base) for base in bases]
         for segment, following in itertools.pairwise(segments):
             segment.end_offset = following.base_offset
@@ -97,47 +81,35 @@ class Recovery:
             if not clean or not self._load_tail(segments[-1]):
                 segments = self._recover(segments, first, recovery_point)
         if not segments or segments[-1].end_offset < start_offset:
-            self._set_all_aside(segments)
+            if segments:
+                self._set_all_aside(segments)
+                self._epochs.clear()
+                remove_snapshots_above(self._files, self._directory, NOTHING)
             segments = [FoundSegment(start_offset, start_offset, 0, SegmentIndexes.empty(start_offset))]
         self._epochs.truncate_from_end(segments[-1].end_offset + 1)
         return LoadedPartition(segments, self._torn_bytes)
 
-    def _sweep(self) -> list[int]:
-        """Finishes or undoes what a cleaner had begun, removes what was deleted; returns the bases that are left."""
-        names = {name: parsed for name in self._files.names(self._directory) if (parsed := parse_local_name(name))}
-        cleaned = [file.base for file in names.values() if file.work == CLEANED_SUFFIX]
-        undone = min(cleaned, default=None)
-        for name, file in list(names.items()):
-            dead_swap = file.work == SWAP_SUFFIX and undone is not None and file.base >= undone
-            if file.work in (DELETED_SUFFIX, CLEANED_SUFFIX) or dead_swap:
-                self._files.unlink(self._directory / name)
-                del names[name]
-        self._complete_swaps(names)
-        logs = {file.base for file in names.values() if file.suffix == LOG_SUFFIX and not file.work}
-        for file in names.values():
-            if file.suffix in INDEX_SUFFIXES and file.base not in logs and not file.work:
-                self._files.unlink(self._directory / local_name(file.base, file.suffix))
-        return sorted(logs)
-
-    def _complete_swaps(self, names: dict[str, LocalFile]) -> None:
-        """``.swap`` files replace every plain segment in the range they cover (reference 7.1)."""
-        swaps = [file for file in names.values() if file.work == SWAP_SUFFIX]
-        for swap in swaps:
-            if swap.suffix != LOG_SUFFIX:
+    def _check_overflow(self, bases: list[int]) -> None:
+        """Only where the next base lies so far away can a segment hold offsets that do not fit."""
+        for base, following in itertools.pairwise(bases):
+            if following - base <= MAX_RELATIVE_OFFSET + 1 or base in self._unsplittable:
                 continue
-            with LogFile(self._files, self._directory / local_name(swap.base, LOG_SUFFIX, SWAP_SUFFIX)) as log:
-                end = swap.base
-                for span, _ in log.batches(0, log.size()):
-                    end = span.last_offset + 1
-            for name, file in list(names.items()):
-                if not file.work and file.suffix != SNAPSHOT_SUFFIX and swap.base <= file.base < end:
-                    self._files.unlink(self._directory / name)
-                    del names[name]
-        for swap in swaps:
-            plain = local_name(swap.base, swap.suffix)
-            self._files.rename(self._directory / (plain + SWAP_SUFFIX), self._directory / plain)
-            del names[plain + SWAP_SUFFIX]
-            names[plain] = LocalFile(swap.base, swap.suffix)
+            with LogFile(self._files, self._directory / log_name(base)) as log:
+                try:
+                    for span, _ in log.batches(0, log.size()):
+                        if span.last_offset - base > MAX_RELATIVE_OFFSET:
+                            raise _OffsetOverflowError(base)
+                except CorruptionError:
+                    continue  # recovery, or the read that meets it, says so
+
+    def _split(self, base: int) -> None:
+        try:
+            bases = split_overflowed(self._files, self._directory, base, self._interval)
+        except CorruptionError as error:
+            self._unsplittable.add(base)
+            LOGGER.error("segment_not_split base=%d directory=%s error=%s", base, self._directory, error)
+            return
+        LOGGER.warning("segment_split base=%d directory=%s bases=%s", base, self._directory, bases)
 
     def _found(self, base: int) -> FoundSegment:
         state = self._files.state(self._directory / log_name(base))
@@ -153,11 +125,16 @@ class Recovery:
                     tail.first_timestamp = log.header_at(0, tail.size_bytes).max_timestamp
                 for span, view in log.batches(reached, tail.size_bytes):
                     log.verify(span, view)
+                    if self._overflows(tail.base_offset, span.last_offset):
+                        raise _OffsetOverflowError(tail.base_offset)
                     end, reached = span.last_offset + 1, span.position + span.size
             except CorruptionError:
                 return False
         tail.indexes, tail.end_offset = indexes, end
         return reached == tail.size_bytes
+
+    def _overflows(self, base: int, last_offset: int) -> bool:
+        return last_offset - base > MAX_RELATIVE_OFFSET and base not in self._unsplittable
 
     def _recover(self, segments: list[FoundSegment], first: int, recovery_point: int) -> list[FoundSegment]:
         kept = segments[:first]
@@ -206,6 +183,8 @@ class Recovery:
                 for span, view in log.batches(0, segment.size_bytes):
                     try:
                         header = log.verify(span, view)
+                        if self._overflows(base, span.last_offset):
+                            raise _OffsetOverflowError(base)
                         if span.base_offset < expected or not 0 <= span.last_offset - base <= MAX_RELATIVE_OFFSET:
                             raise log.damage(span.position, "offsets go back or overflow", span.base_offset)
                     except CorruptionError:
@@ -256,6 +235,8 @@ class Recovery:
         )
         segment.size_bytes = position
         self._recover_one(segment)
+        cut_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
+        remove_snapshots_above(self._files, self._directory, segment.end_offset)
 
     def _copy_tail(self, path: Path, position: int, size: int) -> Path | None:
         """The bytes from ``position`` on as a file of their own, durable; None if they are all zero."""

@@ -164,11 +164,14 @@ class SealedLocalSegment:
     def rename_away(self) -> list[Path]:
         """Gives each file of the segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
         renamed = rename_away(self._files, self.directory, self.base_offset)
-        if renamed:
-            self.path = renamed[0]  # reads that began before go on there
-            if self.before is not None:
-                self.before.path = self.path
+        self.moved_to_deleted()
         return renamed
+
+    def moved_to_deleted(self) -> None:
+        """Reads that began before go on in the ``.deleted`` file."""
+        self.path = self.directory / local_name(self.base_offset, LOG_SUFFIX, DELETED_SUFFIX)
+        if self.before is not None:
+            self.before.path = self.path
 
     def _optional(self, name: str) -> bytes:
         try:

@@ -16,8 +16,8 @@ from tiered.local.active import ActiveSegment
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.factory import SegmentFactory
 from tiered.local.files import Files
+from tiered.local.found import LoadedPartition
 from tiered.local.reading import Extent, View
-from tiered.local.recovery import LoadedPartition
 from tiered.local.sealed import SealedLocalSegment
 from tiered.local.space import DiskReserve
 from tiered.local.uploads import PartitionUpload
@@ -118,6 +118,25 @@ class PartitionState:
         """Sealed segments whose files are durable."""
         flushed = self._flushed
         return tuple(segment for segment in self._sealed if segment.end_offset <= flushed)
+
+    @property
+    def offline(self) -> TieredError | None:
+        """What the disk did to this partition; None while it is in service."""
+        return self._offline
+
+    @property
+    def at_work(self) -> bool:
+        """Neither closed nor offline."""
+        return self._offline is None and not self._closed
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another volume owns the partition."""
+        return self.upload is not None and self.upload.fenced
+
+    def go_offline(self, error: TieredError) -> None:
+        """The disk failed elsewhere in the directory: nothing is acknowledged here any more, either."""
+        self._go_offline(error)
 
     def view(self) -> View:
         """What a read that begins now may see."""

@@ -10,12 +10,11 @@ import logging
 from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
-from tiered.format.keys import log_name, txn_index_name
-from tiered.format.txn_index import decode_txns, encode_txns, truncate
+from tiered.format.keys import log_name
 from tiered.local.active import ActiveSegment
 from tiered.local.files import Files
-from tiered.local.indexes import SegmentIndexes, store_indexes
-from tiered.local.recovery import FoundSegment
+from tiered.local.found import FoundSegment
+from tiered.local.indexes import SegmentIndexes, cut_txn_index, store_indexes
 from tiered.local.removal import PartitionRemover
 from tiered.local.scan import LogFile
 from tiered.local.seal import SEAL_SUFFIX
@@ -214,14 +213,3 @@ def carry_out_cut(files: Files, directory: Path, found: FoundSegment, offset: in
     if found.indexes is not None:
         store_indexes(files, directory, found.base_offset, found.indexes)
     cut_txn_index(files, directory, found.base_offset, offset)
-
-
-def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) -> None:
-    """Takes the aborted transactions away whose marker lies at or above ``offset``; no file is made where none is."""
-    path = directory / txn_index_name(base_offset)
-    if files.state(path) is None:
-        return
-    data = files.read(path)
-    kept = encode_txns(truncate(decode_txns(data, base_offset), offset))
-    if kept != data:
-        files.replace(path, kept)

@@ -20,16 +20,16 @@ from tiered.errors import (
 )
 from tiered.format.batch import assign_offsets, encode_batch
 from tiered.local.active import BatchTuple
+from tiered.local.exchange import PartitionExchanger
 from tiered.local.incoming import given_batches, settle_batches
 from tiered.local.seal import SEAL_SUFFIX, write_note
-from tiered.local.truncation import PartitionTruncator
 from tiered.model import NewRecord, RecordMetadata
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 
 LOGGER = logging.getLogger("tiered.local")
 
 
-class PartitionWriter(PartitionTruncator):
+class PartitionWriter(PartitionExchanger):
     """Thread-safe."""
 
     # -- append ----------------------------------------------------------------------------------------------------
