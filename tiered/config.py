@@ -195,6 +195,7 @@ class LogConfig:
     ``remote`` says that the directory is tiered: then no local file goes above the committed end. A directory
     that was ever uploaded stays tiered whatever this says. ``disk_reserve_bytes`` None: one hundredth of the
     disk, at most 256 MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
+    ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
     """
 
     remote: bool = False
@@ -205,6 +206,8 @@ class LogConfig:
     uploads_check_interval_ms: int = 1000
     read_buffer_bytes: int = 256 * KIB
     close_timeout_ms: int = 30_000
+    cleaner_backoff_ms: int = 15_000
+    max_open_files: int | None = None
     cluster_id: str = ""
     node_id: int = 0
 
@@ -229,6 +232,8 @@ _LOG_LEAST = {
     "uploads_check_interval_ms": 1,
     "read_buffer_bytes": 4096,
     "close_timeout_ms": 0,
+    "cleaner_backoff_ms": 1,
+    "max_open_files": 8,
     "node_id": -1,
 }
 

@@ -146,7 +146,7 @@ class LocalLogMachine(RuleBasedStateMachine):
         assert lock is not None
         assert lock._handle is not None
         self.files.close(lock._handle)
-        for writer in self.log._writers.values():
+        for writer in self.log.roster.awake():
             for segment in (*writer._closing, writer._active):
                 segment.close()
 

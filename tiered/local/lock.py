@@ -2,19 +2,24 @@
 
 The lock is ``flock`` on the file, never its existence: a killed process leaves the file, not the lock. The content
 is JSON for people and error messages (``pid``, ``host``, ``program``, ``since_ms``); Kafka's own ``.lock`` is empty.
+A forked child inherits the open file and would hold the lock as long as it lives, even after its parent let it go or
+died: it closes its copy as the first thing it does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import sys
+import weakref
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tiered.clock import Clock
-from tiered.errors import LockedError, NotFoundError
+from tiered.errors import LockedError, NotFoundError, TieredError
 from tiered.local.files import Files
 
 LOCK_NAME = ".lock"
@@ -60,11 +65,15 @@ class DirectoryLock:
                 f"{self.path.parent} is held by {self.holder()}",
                 hint="stop that process, or open the directory read-only",
             )
-        note = {"pid": os.getpid(), "host": socket.gethostname(), "program": _program(), "since_ms": clock.now_ms()}
-        data = json.dumps(note).encode()
-        self._files.truncate(handle, 0)
-        self._files.write_at(handle, data, 0)
         self._handle, self._owner = handle, os.getpid()
+        _HELD.add(self)
+        note = {"pid": os.getpid(), "host": socket.gethostname(), "program": _program(), "since_ms": clock.now_ms()}
+        try:
+            self._files.truncate(handle, 0)
+            self._files.write_at(handle, json.dumps(note).encode(), 0)
+        except TieredError:
+            self._let_go()
+            raise
 
     def try_acquire(self, clock: Clock) -> bool:
         """As :meth:`acquire`; False if somebody else has it."""
@@ -74,14 +83,30 @@ class DirectoryLock:
             return False
         return True
 
+    @contextlib.contextmanager
+    def held_while(self, clock: Clock) -> Iterator[None]:
+        """Holds the lock for the length of a block. Raises LockedError."""
+        self.acquire(clock)
+        try:
+            yield
+        finally:
+            self.release()
+
     def release(self) -> None:
         """Gives the lock back. The file stays: removing it would let two processes lock two files of one name."""
         if self._handle is None:
             return
+        try:
+            if self._owner == os.getpid():  # a forked child only closes its copy: the note is the parent's
+                self._files.truncate(self._handle, 0)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         handle, self._handle = self._handle, None
-        if self._owner == os.getpid():  # in a forked child the descriptor shares the parent's lock: only close it
-            self._files.truncate(handle, 0)
-        self._files.close(handle)
+        _HELD.discard(self)
+        if handle is not None:
+            self._files.close(handle)
 
     def holder(self) -> Holder:
         """What the note says; only a hint, since a note may be stale or half written."""
@@ -90,6 +115,18 @@ class DirectoryLock:
             return Holder(int(note["pid"]), str(note["host"]), str(note["program"]), int(note["since_ms"]))
         except (NotFoundError, ValueError, KeyError, TypeError):
             return Holder()
+
+
+_HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+"""What this process holds."""
+
+
+def _let_go_after_fork() -> None:
+    for lock in list(_HELD):
+        lock._let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
 def _program() -> str:

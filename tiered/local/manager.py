@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,27 +22,32 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.keys import check_topic_name, parse_partition_dir, partition_dir
-from tiered.local.checkpoints import (
-    LOG_START_NAME,
-    RECOVERY_POINT_NAME,
-    REPLICATION_NAME,
-    OffsetsFile,
-    mark_clean,
-    take_clean_mark,
-    usable_id,
-)
+from tiered.local.checkpoints import mark_clean, take_clean_mark
+from tiered.local.deletion import LeavingDirectories
 from tiered.local.files import Files, PosixFiles
+from tiered.local.handles import PooledFiles, default_open_files
+from tiered.local.loading import finish_deletions, open_partitions, take_inventory
 from tiered.local.lock import DirectoryLock
-from tiered.local.opening import foreign_log, open_writer, writable_log
+from tiered.local.notes import DirectoryNotes
 from tiered.local.partition import PartitionLog
+from tiered.local.registry import TopicRegistry
+from tiered.local.roster import Roster
 from tiered.local.space import DiskReserve
 from tiered.local.state import Surroundings
-from tiered.local.topics import TopicInfo, read_topics, write_topics
-from tiered.local.upkeep import Upkeep
-from tiered.local.uploads import SAME, ClaimProof, Claims, PartitionUpload, SealRequest, UploadCheckpoint, _Same
-from tiered.local.volume import NO_ID, discovered, ensure_volume, partition_names, read_topic_id, read_volume
-from tiered.local.writer import PartitionWriter
+from tiered.local.survey import Survey
+from tiered.local.tasks import Tasks, store_status
+from tiered.local.topics import TopicInfo
+from tiered.local.upkeep import Cleaner, Upkeep
+from tiered.local.uploads import (
+    SAME,
+    ClaimProof,
+    Claims,
+    PartitionUpload,
+    SealRequest,
+    UploadCheckpoint,
+    _Same,
+)
+from tiered.local.volume import NO_ID, ensure_volume
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -74,29 +78,48 @@ class LocalLog:
         self._directory_lock = lock
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._checkpoint_lock = threading.Lock()
         self._closed = False
         self._clean = True
-        self._partitions: dict[TopicPartition, PartitionLog] = {}
-        self._writers: dict[TopicPartition, PartitionWriter] = {}
-        self._topics: dict[str, TopicInfo] = {}
-        self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
-        self._log_starts = OffsetsFile(directory, LOG_START_NAME, files)
+        self._proven: frozenset[TopicPartition] = frozenset()
         self._uploads = UploadCheckpoint(directory, files)
         self._seal_requests = SealRequest(directory, files)
         self._claims = Claims(directory, files)
-        self._reserve = DiskReserve(files, directory, config)
-        self._around = Surroundings(files, clock, ids, config, self._reserve, self._checkpoint_sealed)
-        self._upkeep = Upkeep(
+        reserve = DiskReserve(files, directory, config)
+        around = Surroundings(files, clock, ids, config, reserve, self._checkpoint_sealed)
+        self._roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
+        self._notes = DirectoryNotes(directory, files, self._roster)
+        self._leaving = LeavingDirectories(directory, files, ids)
+        self._registry = TopicRegistry(
+            directory,
+            files,
             clock,
-            config,
-            self._writers,
-            reserve=self._reserve,
+            ids,
+            config=config,
+            roster=self._roster,
+            leaving=self._leaving,
             uploads=self._uploads,
-            seal_requests=self._seal_requests,
+            claims=self._claims,
             checkpoint=self.checkpoint,
         )
-        self.volume_id = NO_ID
+        self._upkeep = Upkeep(
+            clock,
+            ids,
+            config,
+            self._roster,
+            reserve=reserve,
+            uploads=self._uploads,
+            seal_requests=self._seal_requests,
+            leaving=self._leaving,
+            notes=self._notes,
+        )
+        self._survey = Survey(
+            directory,
+            around,
+            uploads=self._uploads,
+            recovery_points=self._notes.points,
+            log_starts=self._notes.starts,
+        )
+        self._volume_id = NO_ID
 
     @classmethod
     def open(
@@ -121,9 +144,11 @@ class LocalLog:
             if not files.is_directory(directory):
                 raise NotFoundError(f"there is no log directory {directory}")
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=None)
-            log._load_foreign()
+            log._survey.look()
             return log
         files.make_directory(directory)
+        if not isinstance(files, PooledFiles):
+            files = PooledFiles(files, config.max_open_files or default_open_files())
         lock = DirectoryLock(directory, files)
         lock.acquire(clock)
         try:
@@ -154,75 +179,99 @@ class LocalLog:
         """``tiered-seal-request``."""
         return self._seal_requests
 
+    @property
+    def volume_id(self) -> UUID:
+        """``directory.id`` of ``meta.properties``; zero where a directory that is only read has none."""
+        return self._survey.volume_id if self.read_only else self._volume_id
+
+    @property
+    def tasks(self) -> Tasks:
+        """The background work: how each task did, and a way to run one now."""
+        return self._upkeep.tasks
+
+    @property
+    def registry(self) -> TopicRegistry:
+        """The topics that this process may change."""
+        return self._registry
+
+    @property
+    def roster(self) -> Roster:
+        """The partitions that this process writes."""
+        return self._roster
+
+    @property
+    def offline(self) -> TieredError | None:
+        """Why the directory is out of service, None while it is in service."""
+        return self._roster.offline
+
+    def install_cleaner(self, cleaner: Cleaner | None) -> None:
+        """What the task ``cleaning`` calls with the time in ms; None: nothing."""
+        self._upkeep.cleaner = cleaner
+
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name. A read-only log looks at the directory again."""
         self._check_open()
         if self.read_only:
-            self._load_foreign()
-        return dict(self._topics)
+            with self._lock:
+                self._survey.look()
+                return dict(self._survey.topics)
+        return dict(self._registry.topics)
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions that this directory holds, sorted."""
         self._check_open()
         if self.read_only:
-            self._load_foreign()
-        return sorted(self._partitions)
+            with self._lock:
+                self._survey.look()
+                return sorted(self._survey.partitions)
+        return self._roster.names()
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
-        """Raises UnknownTopicError."""
+        """Opened now if nobody asked for it before. Raises UnknownTopicError."""
         self._check_open()
-        found = self._partitions.get(tp)
-        if found is None and self.read_only:
-            self._load_foreign()
-            found = self._partitions.get(tp)
+        if self.read_only:
+            with self._lock:
+                if tp not in self._survey.partitions:
+                    self._survey.look()
+                found = self._survey.partitions.get(tp)
+        else:
+            found = self._roster.find(tp)
         if found is None:
             raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint="`tiered topics list` names them")
         return found
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: TopicConfig | None = None, topic_id: UUID | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: TopicConfig | None = None,
+        topic_id: UUID | None = None,
+        *,
+        held: Collection[int] | None = None,
     ) -> TopicInfo:
-        """A new topic; ``topic_id`` as the catalog knows it, else a random one. ConfigError if the topic exists."""
+        """A new topic; ``topic_id`` as the catalog knows it, else a random one. ConfigError if the topic exists.
+
+        ``held``: the partitions that lie in this directory, None for all.
+        """
         self._check_writable()
-        check_topic_name(name)
-        if partitions < 1:
-            raise ConfigError(f"topic {name} needs at least one partition, not {partitions}")
-        with self._lock:
-            if name in self._topics:
-                raise ConfigError(f"topic {name} exists already in {self.directory}")
-            while topic_id is None or not usable_id(topic_id):
-                topic_id = self._ids.uuid()
-            return self._store_topic(TopicInfo(name, topic_id, partitions, config or TopicConfig()))
+        return self._registry.create(name, partitions, config or TopicConfig(), topic_id, held)
 
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
         """Changes settings (Kafka's names) or adds partitions; they are never taken away."""
         self._check_writable()
-        with self._lock:
-            topic = self._topics.get(name)
-            if topic is None:
-                raise UnknownTopicError(f"{self.directory} holds no topic {name}")
-            count = topic.partitions if partitions is None else partitions
-            if count < topic.partitions:
-                raise ConfigError(f"topic {name} has {topic.partitions} partitions: they cannot become {count}")
-            changed = topic._replace(config=topic.config.replace(properties or {}), partitions=count)
-            self._store_topic(changed)
-            for tp, writer in self._writers.items():
-                if tp.topic == name:
-                    writer.configure(changed.config)
-            return changed
+        return self._registry.alter(name, properties or {}, partitions)
 
-    def _store_topic(self, topic: TopicInfo) -> TopicInfo:
-        """The file first: a crash before the directories exist is finished by the next open."""
-        topics = {**self._topics, topic.name: topic}
-        write_topics(self.directory, self.files, topics)
-        self._topics = topics
-        for partition in range(topic.partitions):
-            tp = TopicPartition(topic.name, partition)
-            if tp not in self._partitions:
-                self._adopt(tp, topic, clean=True, recovery_point=0, start=None)
-        return topic
+    def delete_topic(self, name: str) -> list[Path]:
+        """The topic leaves: its directories are renamed ``-delete`` now and removed after ``file.delete.delay.ms``.
+
+        Its entries in claims and in the uploader's checkpoint go too; what a bucket holds is not touched. Reads that
+        began before may end with an error. Returns the renamed directories. Raises UnknownTopicError, LockedError
+        (an uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
+        """
+        self._check_writable()
+        return self._registry.delete(name)
 
     def read_claims(self) -> dict[TopicPartition, ClaimProof]:
         """What this volume can prove (``tiered-claims.json``)."""
@@ -245,25 +294,21 @@ class LocalLog:
         self._upkeep.refresh_uploads()
 
     def flush(self) -> None:
-        """Flushes every partition."""
+        """Flushes every partition; those that sleep are durable."""
         self._check_writable()
-        for writer in list(self._writers.values()):
+        for writer in self._roster.awake():
             if writer.flushed_offset < writer.end_offset:
                 writer.flush()
 
     def tick(self) -> None:
-        """All timers (``local.upkeep``). Call it about once a second; raises the first error, after every step."""
+        """All tasks that are due (``local.upkeep``). Call it about once a second; raises the first error, after all."""
         self._check_writable()
-        self._upkeep.tick()
+        self._upkeep.tasks.tick()
 
     def checkpoint(self) -> None:
         """Writes recovery points and log starts: what the next open after a crash need not read again."""
-        with self._checkpoint_lock:
-            writers = list(self._writers.items())
-            self._recovery_points.write({tp: writer.flushed_offset for tp, writer in writers})
-            starts = {tp: w.log_start for tp, w in writers if w.log_start != w.first_base or w.upload is not None}
-            if starts or self.files.state(self._log_starts.path) is not None:
-                self._log_starts.write(starts)
+        self._notes.write_points()
+        self._notes.write_starts()
 
     def _checkpoint_sealed(self) -> None:
         """After a seal. An append that succeeded does not fail because of it: an old checkpoint costs a longer scan."""
@@ -285,15 +330,14 @@ class LocalLog:
         if self._directory_lock is None or os.getpid() != self._pid:
             return
         deadline = self._clock.monotonic() + self.config.close_timeout_ms / 1000
-        clean = self._clean
-        for writer in self._writers.values():
+        clean = self._roster.offline is None
+        for writer in self._roster.awake():
             clean = writer.close(max(deadline - self._clock.monotonic(), 0.01)) and clean
         try:
             if clean:
                 self.checkpoint()
-                OffsetsFile(self.directory, REPLICATION_NAME, self.files).write(
-                    {tp: writer.end_offset for tp, writer in self._writers.items()}
-                )
+                self._notes.write_ends()
+                store_status(self.directory, self.files, self.tasks.status())
                 mark_clean(self.directory, self.files)
         finally:
             self._directory_lock.release()
@@ -311,78 +355,28 @@ class LocalLog:
         self.close()
 
     def _load(self) -> None:
-        names = partition_names(self.directory, self.files)
-        self.volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
+        found = take_inventory(self.directory, self.files)
+        self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         clean = take_clean_mark(self.directory, self.files)
-        self._topics = read_topics(self.directory, self.files)
-        points, starts = self._recovery_points.read(), self._log_starts.read()
-        found = {}
-        for name in names:
-            parsed = parse_partition_dir(name)
-            if not parsed.kind:
-                found[parsed.tp] = self.directory / name
-        for tp, path in found.items():
-            topic_id = read_topic_id(path, self.files)
-            self._topics[tp.topic] = discovered(self._topics.get(tp.topic), tp, topic_id)
-        for topic in self._topics.values():
-            for partition in range(topic.partitions):
-                tp = TopicPartition(topic.name, partition)
-                point = points.get(tp, -1)
-                self._adopt(tp, topic, clean=clean, recovery_point=point, start=starts.get(tp))
-        for tp in self._claims.read():
-            if tp in self._writers and self._writers[tp].upload is None:
-                self._writers[tp].upload = PartitionUpload(0)
-        self.refresh_uploads()
-        self.checkpoint()
+        gone = finish_deletions(self.directory, self.files, self._leaving)
+        self._registry.topics = found.topics
+        self._leaving.found(found.leaving)
+        self._proven = frozenset(self._claims.read())
+        open_partitions(
+            self._roster, found, clean=clean, points=self._notes.points.read(), starts=self._notes.starts.read()
+        )
+        self._registry.forget(gone)
+        try:
+            self._leaving.remove_due(0)
+        except TieredError as error:
+            LOGGER.warning("deletion_failed path=%s error=%s", self.directory, error)
 
-    def _adopt(
-        self, tp: TopicPartition, topic: TopicInfo, *, clean: bool, recovery_point: int, start: int | None
-    ) -> None:
-        path = self.directory / partition_dir(tp)
-        writer = open_writer(self._around, path, tp, topic, clean=clean, recovery_point=recovery_point, start=start)
-        self._writers[tp] = writer
-        self._partitions[tp] = writable_log(self._around, writer)
-
-    def _load_foreign(self) -> None:
-        """Finds partitions of a directory that somebody else writes; those known already are kept."""
-        with self._lock:
-            meta = read_volume(self.directory, self.files)
-            self.volume_id = (meta.directory_id if meta else None) or NO_ID
-            self._topics = read_topics(self.directory, self.files)
-            ours = set(self._topics)
-            starts = self._log_starts.read()
-            present = set()
-            for name in partition_names(self.directory, self.files):
-                try:
-                    parsed = parse_partition_dir(name)
-                except ConfigError as error:
-                    LOGGER.warning("directory_skipped path=%s error=%s", self.directory / name, error)
-                    continue
-                if parsed.kind:
-                    continue
-                tp, path = parsed.tp, self.directory / name
-                topic = discovered(self._topics.get(tp.topic), tp, read_topic_id(path, self.files))
-                self._topics[tp.topic] = topic
-                present.add(tp)
-                if tp not in self._partitions:
-                    self._partitions[tp] = foreign_log(
-                        self._around,
-                        path,
-                        tp,
-                        topic,
-                        ours=tp.topic in ours,
-                        start=starts.get(tp, 0),
-                        upload=partial(self._upload_of, tp),
-                        recovery_point=partial(self._recovery_point_of, tp),
-                    )
-            for tp in set(self._partitions) - present:
-                del self._partitions[tp]
+    def _topic(self, name: str) -> TopicInfo:
+        return self._registry.topics[name]
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
-        return self._uploads.read().get(tp)
-
-    def _recovery_point_of(self, tp: TopicPartition) -> int:
-        return self._recovery_points.read().get(tp, 0)
+        """What a partition that is opened now starts with: the checkpoint's word, else that it was claimed at all."""
+        return self._uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -113,6 +113,16 @@ class PartitionRemover(PartitionRoller):
             self.roll(RollReason.RETENTION)
         return self.delete_local_before(plan.delete_below) if plan.bases else []
 
+    def retain(self, now_ms: int) -> None:
+        """One pass of the retention rules, unless the partition is out of service."""
+        if self.at_work and not self.fenced:
+            self.apply_retention(now_ms)
+
+    def empty_trash(self, now_ms: int) -> None:
+        """Unlinks the files whose ``file.delete.delay.ms`` is over."""
+        if self.at_work:
+            self._empty_trash(now_ms)
+
     def _throw_away(self, segments: Sequence[SealedLocalSegment]) -> None:
         """Renames the files; they are unlinked by a later tick. The lock is held."""
         for segment in segments:

@@ -98,6 +98,17 @@ class PartitionRoller(PartitionState):
         if closing:
             self._around.sealed()
 
+    def seal_idle(self, now_ms: int) -> None:
+        """The timer of ``seal.ms``."""
+        if self.at_work and not self.fenced and self._active.idle_reason(now_ms) is not None:
+            self.roll(RollReason.WALL_CLOCK)
+
+    def flush_in_time(self, now_ms: int) -> None:
+        """The timer of ``flush.ms``."""
+        if self.at_work and not 0 <= now_ms - self._last_flush_ms < self.config.flush_ms:
+            self._last_flush_ms = now_ms
+            self.flush()
+
     def flush_recovered(self) -> None:
         """After a recovery: what is on disk becomes durable, so that it counts as flushed."""
         for path in [segment.path for segment in self._sealed if segment.end_offset > self._flushed]:

@@ -1,9 +1,17 @@
-"""``tiered-topics.json``: the topics of a log directory, their ids, sizes and settings. Brokers ignore the file."""
+"""``tiered-topics.json``: the topics of a log directory, their ids, sizes and settings. Brokers ignore the file.
+
+::
+
+    {"version": 1,
+     "topics": {"flights": {"topic_id": "32 hex digits", "partitions": 6, "config": {...},
+                            "held": [0, 2, 4]}},        only where the others lie in another log directory
+     "leaving": ["weather"]}                            being deleted: its directories are still being renamed
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -17,12 +25,18 @@ VERSION = 1
 
 
 class TopicInfo(NamedTuple):
-    """One topic as this log directory knows it."""
+    """One topic as this log directory knows it; ``held``: the partitions that lie here, None for all."""
 
     name: str
     topic_id: UUID
     partitions: int
     config: TopicConfig
+    held: frozenset[int] | None = None
+
+    @property
+    def here(self) -> Iterable[int]:
+        """Numbers of the partitions that this directory holds, ascending."""
+        return range(self.partitions) if self.held is None else sorted(self.held)
 
 
 def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
@@ -38,6 +52,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
                 UUID(hex=entry["topic_id"]),
                 int(entry["partitions"]),
                 TopicConfig.from_properties(entry["config"]),
+                frozenset(int(number) for number in entry["held"]) if "held" in entry else None,
             )
             for name, entry in value["topics"].items()
         }
@@ -51,15 +66,25 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
         ) from error
 
 
-def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo]) -> None:
+def read_leaving(directory: Path, files: Files) -> frozenset[str]:
+    """Topics whose deletion had begun. What the file cannot tell is told by :func:`read_topics`, as an error."""
+    try:
+        return frozenset(str(name) for name in json.loads(files.read(directory / TOPICS_NAME)).get("leaving", ()))
+    except (NotFoundError, ValueError, TypeError, AttributeError):
+        return frozenset()
+
+
+def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo], leaving: Collection[str] = ()) -> None:
     """Replaces the file, durably."""
     entries = {
         topic.name: {
             "topic_id": topic.topic_id.hex,
             "partitions": topic.partitions,
             "config": topic.config.to_properties(changed_only=True),
+            **({} if topic.held is None else {"held": sorted(topic.held)}),
         }
         for topic in topics.values()
     }
-    data = json.dumps({"version": VERSION, "topics": entries}, indent=1, sort_keys=True)
+    value = {"version": VERSION, "topics": entries, **({"leaving": sorted(leaving)} if leaving else {})}
+    data = json.dumps(value, indent=1, sort_keys=True)
     files.replace(directory / TOPICS_NAME, data.encode() + b"\n")

@@ -1,92 +1,113 @@
-"""What a log directory does as time passes, all from one call about once a second: no thread of its own."""
+"""What a log directory does as time passes: its tasks, all from one call about once a second, no thread of its own.
+
+=========================  ==========================  ============================================================
+task                       every                       does
+=========================  ==========================  ============================================================
+space                      tick                        asks for free space: appends stop at the reserve, and go on
+uploads                    uploads_check_interval_ms   reads what the uploader noted, obeys its request to seal
+waking                     tick                        opens some of the partitions that sleep and have timers
+seal                       tick                        ``seal.ms`` of each partition
+flush                      tick                        ``flush.ms`` of each partition
+retention                  retention_check_interval    retention rules of each partition
+deletion                   tick                        files and directories whose ``file.delete.delay.ms`` is over
+cleaning                   cleaner_backoff_ms          compaction, where somebody installed a cleaner
+recovery-point-checkpoint  checkpoint_interval_ms      below which offsets a crash costs no reading
+log-start-checkpoint       checkpoint_interval_ms      log starts that segments do not tell
+=========================  ==========================  ============================================================
+"""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
+from functools import partial
 
-from tiered.clock import Clock
+from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import TieredError
+from tiered.local.deletion import LeavingDirectories
+from tiered.local.notes import DirectoryNotes
+from tiered.local.roster import Roster
 from tiered.local.space import DiskReserve
+from tiered.local.tasks import EVERY_TICK, Task, Tasks, run_all
 from tiered.local.uploads import SealRequest, UploadCheckpoint
 from tiered.local.writer import PartitionWriter
-from tiered.model import TopicPartition
 
-LOGGER = logging.getLogger("tiered.local")
+Cleaner = Callable[[int], None]
+"""One round of compaction at a wall-clock time in ms."""
 
 
 class Upkeep:
-    """Upload checkpoint, seal requests, timers of the partitions, recovery checkpoint, disk reserve.
-
-    ``writers`` is the directory's live mapping. A clock that jumps back makes every step due.
-    """
+    """The tasks of one directory."""
 
     def __init__(
         self,
         clock: Clock,
+        ids: IdSource,
         config: LogConfig,
-        writers: Mapping[TopicPartition, PartitionWriter],
+        roster: Roster,
         *,
         reserve: DiskReserve,
         uploads: UploadCheckpoint,
         seal_requests: SealRequest,
-        checkpoint: Callable[[], None],
+        leaving: LeavingDirectories,
+        notes: DirectoryNotes,
     ) -> None:
-        self._clock = clock
-        self._config = config
-        self._writers = writers
-        self._reserve = reserve
+        self.cleaner: Cleaner | None = None
+        self._roster = roster
         self._uploads = uploads
         self._seal_requests = seal_requests
-        self._checkpoint = checkpoint
+        self._leaving = leaving
         self._last_request = ""
-        self._last_checkpoint_ms = self._last_uploads_ms = clock.now_ms()
-
-    def tick(self) -> None:
-        """One round. A step that fails keeps no other from its turn; the first error is raised at the end."""
-        now_ms = self._clock.now_ms()
-        failures: list[TieredError] = []
-        with _collected(failures):
-            self._reserve.check()
-        if not 0 <= now_ms - self._last_uploads_ms < self._config.uploads_check_interval_ms:
-            self._last_uploads_ms = now_ms
-            with _collected(failures):
-                self.refresh_uploads()
-            with _collected(failures):
-                self._obey_seal_request()
-        for writer in list(self._writers.values()):
-            with _collected(failures):
-                writer.tick(now_ms)
-        if not 0 <= now_ms - self._last_checkpoint_ms < self._config.checkpoint_interval_ms:
-            self._last_checkpoint_ms = now_ms
-            with _collected(failures):
-                self._checkpoint()
-        if failures:
-            raise failures[0]
+        every = config.checkpoint_interval_ms
+        self.tasks = Tasks(
+            clock,
+            ids,
+            (
+                Task("space", EVERY_TICK, lambda _: (reserve.check(), None)[1]),
+                Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
+                Task("waking", EVERY_TICK, lambda _: roster.wake_some()),
+                Task("seal", EVERY_TICK, self._each(PartitionWriter.seal_idle)),
+                Task("flush", EVERY_TICK, self._each(PartitionWriter.flush_in_time)),
+                Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
+                Task("deletion", EVERY_TICK, self._delete),
+                Task("cleaning", config.cleaner_backoff_ms, self._clean),
+                Task("recovery-point-checkpoint", every, lambda _: notes.write_points()),
+                Task("log-start-checkpoint", every, lambda _: notes.write_starts()),
+            ),
+        )
 
     def refresh_uploads(self) -> None:
         """Hands each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""
-        for tp, upload in self._uploads.read().items():
-            writer = self._writers.get(tp)
-            if writer is not None and writer.upload != upload:
+        known = self._uploads.read()
+        if not known:
+            return
+        for writer in self._roster.awake():
+            upload = known.get(writer.tp)
+            if upload is not None and writer.upload != upload:
                 writer.set_uploaded(upload)
+
+    def _each(self, work: Callable[[PartitionWriter, int], None]) -> Callable[[int], None]:
+        """A task that does ``work`` on each partition that is awake; one that fails keeps no other from its turn."""
+
+        def run(now_ms: int) -> None:
+            run_all(partial(work, writer, now_ms) for writer in self._roster.awake())
+
+        return run
+
+    def _look_at_uploads(self, _: int) -> None:
+        run_all((self.refresh_uploads, self._obey_seal_request))
 
     def _obey_seal_request(self) -> None:
         request = self._seal_requests.read()
         if request is None or request[0] == self._last_request:
             return
         self._last_request, wanted = request
-        for tp, writer in list(self._writers.items()):
-            if wanted is None or tp in wanted:
-                writer.roll()
+        names = [tp for tp in self._roster.names() if wanted is None or tp in wanted]
+        run_all(partial(lambda tp: self._roster.writers[tp].roll(), tp) for tp in names)
 
+    def _delete(self, now_ms: int) -> None:
+        files = (partial(PartitionWriter.empty_trash, writer, now_ms) for writer in self._roster.awake())
+        run_all((*files, partial(self._leaving.remove_due, now_ms)))
 
-@contextlib.contextmanager
-def _collected(failures: list[TieredError]) -> Iterator[None]:
-    try:
-        yield
-    except TieredError as error:
-        LOGGER.warning("tick_failed error=%s", error)
-        failures.append(error)
+    def _clean(self, now_ms: int) -> None:
+        if self.cleaner is not None:
+            self.cleaner(now_ms)

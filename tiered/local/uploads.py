@@ -17,7 +17,7 @@ never "nothing uploaded": deletion and fencing rest on it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -139,6 +139,12 @@ class UploadCheckpoint:
         """Writes the file with these partitions changed and all others kept."""
         self.write({**self.read(), **uploads})
 
+    def forget(self, gone: Collection[TopicPartition]) -> None:
+        """Drops what was said of partitions that are deleted, so that nothing of it is believed of a successor."""
+        known = self.read()
+        if known.keys() & set(gone):
+            self.write({tp: upload for tp, upload in known.items() if tp not in gone})
+
 
 class SealRequest:
     """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id."""
@@ -201,13 +207,17 @@ class Claims:
         if not isinstance(restored_from, _Same):
             proof = replace(proof, restored_from=restored_from)
         proofs[tp] = proof
-        self._file.store(
-            {
-                "partitions": [
-                    {"topic": t.topic, "partition": t.partition, **asdict(p)} for t, p in sorted(proofs.items())
-                ]
-            }
-        )
+        self._store(proofs)
+
+    def forget(self, gone: Collection[TopicPartition]) -> None:
+        """Drops the proofs of partitions that are deleted."""
+        known = self.read()
+        if known.keys() & set(gone):
+            self._store({tp: proof for tp, proof in known.items() if tp not in gone})
+
+    def _store(self, proofs: Mapping[TopicPartition, ClaimProof]) -> None:
+        entries = [{"topic": t.topic, "partition": t.partition, **asdict(p)} for t, p in sorted(proofs.items())]
+        self._file.store({"partitions": entries})
 
 
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:

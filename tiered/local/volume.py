@@ -86,4 +86,5 @@ def discovered(known: TopicInfo | None, tp: TopicPartition, topic_id: UUID | Non
             f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
             hint="the directory belongs to another topic of the same name: move it away",
         )
-    return known._replace(partitions=max(known.partitions, tp.partition + 1))
+    held = None if known.held is None else known.held | {tp.partition}
+    return known._replace(partitions=max(known.partitions, tp.partition + 1), held=held)

@@ -28,7 +28,7 @@ class CaseBench(Bench):
 
     @property
     def writer(self) -> PartitionWriter:
-        return self.log._writers[TP]
+        return self.log.roster.writers[TP]
 
     @property
     def folder(self) -> Path:
