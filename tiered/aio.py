@@ -11,8 +11,10 @@
             ...
 
 Files have no asynchronous interface, so the blocking parts run on a small pool of threads of each log
-(``WORKER_THREADS``); a stream decodes ``RECORDS_PER_STEP`` records per step. Cancelling an ``await`` leaves no task
-behind: the step under way ends on its thread, and its outcome is what it is (a cancelled append may have landed).
+(``WORKER_THREADS``); calls that wait for a commit have threads of their own (``WAITING_THREADS``), and so have ``sync``
+and ``close``, which end such waits. A stream decodes ``RECORDS_PER_STEP`` records per step. Cancelling an ``await``
+leaves no task behind: the step under way ends on its thread, and its outcome is what it is (a cancelled append may have
+landed).
 The daemon and its uploads run on aiobotocore; this facade reads through the same plan and store as the sync one.
 """
 
@@ -45,6 +47,9 @@ WORKER_THREADS = 4
 RECORDS_PER_STEP = 512
 """Records that one step of a stream decodes before it hands them to the event loop."""
 
+WAITING_THREADS = 16
+"""Calls of one log that wait for ``durability="remote"`` at once; those beyond wait their turn."""
+
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -54,13 +59,29 @@ class _Worker:
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix=f"tiered-aio-{name}")
+        self._waiting = ThreadPoolExecutor(WAITING_THREADS, thread_name_prefix=f"tiered-aio-{name}-wait")
         self.closed = False
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(self._pool, functools.partial(function, *args, **kwargs))
+
+    async def write(self, durability: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """An append: one that waits for a commit takes no thread from those calls that do not."""
+        pool = self._waiting if durability == "remote" else self._pool
+        return await self._run(pool, functools.partial(function, *args, **kwargs))
+
+    async def call_alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """On a thread of its own, however many calls are waiting."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
+        try:
+            return await self._run(pool, functools.partial(function, *args, **kwargs))
+        finally:
+            pool.shutdown(wait=False)
+
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self.closed:
             raise ClosedError("the log or reader was closed", hint="open it again")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, functools.partial(function, *args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     async def iterate(self, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
         records = await self.call(make)
@@ -76,6 +97,7 @@ class _Worker:
     def close(self) -> None:
         self.closed = True
         self._pool.shutdown(wait=False)
+        self._waiting.shutdown(wait=False)
 
 
 def _take(records: Iterator[T]) -> list[T]:
@@ -163,25 +185,27 @@ class Topic(Reads):
         durability: str = "memory",
     ) -> RecordMetadata:
         """As ``Topic.append``."""
-        return await self._worker.call(
-            self._topic.append,
+        return await self._worker.write(
+            durability,
+            functools.partial(self._topic.append, durability=durability),
             value,
             key=key,
             partition=partition,
             timestamp=timestamp,
             headers=headers,
-            durability=durability,
         )
 
     async def append_many(
         self, records: Iterable[AppendRecord], *, partition: int | None = None, durability: str = "memory"
     ) -> list[RecordMetadata]:
         """As ``Topic.append_many``."""
-        return await self._worker.call(self._topic.append_many, records, partition=partition, durability=durability)
+        append_many = functools.partial(self._topic.append_many, durability=durability)
+        return await self._worker.write(durability, append_many, records, partition=partition)
 
     async def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
         """As ``Topic.append_batches``."""
-        return await self._worker.call(self._topic.append_batches, data, partition=partition, durability=durability)
+        append_batches = functools.partial(self._topic.append_batches, durability=durability)
+        return await self._worker.write(durability, append_batches, data, partition=partition)
 
     async def flush(self) -> None:
         """As ``Topic.flush``."""
@@ -221,12 +245,12 @@ class Log:
 
     async def sync(self, timeout: float | None = None) -> None:
         """As ``Log.sync``."""
-        await self._worker.call(self._log.sync, timeout)
+        await self._worker.call_alone(self._log.sync, timeout)
 
     async def close(self) -> None:
         """As ``Log.close``."""
         if not self._worker.closed:
-            await self._worker.call(self._log.close)
+            await self._worker.call_alone(self._log.close)
             self._worker.close()
 
 

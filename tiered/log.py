@@ -11,6 +11,7 @@ is never a commit of what is only local: data that was not uploaded stays on thi
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 import threading
@@ -27,6 +28,7 @@ from tiered.errors import (
     ConfigError,
     DataLocalError,
     FencedError,
+    LocalIOError,
     NotFoundError,
     TieredError,
     UnknownTopicError,
@@ -106,7 +108,10 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
             Tiering.check_reachable(store, clock=clock, ids=ids)
         if not create and not (Path(path) / META_PROPERTIES_NAME).exists():
             raise NotFoundError(f"there is no log in {path}", hint="create=True makes one; restore rebuilds a lost one")
-        local = LocalLog.open(Path(path), clock=clock, ids=ids, config=config or LogConfig())
+        config = config or LogConfig()
+        # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
+        config = dataclasses.replace(config, remote=config.remote or store is not None)
+        local = LocalLog.open(Path(path), clock=clock, ids=ids, config=config)
     except BaseException:
         if store is not None:
             store.close()
@@ -251,19 +256,35 @@ class Log:
         """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.
 
         Raises ConfigError (no remote), DataLocalError after ``timeout`` seconds with what is still local,
-        FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown.
+        FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown. A partition that is fenced or offline
+        is the error only after all others were synced.
         """
         if self._tiering is None:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
-        for tp in self._local.partitions():
-            self._local.partition(tp).roll()
-        ends = {tp: self._local.partition(tp).positions().end_offset for tp in self._local.partitions()}
+        ends, refused = self._seal_all()
         if self._uploader is None and not self._tiering.held_elsewhere():
             self._tiering.sync(ends, timeout)
-            return
-        if self._uploader is not None:
-            self._uploader.poke()
-        self.wait_uploaded(ends, timeout)
+        else:
+            if self._uploader is not None:
+                self._uploader.poke()
+            self.wait_uploaded(ends, timeout)
+        if refused is not None:
+            raise refused
+
+    def _seal_all(self) -> tuple[dict[TopicPartition, int], TieredError | None]:
+        """The ends up to which everything is sealed now, and why a partition was left out."""
+        ends: dict[TopicPartition, int] = {}
+        refused: TieredError | None = None
+        for tp in self._local.partitions():
+            log = self._local.partition(tp)
+            end = log.positions().end_offset  # before the roll: what is appended after it waits for the next one
+            try:
+                log.roll()
+            except (FencedError, LocalIOError) as error:
+                refused = refused or error
+            else:
+                ends[tp] = end
+        return ends, refused
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Waits until the committed end of each partition reaches its offset; DataLocalError on time-out.

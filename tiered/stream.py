@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from tiered.errors import ConfigError, OffsetOutOfRangeError
-from tiered.format.batch import BatchHeader, ControlType, control_type, decode_records, read_header
+from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError
+from tiered.format.batch import BatchHeader, ControlType, control_type, decode_records, read_header, rebuild_batch
 from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.remote.reader import RemotePartition
@@ -169,7 +169,7 @@ class PartitionStream:
         if wanted.since_ms is None and wanted.until_ms is None:
             return [Window(start, end)] if end is None or start < end else []
         windows: list[Window] = []
-        _, remote = self.spans()
+        local, remote = self.spans()
         local_from = start
         if self._remote is not None and remote is not None:
             local_from = max(start, remote.end_offset)
@@ -185,8 +185,9 @@ class PartitionStream:
                     windows[-1] = Window(windows[-1].start, high)
                 else:
                     windows.append(Window(low, high))
-        if self._local is not None and (end is None or local_from < end):
-            if wanted.since_ms is not None:
+        if local is not None and (end is None or local_from < end):
+            # Nobody knows the times of offsets that are in neither tier: reading them says that they are missing.
+            if wanted.since_ms is not None and local.start_offset <= local_from:
                 found = self._local_offset_for_time(wanted.since_ms, remote)
                 if found is None:
                     return windows
@@ -213,26 +214,31 @@ class PartitionStream:
         at, replans = start, 0
         while end is None or at < end:
             before = at
+            local, remote = self.spans()
             try:
-                local, remote = self.spans()
                 ranges = plan_tiers(self.tp, at, end, local=local, remote=remote)
                 if not ranges:
                     return
                 for tier_range in ranges:
                     for batch in self._tier_batches(tier_range.tier, at, tier_range.end):
                         if batch.header.next_offset > at:
-                            yield batch
+                            yield batch if batch.header.base_offset >= at or at == start else _cut(batch, at)
                             at = batch.header.next_offset
                     at = max(at, tier_range.end)
                 if end is None:
                     end = at  # the latest offset when the stream was planned: a stream ends
-            except OffsetOutOfRangeError as error:
-                if error.earliest > at and on_trimmed == "jump":
-                    at = error.earliest
-                elif replans >= MAX_REPLANS or not self.earliest() <= at <= self.latest():
-                    raise
+            except (OffsetOutOfRangeError, OffsetGapError) as error:
+                # Offsets that left one tier may be in the other by now: only what a new look does not find is gone.
                 replans = replans + 1 if at == before else 0
+                planned_on = (local, remote)
                 self.refresh()
+                earliest, latest = self.earliest(), self.latest()
+                if at < earliest and on_trimmed == "jump":
+                    at = earliest
+                    continue
+                still_missing = isinstance(error, OffsetGapError) and self.spans() == planned_on
+                if still_missing or replans > MAX_REPLANS or not earliest <= at <= latest:
+                    raise
 
     def _tier_batches(self, tier: Tier, start: int, end: int) -> Iterator[TierBatch]:
         source = self._local if tier is Tier.LOCAL else self._remote
@@ -285,6 +291,14 @@ class PartitionStream:
         if self._local is not None:
             found.update(self._local.aborted_txns(start, stop))
         return sorted(found, key=lambda txn: txn.first_offset)
+
+
+def _cut(batch: TierBatch, at: int) -> TierBatch:
+    """Without the records below ``at``: the other tier has given those offsets, perhaps with other records."""
+    if batch.header.is_control:
+        return batch
+    data = rebuild_batch(batch.header, [record for record in decode_records(batch.data) if record.offset >= at])
+    return TierBatch(batch.tier, read_header(data), data)
 
 
 class _Aborted:

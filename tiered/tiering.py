@@ -13,6 +13,7 @@ The daemon does the same through ``uploader``; both drive the same steps of ``re
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -20,17 +21,19 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import (
     ConditionalWritesUnsupportedError,
     ConfigError,
+    CorruptionError,
     DataLocalError,
     FencedError,
+    LogDestroyedError,
     OffsetGapError,
     RemoteUnavailableError,
+    TieredError,
 )
 from tiered.format.root import Root
 from tiered.local.uploads import SAME, ClaimProof, PartitionUpload, uploader_lock
@@ -99,8 +102,11 @@ class Tiering:
         unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self._local.partition(tp))]
         try:
             self._register(info)
-            for tp in unclaimed:
-                self._adopt_partition(tp)
+            for tp in tps:
+                if tp in unclaimed:
+                    self._adopt_partition(tp)
+                elif self._proof(tp).restored_from is not None:
+                    self._catch_up(tp)
         except RemoteUnavailableError as error:
             if unclaimed:
                 raise
@@ -109,6 +115,12 @@ class Tiering:
     def _register(self, info: TopicInfo) -> None:
         if info.name in self._registered:
             return
+        tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
+        if any(self._has_claimed(tp) for tp in tps) and self.find_topic(info.name) is None:
+            raise LogDestroyedError(
+                f"topic {info.name} was uploaded from this volume, and {self._store.url} does not know it",
+                hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
+            )
         entry = drive(
             self._store,
             register_topic(info.name, info.topic_id, info.partitions, info.config.to_text(changed_only=True)),
@@ -132,6 +144,14 @@ class Tiering:
             return
         with self._busy, self._uploader_lock():
             self._claim(tp, log)
+
+    def _catch_up(self, tp: TopicPartition) -> None:
+        """A daemon that claimed a restored volume while nobody wrote it left the new leader epoch to the writer."""
+        log = self._local.partition(tp)
+        root = drive(self._store, self._catalog(tp, log).load(), clock=self._clock, ids=self._ids)
+        ours = root is not None and root.writer.volume == str(self._local.volume_id)
+        if root is not None and ours and root.leader_epoch > _leader_epoch(log):
+            log.new_leader_epoch(root.leader_epoch)
 
     def _wait_for_claim(self, tp: TopicPartition, log: PartitionLog) -> None:
         """The uploader of another process claims for this volume; what it was granted is read from the root."""
@@ -161,7 +181,7 @@ class Tiering:
                 return False
             return True
 
-    @contextmanager
+    @contextlib.contextmanager
     def _uploader_lock(self) -> Iterator[None]:
         lock = uploader_lock(self._local.directory, self._local.files)
         lock.acquire(self._clock)
@@ -174,20 +194,30 @@ class Tiering:
         """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
 
         Raises DataLocalError after ``timeout_s``, LockedError if an uploader has started meanwhile, FencedError,
-        RemoteUnavailableError, RemotePermissionError, CommitUnknown; what was committed before stays committed.
+        RemoteUnavailableError, RemotePermissionError, CommitUnknown; what was committed before stays committed. What
+        is wrong with one partition alone (FencedError, OffsetGapError, CorruptionError, LogDestroyedError) is raised
+        after the others were synced.
         """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        refused: TieredError | None = None
         with self._busy, self._uploader_lock():
             for tp, end in ends.items():
                 try:
                     self._sync_partition(tp, end, deadline)
-                except FencedError:
+                except FencedError as error:
                     self._note_fenced(tp)
-                    raise
+                    refused = refused or error
+                except (OffsetGapError, CorruptionError, LogDestroyedError) as error:
+                    refused = refused or error
+        if refused is not None:
+            raise refused
 
     def _sync_partition(self, tp: TopicPartition, end: int, deadline: float | None) -> None:
         log = self._local.partition(tp)
         if log.positions().uploaded_offset >= end or _is_empty(log):
+            if self._has_claimed(tp):  # the checkpoint speaks of a bucket: is it this one?
+                with contextlib.suppress(RemoteUnavailableError):
+                    self._register(self._local.topics()[tp.topic])
             return
         self._register(self._local.topics()[tp.topic])
         catalog = self._claimed(tp, log)
@@ -285,7 +315,7 @@ class Tiering:
         )
         if claim.resumes and claim.next_offset:
             log.start_at(claim.next_offset, claim.leader_epoch)
-        elif claim.new_leader_epoch and claim.leader_epoch > _leader_epoch(log):
+        elif claim.leader_epoch > _leader_epoch(log):  # also one that an interrupted claim was granted
             log.new_leader_epoch(claim.leader_epoch)
         if claim.not_recovered:
             _logger.warning("%s", claim.not_recovered)
@@ -294,6 +324,11 @@ class Tiering:
 
     def _proof(self, tp: TopicPartition) -> ClaimProof:
         return self._claims.read().get(tp, ClaimProof())
+
+    def _has_claimed(self, tp: TopicPartition) -> bool:
+        """Whether a root of this partition was seen from this volume: a claim, or a restore."""
+        proof = self._proof(tp)
+        return proof.token is not None or proof.restored_from is not None
 
     def _volume_proof(self, tp: TopicPartition, log: PartitionLog) -> VolumeProof:
         proof, positions = self._proof(tp), log.positions()

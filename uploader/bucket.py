@@ -17,6 +17,7 @@ from tiered.errors import (
     CommitUnknown,
     ConfigError,
     FencedError,
+    LogDestroyedError,
     RemotePermissionError,
     RemoteUnavailableError,
     TieredError,
@@ -26,7 +27,7 @@ from tiered.local.uploads import SAME, ClaimProof, Claims
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.topics import register_topic
+from tiered.remote.topics import load_topic, register_topic
 from tiered.remote.upload import plan_upload, upload_segment
 from tiered.store.base import AbortUpload, AioStore, Capabilities, Delete, Deleted, Steps
 from tiered.store.driver import adrive
@@ -124,6 +125,13 @@ class Bucket:
         """Create-only; adopts an entry with the same id. Raises ConfigError for another id."""
         await self.capabilities()
         info = (await asyncio.to_thread(self._directory.topics))[topic]
+        proofs = await asyncio.to_thread(self._claims.read)
+        was_here = any(proof.token or proof.restored_from for tp, proof in proofs.items() if tp.topic == topic)
+        if was_here and await self._drive(load_topic(topic)) is None:
+            raise LogDestroyedError(
+                f"topic {topic} was uploaded from {self._directory.path}, and {self._store.url} does not know it",
+                hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
+            )
         config = info.config.to_text(changed_only=True)
         entry = await self._drive(register_topic(topic, info.topic_id, info.partitions, config))
         if entry.topic_id != info.topic_id:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import LockedError, NotFoundError
+from tiered.errors import FencedError, LockedError, NotFoundError, TieredError
 from tiered.local.files import Files, PosixFiles
 from tiered.local.lock import DirectoryLock
 from tiered.local.manager import LocalLog
@@ -103,9 +103,17 @@ class LogDirectory:
             self._request.write(self._ids.uid())
             return True
         try:
+            refused: TieredError | None = None
             for tp in log.partitions():
-                log.partition(tp).roll()
+                try:
+                    log.partition(tp).roll()
+                except FencedError:
+                    continue  # its end is not asked for either; the state says that it is fenced
+                except TieredError as error:
+                    refused = refused or error  # one partition that cannot be sealed keeps no other on this disk
             log.tick()
+            if refused is not None:
+                raise refused
         finally:
             log.close()
         return False

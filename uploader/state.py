@@ -234,6 +234,7 @@ class State(Planner):
                 f"{p.tp} holds offsets {p.local_start}..{p.end} on this disk, but the bucket went on to {p.committed}"
             )
             hint = "`tiered repair rejoin` moves this log's own tail aside and resumes at the bucket's end"
+            p.committed = p.noted  # what was noted of this disk stays true; the rest of the bucket is not on it
             self._fence_and_note(p, Failure(FailureKind.FENCED, "diverged", text, hint, exit_code=11), now_ms)
         return diverged
 

@@ -150,7 +150,12 @@ class Catalog(RootView):
             raise ConfigError(f"{self.name}: a writer's claim needs volume= and the catalog's persist=")
         with Exclusive(self.name, self._busy):
             self._held = None  # a claim that raises leaves none: its CAS may have landed
-            yield from self.load_or_create(owner)
+            if volume is not None and (volume.token or volume.restored_from):
+                # Neither comes onto a disk before the root exists: an empty one made now would hide what is gone.
+                if (yield from self.load()) is None:
+                    raise self._destroyed()
+            else:
+                yield from self.load_or_create(owner)
             deadline = yield from deadline_after(self._limits.deadline_ms)
             token = yield NewId()
             attempt = 0

@@ -1,0 +1,67 @@
+"""Reading while the boundary between the tiers moves, and across the end of what another volume committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tiered.errors import OffsetGapError
+from tiered.model import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def store_url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'store'}"
+
+
+@pytest.mark.parametrize("options", [{}, {"on_trimmed": "jump"}, {"since": 0}, {"since": 0, "on_trimmed": "jump"}])
+def test_what_goes_from_the_disk_while_it_is_read_is_read_from_the_bucket(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True)
+        partition = log._local.partition(TP)
+        topic.append_many([b"%d" % i for i in range(20)])
+        log.sync(timeout=30)
+        partition.delete_local_before(20)
+        topic.append_many([b"%d" % i for i in range(20, 60)])
+        records = topic.read(0, **options)  # type: ignore[arg-type]  # keywords of each case
+        first = next(records)
+        log.sync(timeout=30)
+        partition.delete_local_before(60)
+        assert [record.offset for record in (first, *records)] == list(range(60))
+
+
+def test_offsets_in_neither_tier_are_an_error_for_a_read_by_time_too(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 500})
+        topic.append(b"a")
+        log.sync(timeout=30)
+        for _ in range(20):
+            topic.append(b"x" * 100)
+    for path in sorted((tmp_path / "log" / "t-0").glob("*.log"))[:3]:  # one that is uploaded, two that are not
+        path.unlink()
+    with tiered.open_reader(store_url(tmp_path), log_dir=tmp_path / "log") as reader:
+        for options in ({}, {"since": 0}):
+            with pytest.raises(OffsetGapError):
+                list(reader.topic("t").read(0, **options))
+
+
+def test_a_batch_across_the_committed_end_gives_no_offset_twice(tmp_path: Path) -> None:
+    url = store_url(tmp_path)
+    with tiered.open(tmp_path / "a", remote=url) as one:
+        ours = one.topic("t", create=True)
+        ours.append_many([b"%d" % i for i in range(5)])
+        one.sync(timeout=30)
+        ours.append_many([b"a%d" % i for i in range(5, 15)])  # only on this disk, one batch
+    with tiered.open(tmp_path / "b", remote=url) as other:
+        other.topic("t").append_many([b"b%d" % i for i in range(5, 10)])
+        other.sync(timeout=30)
+    with tiered.open_reader(url, log_dir=tmp_path / "a") as reader:
+        got = [(record.offset, record.value) for record in reader.topic("t").read(0)]
+        assert got[5:] == [(i, b"b%d" % i) for i in range(5, 10)] + [(i, b"a%d" % i) for i in range(10, 15)]
+        assert [offset for offset, _ in got] == list(range(15))
+        assert reader.to_arrow("t").column("offset").to_pylist() == list(range(15))

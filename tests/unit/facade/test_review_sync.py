@@ -1,0 +1,171 @@
+"""Sync under trouble: appends meanwhile, a partition that is fenced, another bucket, forks, restores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tiered import aio
+from tiered.clock import SystemClock
+from tiered.errors import FencedError, LogDestroyedError
+from tiered.local.files import PosixFiles
+from tiered.local.lock import DirectoryLock
+from tiered.local.uploads import PartitionUpload
+from tiered.model import TopicPartition
+from tiered.restore import restore
+from tiered.store.location import StoreLocation, open_store
+from uploader.config import Settings
+from uploader.directory import LogDirectory
+from uploader.service import Place, Service
+
+TP = TopicPartition("t", 0)
+
+
+def store_url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'store'}"
+
+
+def test_sync_while_another_thread_appends(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True)
+        stop = threading.Event()
+
+        def append() -> None:
+            while not stop.is_set():
+                topic.append(b"x" * 100)
+
+        thread = threading.Thread(target=append)
+        thread.start()
+        try:
+            for _ in range(10):
+                end = topic.positions(0).end_offset
+                log.sync(timeout=30)
+                assert topic.positions(0).uploaded_offset >= end
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_a_fenced_partition_keeps_no_other_from_the_bucket(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True, partitions=2)
+        for partition in (0, 1):
+            topic.append(b"a", partition=partition)
+        log.sync(timeout=30)
+        topic.append(b"b", partition=1)
+        before = log._local.uploads.read()[TP]
+        log._local.uploads.update({TP: PartitionUpload(before.end_offset, before.claim_epoch, fenced=True)})
+        log._local.refresh_uploads()
+        with pytest.raises(FencedError):
+            log.sync(timeout=30)
+        assert topic.positions(1).uploaded_offset == 2
+
+
+def test_the_daemon_seals_what_stands_behind_a_fenced_partition(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", create=True, partitions=2)
+        for partition in (0, 1):
+            topic.append(b"a", partition=partition)
+        log._local.uploads.update({TP: PartitionUpload(0, fenced=True)})
+    directory = LogDirectory(tmp_path / "log", clock=SystemClock(), ids=tiered.clock.SystemIds())
+    assert directory.seal() is False
+    names = sorted(path.name for path in (tmp_path / "log" / "t-1").glob("*.log"))
+    assert names == [f"{0:020d}.log", f"{1:020d}.log"]
+
+
+def test_what_was_never_uploaded_stays_until_the_first_sync(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True, config={"retention.bytes": 1000, "segment.bytes": 500})
+        for _ in range(50):
+            topic.append(b"x" * 80)
+        assert log._local.partition(TP).apply_retention() == []
+        log.sync(timeout=30)
+        assert topic.beginning_offsets() == {TP: 0}
+
+
+def test_another_or_an_emptied_bucket_is_not_success(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        log.topic("t", create=True).append(b"a")
+        log.sync(timeout=30)
+    with tiered.open(tmp_path / "log", remote=f"file://{tmp_path / 'other'}") as log:
+        with pytest.raises(LogDestroyedError, match="does not know it"):
+            log.sync(timeout=30)
+        with pytest.raises(LogDestroyedError):
+            log.topic("t")
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t")
+        for path in (tmp_path / "store").iterdir():
+            if path.is_dir() and len(path.name) == 2:  # the partition's objects; the registry stays
+                shutil.rmtree(path)
+        topic.append(b"b")
+        with pytest.raises(LogDestroyedError, match="was there and is gone"):
+            log.sync(timeout=30)
+    with tiered.open_reader(log_dir=tmp_path / "log") as reader:
+        assert [record.value for record in reader.topic("t").read()] == [b"a", b"b"]
+
+
+def test_a_restored_log_that_a_daemon_claimed_first_starts_a_new_leader_epoch(tmp_path: Path) -> None:
+    url = store_url(tmp_path)
+    with tiered.open(tmp_path / "first", remote=url) as log:
+        log.topic("t", create=True).append(b"a")
+        log.sync(timeout=30)
+    store = open_store(url)
+    restore(store, tmp_path / "second")
+    store.close()
+
+    async def claim() -> None:
+        service = Service(Place(tmp_path / "second", StoreLocation.parse(url)), Settings(http=None, scan=50))
+        running = asyncio.create_task(service.run())
+        while not any(view.phase == "claimed" for view in service.views()):
+            await asyncio.sleep(0.05)
+        service.drain()
+        await running
+
+    asyncio.run(asyncio.wait_for(claim(), 30))
+    with tiered.open(tmp_path / "second", remote=url) as log:
+        topic = log.topic("t")
+        topic.append(b"b")
+        log.sync(timeout=30)
+        assert [(record.offset, record.leader_epoch) for record in topic.read()] == [(0, 0), (1, 1)]
+
+
+def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
+    lock = DirectoryLock(tmp_path, PosixFiles())
+    lock.acquire(SystemClock())
+    forked, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(tell, b".")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        os.read(forked, 1)
+        assert not DirectoryLock(tmp_path, PosixFiles()).try_acquire(SystemClock())  # the parent's hold stands
+        lock.release()
+        assert DirectoryLock(tmp_path, PosixFiles()).try_acquire(SystemClock())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(forked)
+        os.close(tell)
+
+
+def test_appends_that_wait_for_a_commit_leave_threads_for_the_sync_that_makes_it(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with aio.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+            topic = await log.topic("t", create=True)
+            waiting = [asyncio.create_task(topic.append(b"x", durability="remote")) for _ in range(8)]
+            while topic.positions(0).end_offset < len(waiting):
+                await asyncio.sleep(0.01)
+            await log.sync(30)
+            assert sorted(written.offset for written in await asyncio.gather(*waiting)) == list(range(8))
+
+    asyncio.run(asyncio.wait_for(run(), 30))
