@@ -13,5 +13,9 @@ module         decides                                                carried ou
 ``commit``     the next root, from this one and an intent             ``remote.catalog``
 ``lifecycle``  may this volume have the writer's role                 ``plan.commit``
 ``invariants`` what is true of every root, as sentences               before every PUT, after every GET, ``check``
+``cleaning``   which log to compact, which segments, in what groups    the cleaner of a tier
+``batch_filter`` which records and batches survive, by ``offset_map``  the cleaner of a tier
+``producer_state`` repeated, out of order, fenced, open or aborted     ``check``, the writer
+``transactions`` the coordinator's next record and markers             the writer
 ============== ====================================================== ===============================
 """
