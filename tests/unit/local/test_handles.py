@@ -1,0 +1,161 @@
+"""Few descriptors for many partitions: given up, taken back, and never at the price of a forgotten error."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import LocalIOError
+from tiered.local.files import PosixFiles
+from tiered.local.handles import FIRST_LEASE, PooledFiles, default_open_files
+from tiered.local.manager import LocalLog
+from tiered.model import NewRecord, TopicPartition
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles
+
+LIMIT = 8
+
+
+def pooled(tmp_path: Path, count: int, inner: FaultyFiles | None = None) -> tuple[PooledFiles, list[int]]:
+    files = PooledFiles(inner or FaultyFiles(), LIMIT)
+    return files, [files.open_write(tmp_path / f"{i}.log") for i in range(count)]
+
+
+def test_more_handles_than_descriptors_all_work(tmp_path: Path) -> None:
+    files, handles = pooled(tmp_path, 50)
+    for turn in range(3):
+        for handle in handles:
+            files.write_at(handle, b"%d" % turn, turn)
+            assert files.open_count <= LIMIT
+    for handle in handles:
+        assert files.size(handle) == 3
+        files.sync(handle)
+        files.close(handle)
+    assert files.open_count == 0
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {b"012"}
+    assert files.reopened >= 3 * 50 - 2 * LIMIT
+
+
+def test_those_in_use_keep_their_descriptor(tmp_path: Path) -> None:
+    files, handles = pooled(tmp_path, 4)
+    for i in range(4, 40):
+        files.write_at(handles[0], b"x", i)
+        files.write_at(files.open_write(tmp_path / f"{i}.log"), b"y", 0)
+    before = files.reopened
+    files.write_at(handles[0], b"x", 0)
+    assert files.reopened == before
+    files.write_at(handles[1], b"x", 0)
+    assert files.reopened == before + 1
+
+
+def test_a_dirty_file_is_fsynced_before_its_descriptor_goes(tmp_path: Path) -> None:
+    inner = FaultyFiles()
+    files, handles = pooled(tmp_path, 1, inner)
+    files.write_at(handles[0], b"x", 0)
+    for i in range(1, 20):
+        files.open_write(tmp_path / f"{i}.log")
+    synced = [path.name for operation, path in inner.effects if operation == "sync"]
+    assert synced == ["0.log"]
+
+
+def test_an_fsync_that_fails_at_that_moment_is_not_forgotten(tmp_path: Path) -> None:
+    inner = FaultyFiles(lambda operation, _: errno.EIO if operation == "sync" else 0)
+    files, handles = pooled(tmp_path, 1, inner)
+    files.write_at(handles[0], b"x", 0)
+    for i in range(1, 20):
+        files.open_write(tmp_path / f"{i}.log")
+    for use in (lambda: files.write_at(handles[0], b"y", 1), lambda: files.sync(handles[0])):
+        with pytest.raises(LocalIOError, match="earlier fsync"):
+            use()
+
+
+def test_a_file_that_was_changed_meanwhile_is_not_written_to(tmp_path: Path) -> None:
+    files, handles = pooled(tmp_path, 1)
+    files.write_at(handles[0], b"mine", 0)
+    for i in range(1, 20):
+        files.open_write(tmp_path / f"{i}.log")
+    (tmp_path / "0.log").unlink()
+    with pytest.raises(LocalIOError, match="not the file it was"):
+        files.write_at(handles[0], b"x", 4)
+    assert not (tmp_path / "0.log").exists()
+
+
+def test_a_closed_handle_is_an_error(tmp_path: Path) -> None:
+    files, handles = pooled(tmp_path, 1)
+    files.close(handles[0])
+    files.close(handles[0])
+    with pytest.raises(LocalIOError, match="closed before"):
+        files.write_at(handles[0], b"x", 0)
+
+
+def test_descriptors_that_are_no_leases_pass_through(tmp_path: Path) -> None:
+    files = PooledFiles(PosixFiles(), LIMIT)
+    lock = files.try_lock(tmp_path / ".lock")
+    assert lock is not None
+    assert lock < FIRST_LEASE
+    files.write_at(lock, b"note", 0)
+    files.truncate(lock, 2)
+    assert files.size(lock) == 2
+    assert files.read_into(lock, bytearray(4), 0) == 2
+    files.close(lock)
+
+
+def test_threads_share_few_descriptors(tmp_path: Path) -> None:
+    files, handles = pooled(tmp_path, 40)
+
+    def work(own: list[int]) -> None:
+        for turn in range(20):
+            for handle in own:
+                files.write_at(handle, b"%02d" % turn, 2 * turn)
+
+    threads = [threading.Thread(target=work, args=(handles[i::4],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = b"".join(b"%02d" % turn for turn in range(20))
+    assert {path.read_bytes() for path in tmp_path.iterdir()} == {whole}
+    assert files.open_count <= LIMIT + 4
+
+
+def test_a_log_with_more_partitions_than_descriptors(tmp_path: Path) -> None:
+    config = LogConfig(max_open_files=LIMIT, disk_reserve_bytes=0)
+    inner = FaultyFiles()
+    with LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(1), files=inner, config=config) as log:
+        log.create_topic("t", 30, TopicConfig(segment_bytes=400, index_interval_bytes=0, segment_index_bytes=240))
+        tps = log.partitions()
+        for i in range(12):
+            for tp in tps:
+                log.partition(tp).append([NewRecord(b"%d" % i)])
+        assert isinstance(log.files, PooledFiles)
+        assert log.files.open_count <= LIMIT
+    with LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(2), config=config) as log:
+        for tp in tps:
+            assert log.partition(tp).positions().end_offset == 12
+            assert len(list(log.partition(tp).read_batches(0))) == 12
+
+
+def test_a_failed_fsync_of_an_idle_partition_takes_it_offline(tmp_path: Path) -> None:
+    config = LogConfig(max_open_files=LIMIT, disk_reserve_bytes=0)
+    inner = FaultyFiles()
+    log = LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(1), files=inner, config=config)
+    log.create_topic("t", 30)
+    log.partition(TopicPartition("t", 0)).append([NewRecord(b"x")])
+    inner.fail = lambda operation, path: errno.EIO if operation == "sync" and path.parent.name == "t-0" else 0
+    for p in range(1, 30):
+        log.partition(TopicPartition("t", p)).append([NewRecord(b"x")])
+    with pytest.raises(LocalIOError):
+        log.partition(TopicPartition("t", 0)).flush()
+    with pytest.raises(LocalIOError, match="offline"):
+        log.partition(TopicPartition("t", 0)).append([NewRecord(b"y")])
+    log.partition(TopicPartition("t", 1)).flush()
+    with pytest.raises(LocalIOError, match="not everything is durable"):
+        log.close()
+
+
+def test_the_default_leaves_descriptors_for_others() -> None:
+    assert LIMIT <= default_open_files() <= 16_384

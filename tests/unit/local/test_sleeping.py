@@ -1,0 +1,109 @@
+"""Partitions that nobody has asked for since a clean shutdown: three numbers, until they are needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tiered.config import LogConfig, TopicConfig
+from tiered.local.manager import LocalLog
+from tiered.local.roster import WAKE_AT_ONCE
+from tiered.local.uploads import PartitionUpload
+from tiered.model import NewRecord, TopicPartition
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles
+
+COUNT = WAKE_AT_ONCE + 6
+
+
+def opened(path: Path, clock: FakeClock, files: FaultyFiles | None = None) -> LocalLog:
+    return LocalLog.open(path, clock=clock, ids=SeededIds(1), files=files, config=LogConfig(disk_reserve_bytes=0))
+
+
+def made(path: Path, clock: FakeClock, **config: int) -> None:
+    with opened(path, clock) as log:
+        log.create_topic("t", COUNT, TopicConfig(**config))  # type: ignore[arg-type]  # numbers only
+        for tp in log.partitions():
+            log.partition(tp).append([NewRecord(b"x"), NewRecord(b"y")])
+
+
+def test_a_clean_directory_opens_without_opening_its_partitions(tmp_path: Path) -> None:
+    clock = FakeClock()
+    made(tmp_path, clock)
+    files = FaultyFiles()
+    with opened(tmp_path, clock, files) as log:
+        assert log.roster.sleeping_count() == COUNT
+        assert len(log.partitions()) == COUNT
+        log.flush()
+        log.checkpoint()
+        assert log.roster.sleeping_count() == COUNT
+        assert not [path for operation, path in files.effects if path.suffix == ".log"]
+        tp = TopicPartition("t", 3)
+        assert log.partition(tp).append([NewRecord(b"z")]).offset == 2
+        assert log.partition(tp) is log.partition(tp)
+        assert log.roster.sleeping_count() == COUNT - 1
+    with opened(tmp_path, clock) as log:
+        assert log.roster.sleeping_count() == COUNT
+        ends = {tp: log.partition(tp).positions().end_offset for tp in log.partitions()}
+        assert ends == {tp: 3 if tp.partition == 3 else 2 for tp in ends}
+
+
+def test_those_with_timers_are_woken_a_few_at_a_time_and_sealed(tmp_path: Path) -> None:
+    clock = FakeClock()
+    made(tmp_path, clock, seal_ms=1000)
+    clock.advance(2000)
+    with opened(tmp_path, clock) as log:
+        log.tick()
+        assert log.roster.sleeping_count() == COUNT - WAKE_AT_ONCE
+        log.tick()
+        assert log.roster.sleeping_count() == 0
+        assert all(len(log.partition(tp).sealed_segments()) == 1 for tp in log.partitions())
+
+
+def test_those_without_timers_sleep_on(tmp_path: Path) -> None:
+    clock = FakeClock()
+    made(tmp_path, clock, seal_ms=-1)
+    with opened(tmp_path, clock) as log:
+        log.tick()
+        assert log.roster.sleeping_count() == COUNT
+
+
+def test_what_the_bucket_holds_is_known_when_one_wakes(tmp_path: Path) -> None:
+    clock, tp = FakeClock(), TopicPartition("t", 1)
+    made(tmp_path, clock)
+    with opened(tmp_path, clock) as log:
+        log.uploads.update({tp: PartitionUpload(1, 4)})
+        log.write_claim(TopicPartition("t", 2), token="a" * 32)
+        log.tick()
+    with opened(tmp_path, clock) as log:
+        assert log.partition(tp).positions().uploaded_offset == 1
+        assert log.partition(TopicPartition("t", 2)).delete_local_before(2) == []
+
+
+def test_a_request_to_seal_wakes_those_that_it_names(tmp_path: Path) -> None:
+    clock, tp = FakeClock(), TopicPartition("t", 5)
+    made(tmp_path, clock, seal_ms=-1)
+    with opened(tmp_path, clock) as log:
+        log.seal_requests.write("1", [tp])
+        clock.advance(1000)
+        log.tick()
+        assert log.roster.sleeping_count() == COUNT - 1
+        assert len(log.partition(tp).sealed_segments()) == 1
+
+
+def test_without_the_clean_mark_none_sleeps(tmp_path: Path) -> None:
+    clock = FakeClock()
+    made(tmp_path, clock)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    with opened(tmp_path, clock) as log:
+        assert log.roster.sleeping_count() == 0
+
+
+def test_a_directory_that_vanished_is_made_again(tmp_path: Path) -> None:
+    clock = FakeClock()
+    made(tmp_path, clock)
+    for path in (tmp_path / "t-4").iterdir():
+        path.unlink()
+    (tmp_path / "t-4").rmdir()
+    with opened(tmp_path, clock) as log:
+        assert log.roster.sleeping_count() == COUNT - 1
+        assert log.partition(TopicPartition("t", 4)).positions().end_offset == 0
