@@ -231,7 +231,7 @@ def test_case_36_a_long_topic_name_still_fits_when_deleted() -> None:
     assert parse_partition_dir(name).kind == "delete"
 
 
-def test_a_batch_of_another_codec_is_encoded_anew_others_keep_their_bytes(tmp_path: Path) -> None:
+def test_case_60_a_batch_of_another_codec_is_encoded_anew_others_keep_their_bytes(tmp_path: Path) -> None:
     sent = batch(0, 5, 6, 7, codec=Codec.GZIP)
     for kind, codec, same in (("producer", Codec.GZIP, True), ("gzip", Codec.GZIP, True), ("zstd", Codec.ZSTD, False)):
         bench = CaseBench(tmp_path / kind, compression_type=kind)
@@ -242,6 +242,13 @@ def test_a_batch_of_another_codec_is_encoded_anew_others_keep_their_bytes(tmp_pa
         assert [r.timestamp for r in bench.records()] == [5, 6, 7]
 
 
+def test_case_60_another_level_alone_changes_nothing(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", compression_type="gzip", compression_gzip_level=1)
+    sent = encode_batch([NewRecord(b"value " * 50, b"k", 5)], codec=Codec.GZIP, level=9)
+    bench.partition.append_batches(sent)
+    assert bytes(next(bench.partition.read_batches(0)))[21:] == sent[21:]
+
+
 def test_a_batch_that_grows_beyond_the_limit_when_encoded_anew_is_refused(tmp_path: Path) -> None:
     sent = batch(0, value=b"v" * 5000, codec=Codec.GZIP)
     assert len(sent) < 500
@@ -250,11 +257,12 @@ def test_a_batch_that_grows_beyond_the_limit_when_encoded_anew_is_refused(tmp_pa
         bench.partition.append_batches(sent)
 
 
-def test_log_append_time_changes_the_header_only(tmp_path: Path) -> None:
+def test_case_59_log_append_time_changes_the_header_only(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", message_timestamp_type="LogAppendTime")
     sent = batch(0, 5, 6, 7, codec=Codec.ZSTD)
     bench.partition.append_batches(sent)
     stored = bytes(next(bench.partition.read_batches(0)))
+    assert len(stored) == len(sent)
     assert stored[HEADER_BYTES:] == sent[HEADER_BYTES:]
     assert stored[27:35] == sent[27:35]
     assert read_header(stored).max_timestamp == START_MS
@@ -271,7 +279,7 @@ def test_a_log_append_time_batch_on_a_create_time_topic_gets_its_own_times_back(
         bench.partition.append_batches(batch(0, 5, -1, **stamped))
 
 
-def test_timestamps_out_of_range_are_all_named(tmp_path: Path) -> None:
+def test_case_59_timestamps_out_of_range_are_all_named(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=1000)
     stamps = [START_MS - 1001, START_MS - 1000, START_MS + 1000, START_MS + 1001, 5, 6]
     with pytest.raises(InvalidTimestampError, match=r"records 0, 3, 4 and 1 more") as caught:
@@ -280,6 +288,8 @@ def test_timestamps_out_of_range_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidTimestampError, match=r"records 0, 3, 4 and 1 more") as caught:
         bench.partition.append_batches(batch(0, *stamps))
     assert caught.value.indexes == (0, 3, 4, 5)
+    bench.partition.append_batches(batch(0, START_MS - 1000, -1))
+    assert [r.timestamp for r in bench.records()] == [START_MS - 1000, -1]
 
 
 def test_old_formats_are_upgraded_by_a_leader_and_kept_by_a_follower(tmp_path: Path) -> None:

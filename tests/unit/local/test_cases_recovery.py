@@ -241,6 +241,19 @@ def test_replaced_segments_are_read_by_new_reads_and_old_ones_go_on(tmp_path: Pa
     assert [s.descriptor.records for s in bench.partition.sealed_segments()] == [12, 2, 12]
 
 
+def test_case_79_retention_takes_segments_while_they_are_cleaned(tmp_path: Path) -> None:
+    bench = filled(tmp_path / "log", 60)
+    bench.partition.flush()
+    (copy,) = cleaned(bench, {20, 35}, [12, 24])
+    found = copy.finish()
+    bench.partition.delete_local_before(24)
+    assert bench.writer.replace_segments([found], [12, 24])
+    assert bench.bases == [12, 36, 48]
+    assert bench.names(".log.deleted") == [f"{base:020d}.log.deleted" for base in (0, 12, 24)]
+    assert bench.offsets() == [35, *range(36, 60)]
+    assert bench.partition.positions().start_offset == 24
+
+
 def test_only_sealed_neighbours_are_replaced(tmp_path: Path) -> None:
     bench = filled(tmp_path / "log", 60)
     bench.partition.flush()
@@ -258,7 +271,7 @@ def test_only_sealed_neighbours_are_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nth", range(1, 36))
-def test_a_crash_at_any_step_of_a_replacement_leaves_old_or_new(tmp_path: Path, nth: int) -> None:
+def test_case_77_a_crash_at_any_step_of_a_replacement_leaves_old_or_new(tmp_path: Path, nth: int) -> None:
     bench = filled(tmp_path / "log", 60)
     bench.partition.flush()
     old, new = list(range(60)), [*range(12), 20, 35, *range(36, 60)]
