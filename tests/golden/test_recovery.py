@@ -103,6 +103,31 @@ def test_files_are_the_brokers_byte_for_byte(kafka_fixtures: Path, tmp_path: Pat
     assert compared > 20
 
 
+@pytest.mark.parametrize("damage", ["missing", "junk"])
+def test_case_67_lost_indexes_of_aborted_transactions_are_made_again(
+    kafka_fixtures: Path, tmp_path: Path, damage: str
+) -> None:
+    root, name = "unclean-kill", "u-txn-0"
+    log = recovered(kafka_fixtures, root, tmp_path / "log")
+    end = partition(log, name).positions().end_offset
+    aborted = partition(log, name).aborted_txns(0, end)
+    log.close()
+    (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
+    tail = max((tmp_path / "log" / name).glob("*.log"))
+    for suffix in (".index", ".txnindex"):
+        tail.with_suffix(suffix).unlink()
+        if damage == "junk":
+            tail.with_suffix(suffix).write_bytes(b"junk" * 30)
+    checkpoint = (tmp_path / "log" / "recovery-point-offset-checkpoint").read_text()
+    assert f"u-txn 0 {end}\n" in checkpoint
+    with LocalLog.open(tmp_path / "log", config=LogConfig(disk_reserve_bytes=0)) as again:
+        assert partition(again, name).positions().end_offset == end
+        assert partition(again, name).aborted_txns(0, end) == aborted
+    after = fixtures.partition_dir(kafka_fixtures, name, f"{root}/after")
+    assert tail.with_suffix(".txnindex").read_bytes() == (after / f"{tail.stem}.txnindex").read_bytes()
+    assert len(aborted) >= 6
+
+
 def test_damaged_indexes_below_the_recovery_point_are_rebuilt_valid(kafka_fixtures: Path, tmp_path: Path) -> None:
     log = recovered(kafka_fixtures, "unclean-damaged", tmp_path / "log")
     for name in (*NEVER_REBUILT_BY_KAFKA, "u-old-index-missing-0"):

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from tiered.errors import CorruptionError
 from tiered.format.keys import log_name
+from tiered.local.aborted import rebuild_txn_index
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files
 from tiered.local.found import FoundSegment, LoadedPartition
 from tiered.local.indexes import SegmentIndexes, cut_txn_index, load_indexes, store_indexes
 from tiered.local.leftovers import INDEX_SUFFIXES, settle_leftovers
 from tiered.local.replacement import split_overflowed
+from tiered.local.prefix import known_prefix
 from tiered.local.scan import LogFile
 from tiered.local.seal import SEAL_SUFFIX
 from tiered.local.snapshots import remove_snapshots_above
@@ -56,6 +58,7 @@ class Recovery:
         self._now_ms = now_ms
         self._torn_bytes = 0
         self._unsplittable: set[int] = set()
+        self._transactional: set[int] = set()
 
     def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
         """The segments as they can be used; an empty partition gets one at ``start_offset``, file to be created."""
@@ -80,6 +83,7 @@ class Recovery:
                     first -= 1
             if not clean or not self._load_tail(segments[-1]):
                 segments = self._recover(segments, first, recovery_point)
+                self._rebuild_txn_indexes([segment.base_offset for segment in segments])
         if not segments or segments[-1].end_offset < start_offset:
             if segments:
                 self._set_all_aside(segments)
@@ -140,7 +144,7 @@ class Recovery:
         kept = segments[:first]
         for i, segment in enumerate(segments[first:], start=first):
             last = i == len(segments) - 1
-            damage = self._recover_one(segment)
+            damage = self._recover_one(segment, recovery_point)
             kept.append(segment)
             if damage is None:
                 if not last:
@@ -148,7 +152,7 @@ class Recovery:
                 continue
             position, offset = damage
             if offset >= recovery_point:
-                self._cut(segment, position, offset)
+                self._cut(segment, position, offset, recovery_point)
                 for later in segments[i + 1 :]:
                     self._set_aside(later)
                 return kept
@@ -167,9 +171,10 @@ class Recovery:
                 segment.end_offset = segments[i + 1].base_offset
         return kept
 
-    def _recover_one(self, segment: FoundSegment) -> tuple[int, int] | None:
+    def _recover_one(self, segment: FoundSegment, recovery_point: int) -> tuple[int, int] | None:
         """Reads every batch, rebuilds the indexes; (position, offset) where damage begins, None if there is none.
 
+        What indexes that hold good know to lie below the recovery point is not read again (``local.prefix``).
         ``segment.end_offset`` is what the good batches reach, those behind the damage included.
         """
         base = segment.base_offset
@@ -179,8 +184,14 @@ class Recovery:
         largest, at = -1, base
         entries: list[EpochEntry] = []
         with LogFile(self._files, self._directory / log_name(base)) as log:
+            known = None
+            if self._epochs.entries:  # else the batches have to tell them
+                known = known_prefix(self._files, log, base, segment.size_bytes, recovery_point)
+            if known is not None:
+                reached, expected, segment.first_timestamp, indexes = known
+                largest, at = indexes.last_time
             try:
-                for span, view in log.batches(0, segment.size_bytes):
+                for span, view in log.batches(reached, segment.size_bytes):
                     try:
                         header = log.verify(span, view)
                         if self._overflows(base, span.last_offset):
@@ -192,6 +203,8 @@ class Recovery:
                         continue
                     if reached == 0:
                         segment.first_timestamp = header.max_timestamp
+                    if header.is_transactional:
+                        self._transactional.add(base)
                     if header.max_timestamp > largest:
                         largest, at = header.max_timestamp, span.last_offset
                     if since > self._interval:
@@ -209,11 +222,19 @@ class Recovery:
             self._epochs.assign(*entry)
         indexes.close_times(largest, at)
         segment.indexes, segment.end_offset = indexes, expected
-        if damage is None or damage[1] != expected:
+        nothing_new = damage is None and expected == recovery_point and (known is not None or reached == 0)
+        if not nothing_new and (damage is None or damage[1] != expected):
             store_indexes(self._files, self._directory, base, indexes)
         return damage
 
-    def _cut(self, segment: FoundSegment, position: int, offset: int) -> None:
+    def _rebuild_txn_indexes(self, bases: list[int]) -> None:
+        """Of the segments that were read and hold transactions; those of an empty tail have no file yet."""
+        on_disk = [base for base in bases if self._files.state(self._directory / log_name(base)) is not None]
+        for base in on_disk:
+            if base in self._transactional:
+                rebuild_txn_index(self._files, self._directory, on_disk, base)
+
+    def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int) -> None:
         """Copies what lies behind ``position`` aside, cuts the file there, and reads the rest again for its indexes."""
         path = self._directory / log_name(segment.base_offset)
         torn = segment.size_bytes - position
@@ -234,7 +255,7 @@ class Recovery:
             copy or "zeros",
         )
         segment.size_bytes = position
-        self._recover_one(segment)
+        self._recover_one(segment, recovery_point)
         cut_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
         remove_snapshots_above(self._files, self._directory, segment.end_offset)
 
