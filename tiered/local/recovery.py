@@ -15,15 +15,15 @@ import logging
 from pathlib import Path
 
 from tiered.errors import CorruptionError
-from tiered.format.keys import log_name
+from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.aborted import rebuild_txn_index
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files
 from tiered.local.found import FoundSegment, LoadedPartition
 from tiered.local.indexes import SegmentIndexes, cut_txn_index, load_indexes, store_indexes
 from tiered.local.leftovers import INDEX_SUFFIXES, settle_leftovers
-from tiered.local.replacement import split_overflowed
 from tiered.local.prefix import known_prefix
+from tiered.local.replacement import split_overflowed
 from tiered.local.scan import LogFile
 from tiered.local.seal import SEAL_SUFFIX
 from tiered.local.snapshots import remove_snapshots_above
@@ -222,10 +222,16 @@ class Recovery:
             self._epochs.assign(*entry)
         indexes.close_times(largest, at)
         segment.indexes, segment.end_offset = indexes, expected
-        nothing_new = damage is None and expected == recovery_point and (known is not None or reached == 0)
+        nothing_new = damage is None and expected == recovery_point and (known is not None or self._indexed(base))
         if not nothing_new and (damage is None or damage[1] != expected):
             store_indexes(self._files, self._directory, base, indexes)
         return damage
+
+    def _indexed(self, base: int) -> bool:
+        """Whether an empty segment has its index files."""
+        names = log_name(base), index_name(base), time_index_name(base)
+        states = [self._files.state(self._directory / name) for name in names]
+        return None not in states and states[0] is not None and states[0].size == 0
 
     def _rebuild_txn_indexes(self, bases: list[int]) -> None:
         """Of the segments that were read and hold transactions; those of an empty tail have no file yet."""

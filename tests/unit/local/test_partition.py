@@ -469,7 +469,7 @@ def test_rot_below_the_recovery_point_is_never_cut(bench: Bench) -> None:
     tail.write_bytes(data)
     bench.open()
     assert bench.append(b"next") == 25
-    assert tail.read_bytes() == bytes(data)
+    assert tail.read_bytes().startswith(bytes(data))
     assert bench.values(0, 20) == [b"%030d" % i for i in range(20)]
     with pytest.raises(CorruptionError) as caught:
         bench.values(20)
