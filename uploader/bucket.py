@@ -125,13 +125,7 @@ class Bucket:
         """Create-only; adopts an entry with the same id. Raises ConfigError for another id."""
         await self.capabilities()
         info = (await asyncio.to_thread(self._directory.topics))[topic]
-        proofs = await asyncio.to_thread(self._claims.read)
-        was_here = any(proof.token or proof.restored_from for tp, proof in proofs.items() if tp.topic == topic)
-        if was_here and await self._drive(load_topic(topic)) is None:
-            raise LogDestroyedError(
-                f"topic {topic} was uploaded from {self._directory.path}, and {self._store.url} does not know it",
-                hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
-            )
+        await self.check_uploaded([topic])
         config = info.config.to_text(changed_only=True)
         entry = await self._drive(register_topic(topic, info.topic_id, info.partitions, config))
         if entry.topic_id != info.topic_id:
@@ -139,6 +133,20 @@ class Bucket:
                 f"topic {topic} is {info.topic_id} in {self._directory.path} and {entry.topic_id} in {self._store.url}",
                 hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
             )
+
+    async def check_uploaded(self, topics: Sequence[str] | None = None) -> None:
+        """Raises LogDestroyedError if the bucket does not know one of ``topics`` (None: all) that this volume uploaded.
+
+        One GET each. What the checkpoint says of another bucket, or of this one before it was emptied, is not believed.
+        """
+        proofs = await asyncio.to_thread(self._claims.read)
+        uploaded = {tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}
+        for topic in sorted(uploaded if topics is None else uploaded.intersection(topics)):
+            if await self._drive(load_topic(topic)) is None:
+                raise LogDestroyedError(
+                    f"topic {topic} was uploaded from {self._directory.path}, and {self._store.url} does not know it",
+                    hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
+                )
 
     async def claim(self, tp: TopicPartition) -> Granted:
         """The proof is on the disk before the PUT that carries it. Raises FencedError if this volume may not write."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.errors import TieredError
+from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.remote.fence import owner_of
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
@@ -31,6 +32,8 @@ from uploader.telemetry import Notify, Telemetry
 from uploader.waiting import PartitionView
 
 PROGRAM = "tiered-uploader"
+CHECK_SECONDS = 5.0
+"""How long a one-shot run waits to see that the bucket is the one that its checkpoint speaks of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class Service:
     ) -> Exit:
         """Until the state orders the end. ``oneshot``: send that, then end. ``started`` is called with the lock held.
 
-        Raises NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use).
+        Raises NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use),
+        LogDestroyedError (a one-shot run finds a bucket that does not know what this directory uploaded).
         """
         if oneshot is not None:
             self._state = State(self._ids, self.settings.limits, lazy=True)
@@ -130,6 +134,9 @@ class Service:
             self._telemetry.report(Report(Level.INFO, "started", text, None, fields))
             first = None
             if oneshot is not None:
+                with contextlib.suppress(RemoteUnavailableError, TimeoutError):  # the run itself waits for the store
+                    async with asyncio.timeout(CHECK_SECONDS):
+                        await bucket.check_uploaded()
                 deadline_ms = None if timeout_ms is None else runner.now_ms() + timeout_ms
                 first = DrainRequested(oneshot, deadline_ms, oneshot=True)
             ending = await runner.run(first=first)

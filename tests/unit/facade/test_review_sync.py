@@ -24,6 +24,7 @@ from tiered.restore import restore
 from tiered.store.location import StoreLocation, open_store
 from uploader.config import Settings
 from uploader.directory import LogDirectory
+from uploader.events import DrainMode
 from uploader.service import Place, Service
 
 TP = TopicPartition("t", 0)
@@ -169,3 +170,17 @@ def test_appends_that_wait_for_a_commit_leave_threads_for_the_sync_that_makes_it
             assert sorted(written.offset for written in await asyncio.gather(*waiting)) == list(range(8))
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+def test_a_one_shot_run_with_nothing_to_send_looks_whether_the_bucket_is_the_same(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        log.topic("t", create=True).append(b"a")
+        log.sync(timeout=30)
+
+    def once(url: str) -> int:
+        service = Service(Place(tmp_path / "log", StoreLocation.parse(url)), Settings(http=None))
+        return asyncio.run(service.run(oneshot=DrainMode.ALL, timeout_ms=20_000)).code
+
+    assert once(store_url(tmp_path)) == 0
+    with pytest.raises(LogDestroyedError, match="does not know it"):
+        once(f"file://{tmp_path / 'other'}")
