@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from tiered.config import TopicConfig
     from tiered.local.topics import TopicInfo
 
+__all__ = ["Found", "Log", "Reader", "Reads", "Topic", "open", "open_reader"]
+
 WORKER_THREADS = 4
 """Threads of one open log or reader: calls beyond these wait their turn."""
 RECORDS_PER_STEP = 512
@@ -254,6 +256,17 @@ class Log:
             self._worker.close()
 
 
+class Found:
+    """Records that match, as an asynchronous iterator (``tiered.reader.Found`` for asyncio)."""
+
+    def __init__(self, found: sync_reader.Found, worker: _Worker) -> None:
+        self.report = found.report
+        self._records = worker.iterate(lambda: iter(found))
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._records
+
+
 class Reader:
     """Read-only view of one log (``tiered.reader.Reader`` for asyncio)."""
 
@@ -269,11 +282,10 @@ class Reader:
         """As ``Reader.topic``."""
         return Reads(await self._worker.call(self._reader.topic, name), self._worker)
 
-    def find(
-        self, topic: str, *, key: bytes, since: Time | None = None, until: Time | None = None
-    ) -> AsyncIterator[ConsumerRecord]:
-        """Records with this key between two times."""
-        return self._worker.iterate(lambda: iter(self._reader.find(topic, key=key, since=since, until=until)))
+    async def find(self, topic: str, *, key: bytes, since: Time | None = None, until: Time | None = None) -> Found:
+        """As ``Reader.find``: ``async for record in await reader.find(...)``; ``report`` is final at the end."""
+        found = await self._worker.call(self._reader.find, topic, key=key, since=since, until=until)
+        return Found(found, self._worker)
 
     async def to_arrow(self, topic: str, *, since: Time | None = None, until: Time | None = None) -> pyarrow.Table:
         """As ``Reader.to_arrow``."""

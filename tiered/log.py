@@ -25,11 +25,14 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     ClosedError,
+    CommitUnknown,
     ConfigError,
     DataLocalError,
     FencedError,
     LocalIOError,
+    LockedError,
     NotFoundError,
+    RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
 )
@@ -40,12 +43,15 @@ from tiered.model import Positions, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Store
 from tiered.store.location import open_store
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.stream import PartitionStream
 from tiered.tiering import Tiering
 from tiered.topic import Topic
 
 TICK_S = 1.0
 """How often a thread of an open log looks at timers, the uploader's checkpoint and retention."""
+UPLOAD_CHECK_S = 1.0
+"""How often a wait looks for sealed segments that nobody uploads."""
 POLL_S = 0.05
 """How often a wait for an uploader in another process looks at its checkpoint."""
 FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
@@ -84,6 +90,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     uploader: UploaderComponent | None = None,
     endpoint_url: str | None = None,
     region: str | None = None,
+    deadline_seconds: float | None = None,
     config: LogConfig | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -93,6 +100,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     ``remote`` is ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``; credentials come from the AWS chain.
     ``uploader`` runs in this process; without one, ``sync()`` uploads inline, or waits for the directory's own daemon.
     An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
+    ``deadline_seconds`` bounds the retries of one request (default 30).
 
     Raises LockedError (it names the holder), NotFoundError (``create=False`` and no log there), ConfigError,
     RemotePermissionError, CorruptionError.
@@ -100,12 +108,18 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     clock, ids = clock or SystemClock(), ids or SystemIds()
     store: Store | None = None
     if remote is not None:
-        store = open_store(remote, endpoint_url=endpoint_url, region=region, clock=clock, ids=ids)
+        store = open_store(
+            remote,
+            endpoint_url=endpoint_url,
+            region=region,
+            clock=clock,
+            ids=ids,
+            deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
+        )
     elif uploader is not None:
         raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
     try:
-        if store is not None:
-            Tiering.check_reachable(store, clock=clock, ids=ids)
+        reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
         if not create and not (Path(path) / META_PROPERTIES_NAME).exists():
             raise NotFoundError(f"there is no log in {path}", hint="create=True makes one; restore rebuilds a lost one")
         config = config or LogConfig()
@@ -116,7 +130,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         if store is not None:
             store.close()
         raise
-    log = Log(local, store, clock=clock, ids=ids)
+    log = Log(local, store, clock=clock, ids=ids, reachable=reachable)
     if uploader is not None and store is not None:
         try:
             log.attach(uploader, store.url, {"endpoint_url": endpoint_url, "region": region})
@@ -129,12 +143,16 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
 class Log:
     """An open log. Thread-safe. Use it as a context manager; ``repr`` tells where it is and what it holds."""
 
-    def __init__(self, local: LocalLog, store: Store | None, *, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self, local: LocalLog, store: Store | None, *, clock: Clock, ids: IdSource, reachable: bool = True
+    ) -> None:
         self._local = local
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._tiering = Tiering(local, store, clock=clock, ids=ids) if store is not None else None
+        self._tiering = None
+        if store is not None:
+            self._tiering = Tiering(local, store, clock=clock, ids=ids, reachable=reachable)
         self._uploader: UploaderHandle | None = None
         self._topics: dict[str, Topic] = {}
         self._lock = threading.RLock()
@@ -262,14 +280,24 @@ class Log:
         if self._tiering is None:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
         ends, refused = self._seal_all()
-        if self._uploader is None and not self._tiering.held_elsewhere():
-            self._tiering.sync(ends, timeout)
-        else:
-            if self._uploader is not None:
-                self._uploader.poke()
-            self.wait_uploaded(ends, timeout)
+        self._upload(self._tiering, ends, timeout)
         if refused is not None:
             raise refused
+
+    def _upload(self, tiering: Tiering, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
+        """Whoever has the uploader's lock uploads; while nobody has it (any more), this process does."""
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        if self._uploader is not None:
+            self._uploader.poke()
+        while True:
+            if self._uploader is None and not tiering.held_elsewhere():
+                left_s = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+                with contextlib.suppress(LockedError):  # an uploader has started just now: it is waited for
+                    tiering.sync(ends, left_s)
+                    return
+            for _ in range(POLLS_OF_AN_UPLOADER):
+                if self._is_uploaded(ends, timeout_s, deadline):
+                    return
 
     def _seal_all(self) -> tuple[dict[TopicPartition, int], TieredError | None]:
         """The ends up to which everything is sealed now, and why a partition was left out."""
@@ -289,10 +317,16 @@ class Log:
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Waits until the committed end of each partition reaches its offset; DataLocalError on time-out.
 
-        It uploads nothing by itself: an in-process uploader, a daemon or another thread's ``sync`` does.
+        It seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Where neither an in-process
+        uploader nor a daemon uploads what is sealed, the waiting thread does.
         """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        look = self._clock.monotonic()
         while behind := self._behind(ends):
+            if self._clock.monotonic() >= look:
+                self._upload_sealed(ends)
+                look = self._clock.monotonic() + UPLOAD_CHECK_S
+                continue
             if self._uploader is not None and self._uploader.error is not None:
                 raise self._uploader.error
             if deadline is not None and self._clock.monotonic() >= deadline:
@@ -303,6 +337,21 @@ class Log:
             self._clock.wait(self._closed, POLL_S)
             if self._closed.is_set():
                 raise DataLocalError(f"the log was closed while waiting; not committed yet: {behind}")
+
+    def _upload_sealed(self, ends: Mapping[TopicPartition, int]) -> None:
+        """What an uploader would do now; trouble that may pass is left to the next look."""
+        if self._uploader is not None or self._tiering is None or self._tiering.held_elsewhere():
+            return
+        sealed: dict[TopicPartition, int] = {}
+        for tp in ends:
+            log = self._local.partition(tp)
+            if segments := log.sealed_segments(log.positions().uploaded_offset):
+                sealed[tp] = segments[-1].end_offset
+        try:
+            if sealed:
+                self._tiering.sync(sealed, None)
+        except (RemoteUnavailableError, CommitUnknown, LockedError) as error:
+            _logger.warning("what waits for the bucket goes on waiting: %s", error)
 
     def _behind(self, ends: Mapping[TopicPartition, int]) -> str:
         waiting = []

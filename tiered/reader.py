@@ -26,6 +26,7 @@ from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.stream import PartitionStream, ReadRange
 from tiered.times import parse_time
 from tiered.topic import Time, TopicReads
@@ -40,13 +41,14 @@ def open_reader(
     log_dir: str | Path | None = None,
     endpoint_url: str | None = None,
     region: str | None = None,
+    deadline_seconds: float | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
 ) -> Reader:
     """Opens ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
 
-    Nothing is written anywhere. Raises ConfigError (neither is given, a bad URL), NotFoundError (no such directory or
-    bucket), RemotePermissionError.
+    Nothing is written anywhere. ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError
+    (neither is given, a bad URL), NotFoundError (no such directory or bucket), RemotePermissionError.
     """
     if remote is None and log_dir is None:
         raise ConfigError(
@@ -59,7 +61,15 @@ def open_reader(
         local = LocalLog.open(Path(log_dir), clock=clock, ids=ids, config=LogConfig(), read_only=True)
     store = None
     if remote is not None:
-        store = open_store(remote, endpoint_url=endpoint_url, region=region, metrics=metrics, clock=clock, ids=ids)
+        store = open_store(
+            remote,
+            endpoint_url=endpoint_url,
+            region=region,
+            metrics=metrics,
+            clock=clock,
+            ids=ids,
+            deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
+        )
     return Reader(local, store, metrics, clock=clock, ids=ids)
 
 
@@ -184,6 +194,8 @@ class Reader:
 
         Segments whose timestamps lie outside the times are never fetched; all others are, whatever their key.
         """
+        if not isinstance(key, bytes):
+            raise ConfigError(f"key is {type(key).__name__}, not bytes", hint="encode it first")
         reads = self.topic(topic)
         now_ms = self._clock.now_ms()
         wanted = ReadRange(

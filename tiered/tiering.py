@@ -46,6 +46,7 @@ from tiered.remote.upload import upload_segment
 from tiered.store.base import Capabilities, Get, Steps, Store
 from tiered.store.driver import drive
 from tiered.store.probe import probe
+from tiered.store.retry import RetryingStore
 
 if TYPE_CHECKING:
     from tiered.local.manager import LocalLog
@@ -67,9 +68,10 @@ _logger = logging.getLogger("tiered.tiering")
 class Tiering:
     """The bucket side of one open log. Thread-safe: one sync at a time."""
 
-    def __init__(self, local: LocalLog, store: Store, *, clock: Clock, ids: IdSource) -> None:
+    def __init__(self, local: LocalLog, store: Store, *, clock: Clock, ids: IdSource, reachable: bool = True) -> None:
         self._local = local
         self._store = store
+        self._reachable = reachable
         self._clock = clock
         self._ids = ids
         self._owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
@@ -81,16 +83,22 @@ class Tiering:
         self._busy = threading.RLock()
 
     @staticmethod
-    def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> None:
-        """One GET: raises what no waiting mends (no such bucket, no permission); an unreachable store only warns."""
+    def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
+        """One GET, tried once: raises what no waiting mends (no such bucket, no permission); False if unreachable."""
         try:
-            drive(store, _look(), clock=clock, ids=ids)
+            drive(_once(store), _look(), clock=clock, ids=ids)
         except RemoteUnavailableError as error:
             _logger.warning("%s cannot be reached now, appends go on: %s", store.url, error)
+            return False
+        return True
+
+    def _asked(self) -> Store:
+        """The store for questions of an opening log: with its retries, but for one that did not answer just now."""
+        return self._store if self._reachable else _once(self._store)
 
     def find_topic(self, name: str) -> TopicEntry | None:
         """The bucket's entry of a topic, None if it has none. Raises RemoteUnavailableError: unknown is not "none"."""
-        return drive(self._store, load_topic(name), clock=self._clock, ids=self._ids)
+        return drive(self._asked(), load_topic(name), clock=self._clock, ids=self._ids)
 
     def adopt(self, info: TopicInfo) -> None:
         """Registers the topic and claims the partitions that this volume never claimed before.
@@ -122,7 +130,7 @@ class Tiering:
                 hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
             )
         entry = drive(
-            self._store,
+            self._asked(),
             register_topic(info.name, info.topic_id, info.partitions, info.config.to_text(changed_only=True)),
             clock=self._clock,
             ids=self._ids,
@@ -132,6 +140,7 @@ class Tiering:
                 f"topic {info.name}: its id is {info.topic_id} on disk and {entry.topic_id} in {self._store.url}",
                 hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
             )
+        self._reachable = True
         self._registered.add(info.name)
 
     def _adopt_partition(self, tp: TopicPartition) -> None:
@@ -342,6 +351,10 @@ class Tiering:
             start_offset=positions.local_start_offset,
             leader_epoch=_leader_epoch(log),
         )
+
+
+def _once(store: Store) -> Store:
+    return store.inner if isinstance(store, RetryingStore) else store
 
 
 def _root_of(catalog: Catalog) -> Root:

@@ -163,10 +163,11 @@ class Topic(TopicReads):
         """Appends one record; its offset is known when the call returns.
 
         ``timestamp`` None: now. ``durability`` says what the call waits for: "memory" (page cache), "disk" (fsync),
-        "remote" (the next seal and its commit; it never forces one). Raises InvalidRecordError, RecordTooLargeError,
-        DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
+        "remote" (the next seal and its commit; it never forces one, so it may take ``seal.ms``: ``sync`` does). Raises
+        InvalidRecordError, RecordTooLargeError, DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
         _choose("durability", durability, DURABILITIES)
+        _check_key(key, 0)
         ts = NO_TIMESTAMP if timestamp is None else parse_time(timestamp, now_ms=self._now_ms())
         chosen = self._partitioner.partition_for(key) if partition is None else self._check_partition(partition)
         written = self._logs[chosen].append((NewRecord(value, key, ts, headers),))
@@ -189,6 +190,7 @@ class Topic(TopicReads):
             self._check_partition(partition)
         for index, given in enumerate(records):
             record = _new_record(given, index)
+            _check_key(record.key, index)
             if partition is not None:
                 chosen = partition
             else:
@@ -243,6 +245,13 @@ def _new_record(given: object, index: int) -> NewRecord:
         index=index,
         hint="append_many takes NewRecord(value, key, timestamp, headers), (value, key) or bytes",
     )
+
+
+def _check_key(key: object, index: int) -> None:
+    if key is not None and not isinstance(key, bytes | bytearray | memoryview):
+        raise InvalidRecordError(
+            f"record {index}: key is {type(key).__name__}, not bytes", index=index, hint="encode it first"
+        )
 
 
 def _choose(name: str, value: str, allowed: tuple[str, ...]) -> None:

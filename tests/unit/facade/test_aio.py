@@ -24,7 +24,9 @@ async def test_the_same_names_give_the_same_answers(tmp_path: Path) -> None:
             await log.topic("nope")
     async with aio.open_reader(url) as reader:
         assert [i.partitions for i in (await reader.topics()).values()] == [2]
-        assert [r.value async for r in reader.find("t", key=b"k")] == [b"v"]
+        found = await reader.find("t", key=b"k")
+        assert [r.value async for r in found] == [b"v"]
+        assert found.report.complete
         ends = await (await reader.topic("t")).end_offsets()
         assert sorted(ends.values()) == [1, 2000]
     with pytest.raises(ClosedError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,12 @@ from tiered.errors import (
     LockedError,
     NotFoundError,
     OffsetOutOfRangeError,
+    RemoteUnavailableError,
     UnknownTopicError,
 )
 from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import PutStatus
+from uploader import Uploader
 
 SMALL = {"segment.bytes": 4096, "index.interval.bytes": 256}
 
@@ -256,6 +259,47 @@ def test_a_forked_child_gets_an_error(tmp_path: Path) -> None:
                 os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         assert topic.append(b"parent").offset == 0
+
+
+@pytest.mark.parametrize("uploader", [None, Uploader])
+def test_remote_durability_waits_for_the_seal_whoever_uploads(
+    tmp_path: Path, uploader: Callable[[], Uploader] | None
+) -> None:
+    component = None if uploader is None else uploader()
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path), uploader=component) as log:
+        topic = log.topic("fast", create=True, config={"seal.ms": 1})
+        md = topic.append(b"v", durability="remote")
+        assert topic.positions(0).uploaded_offset == md.end_offset
+        slow = log.topic("slow", create=True)
+        slow.append(b"v")
+        with pytest.raises(DataLocalError, match="slow-0 0 of 1"):
+            log.wait_uploaded({TopicPartition("slow", 0): 1}, 0.0)  # nothing is sealed, and waiting seals nothing
+
+
+def test_a_key_that_is_no_bytes_is_refused_where_it_would_find_nothing(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", partitions=2, create=True)
+        with pytest.raises(InvalidRecordError, match="key is str, not bytes"):
+            topic.append(b"v", key="k")  # type: ignore[arg-type]  # the bad input
+        with pytest.raises(InvalidRecordError, match="record 1: key is int") as caught:
+            topic.append_many([(b"v", b"k"), (b"v", 7)])  # type: ignore[list-item]  # the bad input
+        assert caught.value.index == 1
+    with tiered.open_reader(log_dir=tmp_path / "log") as reader, pytest.raises(ConfigError, match="key is str"):
+        reader.find("t", key="k")  # type: ignore[arg-type]  # the bad input
+
+
+def test_a_store_that_does_not_answer_keeps_no_log_from_opening(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
+    where = {"remote": "s3://bucket/prefix", "endpoint_url": "http://127.0.0.1:9", "region": "us-east-1"}
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True).append(b"0")
+    log = tiered.open(tmp_path / "log", **where)  # type: ignore[arg-type]  # text options
+    with pytest.raises(RemoteUnavailableError):
+        log.topic("t")  # it was never claimed: whether the bucket holds more is unknown
+    log.close()
 
 
 def test_wait_for_an_uploader_that_is_not_there_times_out_with_what_is_local(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tiered import aio
 from tiered.clock import SystemClock
 from tiered.errors import FencedError, LogDestroyedError
 from tiered.local.files import PosixFiles
-from tiered.local.lock import DirectoryLock
+from tiered.local.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.local.uploads import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.restore import restore
@@ -184,3 +184,14 @@ def test_a_one_shot_run_with_nothing_to_send_looks_whether_the_bucket_is_the_sam
     assert once(store_url(tmp_path)) == 0
     with pytest.raises(LogDestroyedError, match="does not know it"):
         once(f"file://{tmp_path / 'other'}")
+
+
+def test_a_sync_that_waits_for_an_uploader_goes_on_by_itself_when_that_one_dies(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", remote=store_url(tmp_path)) as log:
+        topic = log.topic("t", create=True)
+        topic.append(b"a")
+        uploader = DirectoryLock(tmp_path / "log", PosixFiles(), name=UPLOADER_LOCK_NAME)
+        uploader.acquire(SystemClock())
+        threading.Timer(0.3, uploader.release).start()
+        log.sync(timeout=30)
+        assert topic.positions(0).uploaded_offset == 1
