@@ -280,24 +280,14 @@ class Log:
         if self._tiering is None:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
         ends, refused = self._seal_all()
-        self._upload(self._tiering, ends, timeout)
+        if self._uploader is None and not self._tiering.held_elsewhere():
+            self._tiering.sync(ends, timeout)
+        else:
+            if self._uploader is not None:
+                self._uploader.poke()
+            self.wait_uploaded(ends, timeout)
         if refused is not None:
             raise refused
-
-    def _upload(self, tiering: Tiering, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Whoever has the uploader's lock uploads; while nobody has it (any more), this process does."""
-        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        if self._uploader is not None:
-            self._uploader.poke()
-        while True:
-            if self._uploader is None and not tiering.held_elsewhere():
-                left_s = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
-                with contextlib.suppress(LockedError):  # an uploader has started just now: it is waited for
-                    tiering.sync(ends, left_s)
-                    return
-            for _ in range(POLLS_OF_AN_UPLOADER):
-                if self._is_uploaded(ends, timeout_s, deadline):
-                    return
 
     def _seal_all(self) -> tuple[dict[TopicPartition, int], TieredError | None]:
         """The ends up to which everything is sealed now, and why a partition was left out."""
