@@ -103,9 +103,10 @@ def test_files_are_the_brokers_byte_for_byte(kafka_fixtures: Path, tmp_path: Pat
     assert compared > 20
 
 
+@pytest.mark.parametrize("lost", [(".index", ".txnindex"), (".txnindex",)])
 @pytest.mark.parametrize("damage", ["missing", "junk"])
 def test_case_67_lost_indexes_of_aborted_transactions_are_made_again(
-    kafka_fixtures: Path, tmp_path: Path, damage: str
+    kafka_fixtures: Path, tmp_path: Path, damage: str, lost: tuple[str, ...]
 ) -> None:
     root, name = "unclean-kill", "u-txn-0"
     log = recovered(kafka_fixtures, root, tmp_path / "log")
@@ -114,7 +115,7 @@ def test_case_67_lost_indexes_of_aborted_transactions_are_made_again(
     log.close()
     (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
     tail = max((tmp_path / "log" / name).glob("*.log"))
-    for suffix in (".index", ".txnindex"):
+    for suffix in lost:
         tail.with_suffix(suffix).unlink()
         if damage == "junk":
             tail.with_suffix(suffix).write_bytes(b"junk" * 30)

@@ -16,7 +16,7 @@ from tiered.format.control import ControlType, control_type
 from tiered.format.header import BatchHeader
 from tiered.format.keys import log_name, snapshot_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.txn_index import encode_txns
+from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.local.files import Files
 from tiered.local.scan import LogFile
 from tiered.local.snapshots import snapshot_offsets
@@ -79,6 +79,18 @@ def rebuild_txn_index(files: Files, directory: Path, bases: Sequence[int], base_
     files.replace(path, data)
     LOGGER.warning("txn_index_rebuilt path=%s entries=%d", path, sum(entry is not None for entry in entries))
     return True
+
+
+def is_readable(files: Files, directory: Path, base_offset: int) -> bool:
+    """Whether the ``.txnindex`` can be read; an absent one is an empty one."""
+    try:
+        data = files.read(directory / txn_index_name(base_offset))
+        decode_txns(data, base_offset)
+    except NotFoundError:
+        return True
+    except CorruptionError:
+        return False
+    return len(data) % TXN_ENTRY_BYTES == 0
 
 
 def _known_before(files: Files, directory: Path, offset: int) -> tuple[int, dict[int, int]]:

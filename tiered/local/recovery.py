@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tiered.errors import CorruptionError
 from tiered.format.keys import index_name, log_name, time_index_name
-from tiered.local.aborted import rebuild_txn_index
+from tiered.local.aborted import is_readable, rebuild_txn_index
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files
 from tiered.local.found import FoundSegment, LoadedPartition
@@ -180,6 +180,8 @@ class Recovery:
         base = segment.base_offset
         indexes = SegmentIndexes.empty(base)
         damage: tuple[int, int] | None = None
+        if not is_readable(self._files, self._directory, base):
+            self._transactional.add(base)
         expected, reached, since = base, 0, 0
         largest, at = -1, base
         entries: list[EpochEntry] = []
