@@ -26,6 +26,7 @@
     ├── DataLocalError                  75  stopped with data that is only on this disk
     ├── ConditionalWritesUnsupportedError 1
     ├── LocalIOError                    1   the disk refused a read, a write or an fsync
+    │   └── LocalPermissionError        12  owner or mode of a file of the log
     ├── ForkedLogError                  1
     └── ClosedError                     1
 
@@ -261,6 +262,13 @@ class LocalIOError(TieredError):
     """The operating system refused to read, write, rename or fsync a file of the log."""
 
     code = "local_io"
+
+
+class LocalPermissionError(LocalIOError):
+    """The operating system lets this user not read or write a file or directory of the log."""
+
+    code = "local_permission"
+    exit_code = 12
 
 
 class ForkedLogError(TieredError):

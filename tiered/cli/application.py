@@ -134,6 +134,7 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.help = _laid_out(self.help)
         taken = {name for parameter in self.params for name in parameter.opts}
         self.global_params = [option for option in global_options() if not taken.intersection(option.opts)]
         self.params = [*self.params, *self.global_params]
@@ -151,9 +152,17 @@ class Group(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.help = _laid_out(self.help)
         self.global_params = global_options()
         self.params = [*self.params, *self.global_params]
         self.context_settings = {"help_option_names": ["-h", "--help"], **self.context_settings}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """A group that is named alone prints its help, on stderr since it was no answer to a question."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), err=True)
+            ctx.exit(ConfigError.exit_code)
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -174,6 +183,11 @@ class Group(click.Group):
         _format_sections(self, self.global_params, ctx, formatter)
 
 
+def _laid_out(text: str | None) -> str | None:
+    """Help whose examples stay as they stand: in a raw docstring click's mark is two characters, not a backspace."""
+    return None if text is None else text.replace("\\b\n", "\b\n")
+
+
 def _format_sections(
     command: click.Command, shared: list[click.Option], context: click.Context, formatter: click.HelpFormatter
 ) -> None:
@@ -181,7 +195,7 @@ def _format_sections(
     general: list[tuple[str, str]] = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None:
+        if record is not None and isinstance(parameter, click.Option):
             (general if parameter in shared else own).append(record)
     for title, records in (("Options", own), ("Global options", general)):
         if records:

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import importlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,16 +29,16 @@ from typing import Any
 import click
 
 from tiered.cli.application import Group
-from tiered.cli.output import Output, StdoutClosed
-from tiered.errors import ConfigError, DiskFullError, LocalIOError, NotFoundError, RemotePermissionError, TieredError
+from tiered.cli.output import Output, StdoutClosed, counted
+from tiered.cli.settings import suggestion
+from tiered.cli.wording import in_cli_words
+from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
 
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
-_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
-    kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None
-)
-"""What newer versions of click raise for a group that was named alone: its help, which is no sentence."""
+_SUGGESTION = re.compile(r"\s*\(?Did you mean .*$")
+"""Click's own, which is the hint's business."""
 
 COMMANDS = {
     "append": "tiered.cli.append",
@@ -106,9 +107,6 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except click.exceptions.Exit as end:
         return end.exit_code
-    except _NO_ARGUMENTS as cause:
-        click.echo(cause.format_message(), err=True)
-        return ConfigError.exit_code
     except (KeyboardInterrupt, click.Abort):
         return _stopped(output, "interrupted", EXIT_INTERRUPTED)
     except Terminated:
@@ -128,10 +126,12 @@ def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(cause)
     error = as_error(cause)
+    in_cli_words(error)
     try:
         output.failure(error)
         output.flush()
-    except StdoutClosed:
+    except (StdoutClosed, TieredError):
+        # The output itself may be what failed, and it has been told.
         _discard_stdout()
     return error.exit_code
 
@@ -156,8 +156,7 @@ def as_error(cause: Exception) -> TieredError:
 
 def _sentence(cause: click.ClickException) -> str:
     text = cause.format_message().strip().replace("\n", " ")
-    # The suggestion is the hint's business.
-    text = text.partition(" Did you mean ")[0]
+    text = _SUGGESTION.sub("", text)
     return text[:1].lower() + text[1:].rstrip(".")
 
 
@@ -165,7 +164,10 @@ def _usage_hint(cause: click.ClickException) -> str:
     context = getattr(cause, "ctx", None)
     possibilities = getattr(cause, "possibilities", None)
     if possibilities:
-        return f"did you mean {sorted(possibilities)[0]}?"
+        words = sorted(possibilities)
+        return suggestion(str(getattr(cause, "option_name", "")), words) or f"did you mean {words[0]}?"
+    if context is not None and context.command.name == "tail" and "(%" in cause.message:
+        return "tail -f follows; the format is --format FORMAT"
     return f"see {context.command_path} --help" if context is not None else "see tiered --help"
 
 
@@ -177,18 +179,22 @@ def _os_error(cause: OSError) -> TieredError:
     if isinstance(cause, FileNotFoundError | NotADirectoryError):
         return NotFoundError(f"{name}: {reason}", hint="correct the path")
     if isinstance(cause, PermissionError):
-        return RemotePermissionError(
-            f"{name}: {reason}", operation="open", resource=str(name), hint="check the owner and mode"
-        )
+        return LocalPermissionError(f"{name}: {reason}", hint="check the owner and mode")
     return LocalIOError(f"{name}: {reason}")
 
 
 def _stopped(output: Output, word: str, code: int) -> int:
     done = output.summary_fields.get("records")
-    output.say(f"{word} before the end" + (f", after {done:,} records" if isinstance(done, int) else ""))
-    with contextlib.suppress(StdoutClosed):
+    shown = counted(done, "record") if isinstance(done, int) else ""
+    if output.command == "append" and shown:
+        output.say(f"{word}: {shown} of the input {'was' if done == 1 else 'were'} appended")
+    elif output.endless:
+        output.say(word + (f" after {shown}" if shown else ""))
+    else:
+        output.say(f"{word} before the end" + (f", after {shown}" if shown else ""))
+    with contextlib.suppress(StdoutClosed, TieredError):
         if output.command:
-            output.summary(code, complete=False)
+            output.summary(code, complete=output.endless)
         output.flush()
     return code
 

@@ -7,12 +7,13 @@ also when it fails. Fields are only ever added.
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tiered.errors import TieredError
+from tiered.errors import DiskFullError, LocalIOError, TieredError
 
 MAX_WARNINGS = 1000
 """Warnings that the summary repeats; more are counted only."""
@@ -34,6 +35,7 @@ class Output:
         self.command = ""
         self.warnings: list[str] = []
         self.summary_fields: dict[str, Any] = {}
+        self.endless = False
         self._summarised = False
 
     @property
@@ -61,6 +63,8 @@ class Output:
                 stream.write(data)
         except BrokenPipeError as cause:
             raise StdoutClosed from cause
+        except OSError as cause:
+            raise _output_error(cause) from cause
 
     def flush(self) -> None:
         """Pushes data out now: at the end of a run, and whenever a follower would wait for it."""
@@ -68,6 +72,8 @@ class Output:
             sys.stdout.flush()
         except BrokenPipeError as cause:
             raise StdoutClosed from cause
+        except OSError as cause:
+            raise _output_error(cause) from cause
 
     def message(self, message_type: str, **fields: Any) -> None:
         """One JSON line."""
@@ -129,6 +135,18 @@ class Output:
         except (BrokenPipeError, ValueError):
             # Nobody listens to the talk any more; the data matters.
             return
+
+
+def _output_error(cause: OSError) -> TieredError:
+    text = f"standard output: {cause.strerror or cause}"
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(text, hint="free space where the output goes, and run the command again")
+    return LocalIOError(text, hint="look at where the output goes")
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 record``, ``2,000 records``: a number and its noun."""
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def printable(text: str) -> str:

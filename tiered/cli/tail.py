@@ -52,6 +52,7 @@ def command(
     name, partition = split_topic(topic)
     render = renderer(app, text_format)
     app.out.begin("tail", topic=name, records=0)
+    app.out.endless = follow and count is None
     with open_reader(app) as reader:
         topics = reader.topics()
         need_topic(name, topics)

@@ -1,7 +1,7 @@
 """Every effect on the local disk, in one place, so that tests can tear, fail and crash it.
 
 Errors of the operating system become the product's here and nowhere else: no space is DiskFullError, a missing
-file NotFoundError, the rest LocalIOError; each names the path and what was tried.
+file NotFoundError, owner and mode LocalPermissionError, the rest LocalIOError; each names the path and what was tried.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tiered.errors import DiskFullError, LocalIOError, NotFoundError, TieredError
+from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
 
 MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
 """No checkpoint, index or JSON file is read that is larger than this."""
@@ -240,7 +240,8 @@ def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return NotFoundError(text)
     if error.errno in (errno.EACCES, errno.EPERM):
-        return LocalIOError(text, hint=f"check owner and mode of the file (this process runs as uid {os.geteuid()})")
+        hint = f"check owner and mode of the file (this process runs as uid {os.geteuid()})"
+        return LocalPermissionError(text, hint=hint)
     return LocalIOError(text)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from tiered.clock import Clock
 from tiered.errors import LockedError, NotFoundError, TieredError
 from tiered.local.files import Files
+from tiered.times import format_time
 
 LOCK_NAME = ".lock"
 UPLOADER_LOCK_NAME = "tiered-uploader.lock"
@@ -37,7 +38,7 @@ class Holder:
 
     def __str__(self) -> str:
         return (
-            f"process {self.pid} on {self.host} ({self.program}), since {self.since_ms} ms"
+            f"process {self.pid} on {self.host} ({self.program}), since {format_time(self.since_ms)}"
             if self.pid
             else "another process"
         )

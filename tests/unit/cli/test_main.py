@@ -15,7 +15,7 @@ import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main, tail
 from tiered.cli.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
-from tiered.errors import DiskFullError, LocalIOError, NotFoundError, RemotePermissionError
+from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_stdout_that_is_gone_is_told_by_its_own_name(monkeypatch: pytest.Monke
     ("cause", "kind"),
     [
         (FileNotFoundError(2, "No such file or directory", "x"), NotFoundError),
-        (PermissionError(13, "Permission denied", "x"), RemotePermissionError),
+        (PermissionError(13, "Permission denied", "x"), LocalPermissionError),
         (OSError(122, "Disk quota exceeded", "x"), DiskFullError),
         (OSError(5, "Input/output error"), LocalIOError),
     ],

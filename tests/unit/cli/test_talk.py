@@ -1,0 +1,134 @@
+"""What a person reads: help as it was laid out, sentences in the command line's own words, how a run says it ended."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.cli import append, tail
+from tiered.cli.main import COMMANDS
+from tiered.cli.main import tiered as program
+from tiered.cli.output import counted
+from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
+from tiered.local.files import translate
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True).append_many([b"%d" % i for i in range(30)])
+    return tmp_path / "log"
+
+
+@pytest.mark.parametrize("line", [(), ("topics",), ("config",), ("repair",)])
+def test_a_group_alone_prints_its_help_as_it_is(cli: Cli, line: tuple[str, ...]) -> None:
+    alone, asked = cli(*line), cli(*line, "--help")
+    assert (alone.code, alone.out, asked.code) == (2, b"", 0)
+    assert alone.err == asked.text
+    assert "\n\nCommands:\n" in alone.err
+
+
+def test_examples_stand_on_lines_of_their_own(cli: Cli) -> None:
+    lines: list[tuple[str, ...]] = [(name,) for name in COMMANDS if name not in ("topics", "config", "repair")]
+    lines += [("topics", name) for name in ("list", "create", "describe")] + [("repair", "rejoin"), ("config", "show")]
+    for line in lines:
+        shown = cli(*line, "--help").text
+        assert "\\b" not in shown
+        assert "\b" not in shown
+        head, _, examples = shown.partition("Example")
+        assert examples.split("\n")[1].startswith("    "), line
+        assert head
+    assert program.help is not None
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("cat t --jsn", "did you mean --json?"),
+        ("tail t -f %s", "the format is --format FORMAT"),
+        ("append nothing --log-dir {d}", "--create makes it"),
+        ("append t --create --partitions 5 --log-dir {d}", "leave --partitions out"),
+        ("append t --create --set segment.ms=1h --log-dir {d}", "leave --set out"),
+        ("cat t --remote https://server/bucket", "give the server as --endpoint-url"),
+        ("cat t --remote s3://bucket/p?x=1", "--endpoint-url and --region"),
+    ],
+)
+def test_hints_use_the_words_of_the_command_line(cli: Cli, directory: Path, line: str, hint: str) -> None:
+    refused = cli(*line.format(d=directory).split(), stdin=b"x\n")
+    assert hint in refused.err
+    assert "Did you mean one of" not in refused.err
+    for word in ("create=True", "endpoint_url=", "leave partitions", "leave config"):
+        assert word not in refused.err
+
+
+def test_an_interrupted_append_says_what_was_appended(
+    cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        drained = False
+
+        def __init__(self, *_: object, **__: object) -> None:
+            self.number = 0
+
+        def __iter__(self) -> Interrupted:
+            return self
+
+        def __next__(self) -> bytes:
+            self.number += 1
+            if self.number > append.CHUNK_RECORDS:
+                raise KeyboardInterrupt
+            return b"x"
+
+    monkeypatch.setattr(append, "LineSource", Interrupted)
+    stopped = cli("append", "t", "--log-dir", directory, "--json")
+    assert (stopped.code, stopped.err) == (130, "interrupted: 1,000 records of the input were appended\n")
+    assert (stopped.summary["records"], stopped.summary["complete"]) == (1000, False)
+
+
+def test_a_follower_has_no_end_to_come_before(cli: Cli, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tail, "_round", stop)
+    assert cli("tail", "-f", "t", "--log-dir", directory).err == "interrupted after 0 records\n"
+
+
+def test_a_full_output_device_is_named(directory: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("this system has no /dev/full")
+    call = "import sys; from tiered.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", call, "cat", "t", "--log-dir", str(directory)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == DiskFullError.exit_code
+    assert done.stderr.startswith("error: standard output: No space left on device\n  next: ")
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "code"),
+    [
+        (errno.EACCES, LocalPermissionError, 12),
+        (errno.EPERM, LocalPermissionError, 12),
+        (errno.EIO, LocalIOError, 1),
+        (errno.ENOSPC, DiskFullError, 75),
+    ],
+)
+def test_a_local_permission_is_exit_code_12(number: int, kind: type[TieredError], code: int) -> None:
+    error = translate(OSError(number, "no"), "open", "x")
+    assert (type(error), error.exit_code) == (kind, code)
+
+
+def test_one_record_is_no_records() -> None:
+    assert [counted(n, "record") for n in (0, 1, 2000)] == ["0 records", "1 record", "2,000 records"]
