@@ -67,6 +67,7 @@ class Runner:
         self._start = (clock.now_ms(), clock.monotonic())
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._notes: dict[TopicPartition, PartitionUpload] = {}
+        self._starts: dict[TopicPartition, int] = {}  # where the bucket begins, as each claim found it
         self._noted = asyncio.Event()
         self._scan_now = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
@@ -119,7 +120,8 @@ class Runner:
     def _carry_out(self, action: act.Action) -> None:
         match action:
             case act.Note():
-                self._notes[action.tp] = PartitionUpload(action.end_offset, action.claim_epoch, action.fenced)
+                start = self._starts.get(action.tp, -1)
+                self._notes[action.tp] = PartitionUpload(action.end_offset, action.claim_epoch, action.fenced, start)
                 self._noted.set()
             case act.Report():
                 self._telemetry.report(action)
@@ -173,6 +175,7 @@ class Runner:
                 return ev.TopicRegistered(order)
             case act.Claim(order, tp):
                 granted = await self._bucket.claim(tp)
+                self._starts[tp] = granted.start_offset
                 if granted.not_recovered:
                     self._telemetry.report(act.Report(act.Level.WARN, "resumed", granted.not_recovered, tp))
                 if granted.resumes:

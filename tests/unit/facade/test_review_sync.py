@@ -22,6 +22,7 @@ from tiered.local.uploads import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.restore import restore
 from tiered.store.location import StoreLocation, open_store
+from uploader import Uploader
 from uploader.config import Settings
 from uploader.directory import LogDirectory
 from uploader.events import DrainMode
@@ -195,3 +196,15 @@ def test_a_sync_that_waits_for_an_uploader_goes_on_by_itself_when_that_one_dies(
         threading.Timer(0.3, uploader.release).start()
         log.sync(timeout=30)
         assert topic.positions(0).uploaded_offset == 1
+
+
+def test_positions_begin_where_the_bucket_begins_whoever_uploads(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "first", remote=store_url(tmp_path)) as log:
+        log.topic("t", create=True).append_many([b"a", b"b"])
+        log.sync(timeout=30)
+    with tiered.open(tmp_path / "second", remote=store_url(tmp_path), uploader=Uploader()) as log:
+        topic = log.topic("t")
+        assert topic.append(b"c").offset == 2
+        log.sync(timeout=30)
+        assert topic.positions(0).start_offset == 0
+        assert topic.beginning_offsets() == {TP: 0}
