@@ -122,6 +122,23 @@ class TopicRegistry:
         LOGGER.info("topic_deleted path=%s topic=%s partitions=%d", self._directory, name, len(gone))
         return renamed
 
+    def release(self, rest: TopicInfo, tp: TopicPartition) -> None:
+        """``tp``, closed before, leaves for another directory: ``rest`` no longer holds it."""
+        with self._lock:
+            topics = {**self.topics, rest.name: rest}
+            write_topics(self._directory, self._files, topics)
+            self.topics = topics
+            self._leaving.rename(tp, self._clock.now_ms() + rest.config.file_delete_delay_ms)
+            self.forget([tp])
+
+    def take(self, topic: TopicInfo, tp: TopicPartition, log_start: int) -> None:
+        """``tp`` has come from another directory, complete and durable."""
+        with self._lock:
+            self.topics = {**self.topics, topic.name: topic}
+            self._roster.adopt(tp, clean=True, recovery_point=0, start=log_start)
+            self.store(topic)
+            self._checkpoint()
+
     def forget(self, gone: Collection[TopicPartition]) -> None:
         """Nothing that was noted of these partitions is believed of others that may get their names."""
         self._uploads.forget(gone)

@@ -50,7 +50,7 @@ def test_a_clean_directory_opens_without_opening_its_partitions(tmp_path: Path) 
 def test_those_with_timers_are_woken_a_few_at_a_time_and_sealed(tmp_path: Path) -> None:
     clock = FakeClock()
     made(tmp_path, clock, seal_ms=1000)
-    clock.advance(2000)
+    clock.advance(2)
     with opened(tmp_path, clock) as log:
         log.tick()
         assert log.roster.sleeping_count() == COUNT - WAKE_AT_ONCE
@@ -84,7 +84,7 @@ def test_a_request_to_seal_wakes_those_that_it_names(tmp_path: Path) -> None:
     made(tmp_path, clock, seal_ms=-1)
     with opened(tmp_path, clock) as log:
         log.seal_requests.write("1", [tp])
-        clock.advance(1000)
+        clock.advance(1)
         log.tick()
         assert log.roster.sleeping_count() == COUNT - 1
         assert len(log.partition(tp).sealed_segments()) == 1
