@@ -195,6 +195,8 @@ class LogConfig:
     ``remote`` says that the directory is tiered: then no local file goes above the committed end. A directory
     that was ever uploaded stays tiered whatever this says. ``disk_reserve_bytes`` None: one hundredth of the
     disk, at most 256 MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
+    ``cleaner_dedupe_buffer_bytes`` bounds the memory of a compaction, ``cleaner_max_bytes_per_second`` what it reads and
+    writes (None: no limit).
     ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
     """
 
@@ -206,7 +208,10 @@ class LogConfig:
     uploads_check_interval_ms: int = 1000
     read_buffer_bytes: int = 256 * KIB
     close_timeout_ms: int = 30_000
+    cleaner_enabled: bool = True
     cleaner_backoff_ms: int = 15_000
+    cleaner_dedupe_buffer_bytes: int = 128 * MIB
+    cleaner_max_bytes_per_second: int | None = None
     max_open_files: int | None = None
     cluster_id: str = ""
     node_id: int = 0
@@ -233,6 +238,8 @@ _LOG_LEAST = {
     "read_buffer_bytes": 4096,
     "close_timeout_ms": 0,
     "cleaner_backoff_ms": 1,
+    "cleaner_dedupe_buffer_bytes": 1024,
+    "cleaner_max_bytes_per_second": 1,
     "max_open_files": 8,
     "node_id": -1,
 }

@@ -10,6 +10,7 @@ from tiered.errors import ConfigError, TieredError
 from tiered.local.found import FoundSegment
 from tiered.local.replacement import remove_copy, swap_in
 from tiered.local.seal import SEAL_SUFFIX
+from tiered.local.sealed import SealedLocalSegment
 from tiered.local.truncation import PartitionTruncator
 
 LOGGER = logging.getLogger("tiered.local")
@@ -18,14 +19,23 @@ LOGGER = logging.getLogger("tiered.local")
 class PartitionExchanger(PartitionTruncator):
     """Replaces sealed segments while the log is read and appended to."""
 
-    def replace_segments(self, new: Sequence[FoundSegment], old: Sequence[int]) -> bool:
+    def holds(self, segment: SealedLocalSegment) -> bool:
+        """Whether this very segment, not another one of its base, is still a part of the log."""
+        return segment in self._sealed
+
+    def replace_segments(
+        self, new: Sequence[FoundSegment], old: Sequence[int], *, witness: SealedLocalSegment | None = None
+    ) -> bool:
         """Finished copies (``replacement.SegmentCopy``) take the place of the sealed segments ``old``, crash-safe.
 
-        ``old`` are bases, one after the other; those that retention took meanwhile are passed over. If it took all,
-        nothing is replaced, and False is returned. ConfigError if ``old`` are not sealed neighbours.
+        ``old`` are bases, one after the other; those that retention took meanwhile are passed over. If it took all, or
+        if ``witness``, the last segment that the cleaner looked at, was cut or left, nothing is replaced, and False is
+        returned. ConfigError if ``old`` are not sealed neighbours.
         """
         with self._lock:
             self._check_writable()
+            if witness is not None and witness not in self._sealed:
+                return False
             present = [segment for segment in self._sealed if segment.base_offset in set(old)]
             if not present or not new:
                 for found in new:

@@ -85,6 +85,9 @@ class Files(Protocol):
     def state(self, path: Path) -> FileState | None:
         """Size and times of a file, None if there is none."""
 
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        """The file says that it was last written to then: a cleaned segment keeps its age."""
+
     def is_directory(self, path: Path) -> bool:
         """Whether the path is a directory."""
 
@@ -190,6 +193,10 @@ class PosixFiles:
         except OSError as error:
             raise translate(error, "stat", path) from error
         return FileState(state.st_size, state.st_mtime_ns, state.st_ino)
+
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        with _translated("touch", path):
+            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def is_directory(self, path: Path) -> bool:
         return path.is_dir()

@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.keys import LOG_SUFFIX, log_name, parse_local_name
+from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name, parse_local_name
 from tiered.local.epochs import LeaderEpochs
 from tiered.local.files import Files, FileState
 from tiered.local.indexes import SegmentIndexes, load_growing
@@ -133,10 +133,15 @@ class ForeignPartition:
                 return
             except NotFoundError:
                 self._seen = None
-        raise NotFoundError(f"{self.directory} changes faster than it can be read, or is gone")
+        raise NotFoundError(
+            f"{self.directory} changes faster than it can be read, or is gone",
+            hint="if its writer crashed while it exchanged segments, the next open for writing finishes that",
+        )
 
     def _list(self) -> None:
-        parsed = (parse_local_name(name) for name in self._files.names(self.directory))
+        parsed = [parse_local_name(name) for name in self._files.names(self.directory)]
+        if any(file and file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in parsed):
+            raise NotFoundError(f"{self.directory}: segments are being exchanged, some of them have no name now")
         bases = sorted(file.base for file in parsed if file and file.suffix == LOG_SUFFIX and not file.work)
         self._dense = self._dense and self._files.state(self.directory / SPARSE_NAME) is None
         known = {segment.base_offset: segment for segment in self._sealed}

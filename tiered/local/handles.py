@@ -189,6 +189,9 @@ class PooledFiles:
     def state(self, path: Path) -> FileState | None:
         return self.inner.state(path)
 
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        self.inner.set_modified(path, modified_ms)
+
     def is_directory(self, path: Path) -> bool:
         return self.inner.is_directory(path)
 

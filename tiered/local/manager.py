@@ -23,6 +23,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.local.checkpoints import mark_clean, take_clean_mark
+from tiered.local.cleaner import LogCleaner
 from tiered.local.deletion import LeavingDirectories
 from tiered.local.files import Files, PosixFiles
 from tiered.local.handles import PooledFiles, default_open_files
@@ -37,7 +38,7 @@ from tiered.local.state import Surroundings
 from tiered.local.survey import Survey
 from tiered.local.tasks import Tasks, store_status
 from tiered.local.topics import TopicInfo
-from tiered.local.upkeep import Cleaner, Upkeep
+from tiered.local.upkeep import Upkeep
 from tiered.local.uploads import (
     SAME,
     ClaimProof,
@@ -85,7 +86,7 @@ class LocalLog:
         self._seal_requests = SealRequest(directory, files)
         self._claims = Claims(directory, files)
         reserve = DiskReserve(files, directory, config)
-        around = Surroundings(files, clock, ids, config, reserve, self._checkpoint_sealed)
+        around = Surroundings(files, clock, ids, config, reserve, self._checkpoint_sealed, self._before_cut)
         self._roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
         self._notes = DirectoryNotes(directory, files, self._roster)
         self._leaving = LeavingDirectories(directory, files, ids)
@@ -99,7 +100,7 @@ class LocalLog:
             leaving=self._leaving,
             uploads=self._uploads,
             claims=self._claims,
-            checkpoint=self.checkpoint,
+            checkpoint=self._checkpoint_without_gone,
         )
         self._upkeep = Upkeep(
             clock,
@@ -112,6 +113,8 @@ class LocalLog:
             leaving=self._leaving,
             notes=self._notes,
         )
+        self.cleaner = LogCleaner(directory, files, clock, config, roster=self._roster, reserve=reserve)
+        self._upkeep.cleaner = self.cleaner.run
         self._survey = Survey(
             directory,
             around,
@@ -203,10 +206,6 @@ class LocalLog:
     def offline(self) -> TieredError | None:
         """Why the directory is out of service, None while it is in service."""
         return self._roster.offline
-
-    def install_cleaner(self, cleaner: Cleaner | None) -> None:
-        """What the task ``cleaning`` calls with the time in ms; None: nothing."""
-        self._upkeep.cleaner = cleaner
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name. A read-only log looks at the directory again."""
@@ -309,6 +308,13 @@ class LocalLog:
         """Writes recovery points and log starts: what the next open after a crash need not read again."""
         self._notes.write_points()
         self._notes.write_starts()
+
+    def _checkpoint_without_gone(self) -> None:
+        self.cleaner.forget_gone()
+        self.checkpoint()
+
+    def _before_cut(self, tp: TopicPartition, offset: int) -> None:
+        self.cleaner.checkpoint.lower(tp, offset)
 
     def _checkpoint_sealed(self) -> None:
         """After a seal. An append that succeeded does not fail because of it: an old checkpoint costs a longer scan."""

@@ -12,9 +12,10 @@ from tiered.errors import ConfigError, ForkedLogError
 from tiered.local.files import Files
 from tiered.local.foreign import ForeignPartition
 from tiered.local.isolation import aborted_txns, last_stable_offset
-from tiered.local.reading import View, largest_timestamp, offset_for_time, read_batches
+from tiered.local.reading import View, largest_timestamp, offset_for_time
 from tiered.local.scan import BUFFER_BYTES
 from tiered.local.sealed import SealedLocalSegment
+from tiered.local.steady import patient_view, read_steadily, steadily
 from tiered.local.uploads import PartitionUpload
 from tiered.local.writer import PartitionWriter
 from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
@@ -107,9 +108,9 @@ class PartitionLog:
         The first batch may begin below ``start_offset``, the last may end above ``end_offset``. ``max_bytes`` never
         keeps back the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
         """
-        return read_batches(
+        return read_steadily(
             self._files,
-            self._view(),
+            self._view,
             start_offset,
             end_offset,
             max_bytes=max_bytes,
@@ -119,11 +120,11 @@ class PartitionLog:
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
-        return offset_for_time(self._files, self._view(), timestamp)
+        return steadily(self._view, lambda view: offset_for_time(self._files, view, timestamp))
 
     def largest_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
-        return largest_timestamp(self._files, self._view())
+        return steadily(self._view, lambda view: largest_timestamp(self._files, view))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
@@ -131,7 +132,7 @@ class PartitionLog:
 
     def last_stable_offset(self) -> int:
         """Where a ``read_committed`` read ends: the first offset of the oldest open transaction, else the end."""
-        return last_stable_offset(self._files, self._source.directory, self._view())
+        return steadily(self._view, lambda view: last_stable_offset(self._files, self._source.directory, view))
 
     def flush(self) -> None:
         """All records appended before this call survive a power cut when it returns. Threads share one fsync.
@@ -223,7 +224,9 @@ class PartitionLog:
 
     def _view(self) -> View:
         self._check_process()
-        return self._source.view()
+        if self._writer is not None:
+            return self._writer.view()
+        return patient_view(self._source.view, self._clock)
 
     def _write(self) -> PartitionWriter:
         if self._writer is None:

@@ -172,7 +172,11 @@ def _open(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
     path = extent.segment.path
     while True:
         try:
-            return LogFile(files, path)
+            log = LogFile(files, path)
+            if extent.max_timestamp is None and log.size() != extent.size_bytes:
+                log.close()
+                raise log.damage(0, f"it is not the file of {extent.size_bytes} bytes that was here", offset)
+            return log
         except NotFoundError:
             tried, path = path, extent.segment.path  # renamed on its way out, between the two
             if path == tried:

@@ -32,7 +32,10 @@ SPARSE_NAME = "tiered-sparse"
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the partitions of a directory share. ``sealed`` is called, without locks, when a seal became durable."""
+    """What the partitions of a directory share. ``sealed`` is called, without locks, when a seal became durable.
+
+    ``cut`` is called before a log is cut, with the offset at which it will end.
+    """
 
     files: Files
     clock: Clock
@@ -40,6 +43,7 @@ class Surroundings:
     config: LogConfig
     reserve: DiskReserve
     sealed: Callable[[], None]
+    cut: Callable[[TopicPartition, int], None]
 
 
 class PartitionState:

@@ -98,6 +98,7 @@ class PartitionTruncator(PartitionRemover):
 
     def _cut(self, offset: int) -> None:
         """``offset`` lies inside. Both locks are held."""
+        self._around.cut(self.tp, offset)
         active = self._active
         kept = [segment for segment in self._sealed if segment.base_offset <= offset]
         going = self._sealed[len(kept) :]
@@ -150,6 +151,7 @@ class PartitionTruncator(PartitionRemover):
 
     def _restart(self, offset: int, log_start: int) -> None:
         """Nothing is left but an empty segment at ``offset``. Both locks are held."""
+        self._around.cut(self.tp, offset)
         old = self._active
         try:
             old.close()

@@ -87,6 +87,10 @@ class FaultyFiles(PosixFiles):
         self._durable.pop(path, None)
         self._dirty.discard(path)
 
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        self._effect("touch", path)
+        super().set_modified(path, modified_ms)
+
     def space(self, path: Path) -> DiskSpace:
         space = super().space(path)
         return space if self.free_bytes is None else DiskSpace(self.free_bytes, space.total)
