@@ -53,6 +53,8 @@ COMMANDS = {
     "check": "tiered.cli.check",
     "restore": "tiered.cli.restore",
     "repair": "tiered.cli.repair",
+    "local": "tiered.cli.local",
+    "truncate": "tiered.cli.truncate",
     "config": "tiered.cli.config",
 }
 """Command and module; a module is imported only when its command is asked for, which keeps the start quick."""

@@ -1,4 +1,4 @@
-"""``tiered topics list|create|describe``."""
+"""``tiered topics list|create|describe|delete``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from tiered.cli.application import Application, Group, pass_application, split_t
 from tiered.cli.doors import chosen_partitions, open_log, open_tiers, topic_config
 from tiered.cli.output import columns
 from tiered.cli.partition_status import partition_status
+from tiered.cli.topics_delete import delete_command
 from tiered.errors import ConfigError
 from tiered.format.keys import check_topic_name
 
 
 @click.group(cls=Group, name="topics")
 def command() -> None:
-    """List, create and describe topics."""
+    """List, create, describe and delete topics."""
 
 
 @command.command("list")
@@ -109,3 +110,6 @@ def describe(app: Application, topic: str) -> int:
     text += columns([column.removesuffix("_offset").replace("_", " ") for column in names], rows)
     text += ["", *columns(["setting", "value"], [[key, value] for key, value in sorted(facts.config.items())])]
     return app.out.result("topics describe", fields, text)
+
+
+command.add_command(delete_command)

@@ -17,7 +17,8 @@ class DirectoryNotes:
         self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self.starts = OffsetsFile(directory, LOG_START_NAME, files)
         self._ends = OffsetsFile(directory, REPLICATION_NAME, files)
-        self._files = files
+        self.directory = directory
+        self.files = files
         self._roster = roster
         self._lock = threading.Lock()
 
@@ -30,7 +31,7 @@ class DirectoryNotes:
         """Log starts, where the segments do not tell them."""
         with self._lock:
             starts = self._roster.log_starts()
-            if starts or self._files.state(self.starts.path) is not None:
+            if starts or self.files.state(self.starts.path) is not None:
                 self.starts.write(starts)
 
     def write_ends(self) -> None:

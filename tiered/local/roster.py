@@ -113,6 +113,11 @@ class Roster:
             self._sleeping.pop(tp, None)
             return writer
 
+    def wake_all(self) -> None:
+        """Wakes every partition, so that a task that is run by hand concerns them all."""
+        for tp in self.names():
+            self.find(tp)
+
     def wake_some(self, count: int = WAKE_AT_ONCE) -> None:
         """Wakes sleeping partitions that have a timer (not ``flush.ms``: all they hold is durable)."""
         if not self._sleeping:

@@ -27,7 +27,7 @@ from tiered.local.deletion import LeavingDirectories
 from tiered.local.notes import DirectoryNotes
 from tiered.local.roster import Roster
 from tiered.local.space import DiskReserve
-from tiered.local.tasks import EVERY_TICK, Task, Tasks, run_all
+from tiered.local.tasks import EVERY_TICK, Task, Tasks, run_all, store_status
 from tiered.local.uploads import SealRequest, UploadCheckpoint
 from tiered.local.writer import PartitionWriter
 
@@ -70,10 +70,14 @@ class Upkeep:
                 Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
                 Task("deletion", EVERY_TICK, self._delete),
                 Task("cleaning", config.cleaner_backoff_ms, self._clean),
-                Task("recovery-point-checkpoint", every, lambda _: notes.write_points()),
+                Task("recovery-point-checkpoint", every, lambda _: self._note(notes)),
                 Task("log-start-checkpoint", every, lambda _: notes.write_starts()),
             ),
         )
+
+    def _note(self, notes: DirectoryNotes) -> None:
+        notes.write_points()
+        store_status(notes.directory, notes.files, self.tasks.status())
 
     def refresh_uploads(self) -> None:
         """Hands each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""

@@ -1,0 +1,37 @@
+"""What destructive commands share: the plan on stderr, the question, ``--yes`` and ``--dry-run``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tiered.cli.application import Application, split_topic
+from tiered.errors import ConfigError
+from tiered.model import TopicPartition
+
+
+def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--dry-run`` and ``--yes``."""
+    function = click.option("--yes", is_flag=True, help="do not ask")(function)
+    return click.option("--dry-run", is_flag=True, help="print the plan only")(function)
+
+
+def confirm(app: Application, command: str, question: str, *, yes: bool) -> None:
+    """Asks; raises ConfigError if the answer is no, or if nobody can answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty() or app.out.json_mode:
+        raise ConfigError(f"{command} asks before it acts, and nobody can answer here", hint="pass --yes")
+    if not click.confirm(question, err=True):
+        raise ConfigError("nothing was done", hint="--dry-run prints the plan only")
+
+
+def one_partition(text: str) -> TopicPartition:
+    """``TOPIC:P``. Raises ConfigError for anything else."""
+    topic, partition = split_topic(text)
+    if partition is None:
+        raise ConfigError(f"{text} names no partition", hint=f"write {text}:0")
+    return TopicPartition(topic, partition)

@@ -1,0 +1,19 @@
+"""``tiered local``: care of log directories as such."""
+
+from __future__ import annotations
+
+import click
+
+from tiered.cli.application import Group
+from tiered.cli.local_move import move_command
+from tiered.cli.local_tasks import run_command, tasks_command
+
+
+@click.group(cls=Group, name="local")
+def command() -> None:
+    """Background tasks and log directories of this machine."""
+
+
+command.add_command(tasks_command)
+command.add_command(run_command)
+command.add_command(move_command)
