@@ -16,7 +16,7 @@ import difflib
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -31,12 +31,11 @@ from tiered.errors import (
     FencedError,
     LocalIOError,
     LockedError,
-    NotFoundError,
     RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
 )
-from tiered.local.checkpoints import META_PROPERTIES_NAME
+from tiered.local.directories import LocalLogs, check_paths, open_directories
 from tiered.local.manager import LocalLog
 from tiered.local.topics import TopicInfo
 from tiered.model import Positions, TopicPartition
@@ -83,7 +82,7 @@ class UploaderComponent(Protocol):
 
 
 def open(  # noqa: A001  (the word that users expect: tiered.open)
-    path: str | Path,
+    path: str | Path | Sequence[str | Path],
     remote: str | None = None,
     *,
     create: bool = True,
@@ -100,7 +99,8 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     ``remote`` is ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``; credentials come from the AWS chain.
     ``uploader`` runs in this process; without one, ``sync()`` uploads inline, or waits for the directory's own daemon.
     An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
-    ``deadline_seconds`` bounds the retries of one request (default 30).
+    ``deadline_seconds`` bounds the retries of one request (default 30). Several paths are one log whose partitions are
+    spread over them; such a log is only local: an uploader serves one directory.
 
     Raises LockedError (it names the holder), NotFoundError (``create=False`` and no log there), ConfigError,
     RemotePermissionError, CorruptionError.
@@ -120,12 +120,11 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
     try:
         reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
-        if not create and not (Path(path) / META_PROPERTIES_NAME).exists():
-            raise NotFoundError(f"there is no log in {path}", hint="create=True makes one; restore rebuilds a lost one")
+        paths = check_paths(path, create=create, tiered=store is not None)
         config = config or LogConfig()
         # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
-        local = LocalLog.open(Path(path), clock=clock, ids=ids, config=config)
+        local = open_directories(paths, clock=clock, ids=ids, config=config)
     except BaseException:
         if store is not None:
             store.close()
@@ -144,14 +143,14 @@ class Log:
     """An open log. Thread-safe. Use it as a context manager; ``repr`` tells where it is and what it holds."""
 
     def __init__(
-        self, local: LocalLog, store: Store | None, *, clock: Clock, ids: IdSource, reachable: bool = True
+        self, local: LocalLog | LocalLogs, store: Store | None, *, clock: Clock, ids: IdSource, reachable: bool = True
     ) -> None:
         self._local = local
         self._store = store
         self._clock = clock
         self._ids = ids
         self._tiering = None
-        if store is not None:
+        if store is not None and isinstance(local, LocalLog):
             self._tiering = Tiering(local, store, clock=clock, ids=ids, reachable=reachable)
         self._uploader: UploaderHandle | None = None
         self._topics: dict[str, Topic] = {}
@@ -258,6 +257,15 @@ class Log:
             )
         return PartitionStream(tp, local=log, remote=remote)
 
+    def delete_topic(self, name: str) -> None:
+        """The topic leaves this disk, its files after ``file.delete.delay.ms``. ConfigError on a tiered log."""
+        with self._lock:
+            if self._store is not None:
+                hint = "`tiered topics delete --local-only` deletes the copy on this disk"
+                raise ConfigError(f"topic {name} is tiered: its records in {self.remote} would stay", hint=hint)
+            self._local.delete_topic(name)
+            self._topics.pop(name, None)
+
     def attach(self, uploader: UploaderComponent, remote: str, options: Mapping[str, Any]) -> None:
         """Starts an in-process uploader (``open`` does this when one is passed)."""
         self._uploader = uploader.attach(self.directory, remote, options)
@@ -346,7 +354,7 @@ class Log:
     def _behind(self, ends: Mapping[TopicPartition, int]) -> str:
         waiting = []
         self._local.refresh_uploads()
-        uploads = self._local.uploads.read()
+        uploads = self._local.uploads.read() if isinstance(self._local, LocalLog) else {}
         for tp, end in ends.items():
             if tp in uploads and uploads[tp].fenced:
                 raise FencedError(
@@ -372,7 +380,7 @@ class Log:
             self._ticker.join(CLOSE_TIMEOUT_S)
 
 
-def _tick(local: weakref.ref[LocalLog], closed: threading.Event, clock: Clock) -> None:
+def _tick(local: weakref.ref[LocalLog | LocalLogs], closed: threading.Event, clock: Clock) -> None:
     """Timers of the log directory; an error is logged and does not stop the thread."""
     while not clock.wait(closed, TICK_S):
         log = local()

@@ -15,9 +15,9 @@ from uuid import UUID
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ConfigError, LocalIOError, TieredError, UnknownTopicError
+from tiered.errors import ConfigError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
-from tiered.local.checkpoints import usable_id
+from tiered.local.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.deletion import remove_tree
 from tiered.local.files import Files, PosixFiles
 from tiered.local.handles import PooledFiles, default_open_files
@@ -321,3 +321,26 @@ class LocalLogs:
                     swap_in(log, name, parsed.tp, topic, ready)
                 else:
                     LOGGER.warning("move_unsettled path=%s hint=open its source directory too", log.directory / name)
+
+
+def check_paths(path: str | Path | Sequence[str | Path], *, create: bool, tiered: bool) -> list[Path]:
+    """The directories of a log to be opened for writing. ConfigError, NotFoundError where that cannot be."""
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    if tiered and len(paths) > 1:
+        raise ConfigError(
+            "a log over several directories cannot be tiered: an uploader serves one directory",
+            hint="open one log per directory, each with its own prefix",
+        )
+    if not create and not any((each / META_PROPERTIES_NAME).exists() for each in paths):
+        raise NotFoundError(
+            f"there is no log in {', '.join(map(str, paths))}",
+            hint="create=True makes one; restore rebuilds a lost one",
+        )
+    return paths
+
+
+def open_directories(paths: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> LocalLog | LocalLogs:
+    """One directory as it is, several as one log."""
+    if len(paths) == 1:
+        return LocalLog.open(paths[0], clock=clock, ids=ids, config=config)
+    return LocalLogs.open(paths, clock=clock, ids=ids, config=config)
