@@ -268,7 +268,7 @@ class LogCleaner:
 
     def _subject(self, writer: PartitionWriter) -> _Subject:
         """The partition without its producers: as if no transaction were open."""
-        sealed = writer.sealed  # before the end: so the end is never below them
+        sealed = writer.settled  # before the end: so the end is never below them
         end = writer.end_offset
         state = LogState(
             tp=writer.tp,

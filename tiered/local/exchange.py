@@ -19,6 +19,13 @@ LOGGER = logging.getLogger("tiered.local")
 class PartitionExchanger(PartitionTruncator):
     """Replaces sealed segments while the log is read and appended to."""
 
+    @property
+    def settled(self) -> tuple[SealedLocalSegment, ...]:
+        """Sealed segments that are durable and that no fsync is at work on: their files may get other names."""
+        with self._lock:
+            bound = min([segment.base_offset for segment in self._closing], default=self._end)
+            return tuple(segment for segment in self.sealed if segment.base_offset < bound)
+
     def holds(self, segment: SealedLocalSegment) -> bool:
         """Whether this very segment, not another one of its base, is still a part of the log."""
         return segment in self._sealed

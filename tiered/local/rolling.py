@@ -71,10 +71,10 @@ class PartitionRoller(PartitionState):
 
     def flush_to(self, offset: int) -> None:
         """Records below ``offset`` are durable. If fsync fails: LocalIOError, and the partition is offline."""
-        if self._flushed >= offset:
+        if self._flushed >= offset and not self._closing:  # a sealed one has indexes and a note to be written
             return
         with self._flush_lock:
-            if self._flushed >= offset:
+            if self._flushed >= offset and not self._closing:
                 return
             with self._lock:
                 self._check_writable(fenced_too=False)
