@@ -157,8 +157,9 @@ def restore(
         if options.if_empty:
             return RestoreReport(directory, (), skipped=True, dry_run=options.dry_run)
         raise ConfigError(
-            f"{directory} exists and is not empty",
-            hint="restore into a new directory, or pass --if-empty to leave an existing one alone",
+            f"{directory} exists and is not empty: a restore never writes into what is there",
+            hint=f"name a new directory, or move this one aside first (mv {directory} {directory}.old);"
+            " --if-empty makes this no error, for scripts that run at each start",
         )
     plans, notes = _plan(store, options)
     if options.dry_run:

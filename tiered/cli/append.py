@@ -10,11 +10,22 @@ import click
 import tiered
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.doors import open_log, topic_config
+from tiered.cli.output import counted, human_duration
+from tiered.cli.patience import PATIENCE_SECONDS, OutOfTime, Patience
 from tiered.cli.progress import Progress
 from tiered.cli.record_input import ByteStream, InputShape, LineSource, read_records
-from tiered.errors import ConfigError, InvalidRecordError, TieredError
+from tiered.config import TopicConfig
+from tiered.errors import (
+    ConfigError,
+    DataLocalError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.format.keys import check_topic_name
 from tiered.model import NewRecord
+from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000
 """Records of one append; each append is atomic."""
@@ -26,7 +37,13 @@ RECORD_OVERHEAD_BYTES = 32
 """Lengths, deltas and counts of one record, at most."""
 
 SYNC_TIMEOUT_SECONDS = 300.0
-"""How long ``--durability remote`` waits for the upload at the end."""
+"""How long the store may keep the command waiting: while the log is opened, and for ``--durability remote``."""
+
+ALARM_GRACE_SECONDS = 1.0
+"""How long the log's own time-out, which knows what is still local, goes before the alarm."""
+
+EXIT_NOTHING = 4
+"""There was nothing to append."""
 
 
 @click.command("append", cls=Command)
@@ -51,10 +68,15 @@ SYNC_TIMEOUT_SECONDS = 300.0
     help="what has to be true before the command ends: in the page cache, fsynced, committed in the bucket",
 )
 @click.option(
-    "--timeout", type=click.FloatRange(min=0), default=SYNC_TIMEOUT_SECONDS, help="seconds to wait for remote"
+    "--timeout",
+    "timeout_seconds",
+    type=click.FloatRange(min=0),
+    default=SYNC_TIMEOUT_SECONDS,
+    show_default=True,
+    help="seconds to wait for the store, in all",
 )
 @pass_application
-def command(app: Application, topic: str, durability: str, timeout: float, **options: object) -> int:
+def command(app: Application, topic: str, durability: str, timeout_seconds: float, **options: object) -> int:
     r"""Append records from standard input.
 
     \b
@@ -77,31 +99,62 @@ def command(app: Application, topic: str, durability: str, timeout: float, **opt
     count = options["partitions"]
     app.out.begin("append", topic=name, records=0, partitions={})
     source = LineSource(_standard_input(app), end=b"\0" if options["nul"] else b"\n")
-    with open_log(app, create=create) as log:
-        target = log.topic(
-            name,
-            partitions=count if isinstance(count, int) else None,
-            create=create,
-            config=config,
-        )
-        tally = _Tally(target)
+    tally: _Tally | None = None
+    with Patience(app, timeout_seconds=timeout_seconds) as patience:
         try:
-            with Progress(app, "appending") as progress:
-                limit = min(CHUNK_BYTES, target.config.max_message_bytes // 2, target.config.segment_bytes // 2)
-                for chunk in _chunks(source, shape, app.clock.now_ms(), limit):
-                    tally.append(chunk, chosen)
-                    app.out.summary_fields.update(records=tally.records, partitions=tally.ends)
-                    progress.advance(len(chunk))
-        except TieredError as cause:
-            cause.message += f"; {tally.appended():,} records of the input were appended"
-            raise
-        finally:
-            app.out.summary_fields["records"] = tally.appended()
-        if durability == "disk":
-            log.flush()
-        elif durability == "remote":
-            log.sync(timeout=timeout)
+            with patience.waiting():
+                log = open_log(app, create=create, deadline_seconds=min(PATIENCE_SECONDS, timeout_seconds))
+            with log:
+                with patience.waiting():
+                    partitions = count if isinstance(count, int) else None
+                    target = log.topic(name, partitions=partitions, create=create, config=config)
+                tally = _Tally(target)
+                _append_all(app, tally, source, shape, chosen)
+                _make_durable(log, durability, patience)
+        except OutOfTime:
+            raise _out_of_time(app, tally, timeout_seconds) from None
+    if shape.format == "csv" and not source.number:
+        app.out.warn("the input is empty, without even a header: nothing was appended")
+        return _report(app, name, tally, durability, EXIT_NOTHING)
     return _report(app, name, tally, durability)
+
+
+def _append_all(app: Application, tally: _Tally, source: LineSource, shape: InputShape, chosen: int | None) -> None:
+    """The whole input; an error says how much of it was appended."""
+    config = tally.config
+    limit_bytes = min(CHUNK_BYTES, config.max_message_bytes // 2, config.segment_bytes // 2)
+    try:
+        with Progress(app, "appending") as progress:
+            for chunk, lines in _chunks(source, shape, app.clock.now_ms(), limit_bytes):
+                tally.append(chunk, lines, chosen, app.clock.now_ms())
+                app.out.summary_fields.update(records=tally.records, partitions=tally.ends)
+                progress.advance(len(chunk))
+    except TieredError as cause:
+        appended = tally.appended()
+        cause.message += f"; {counted(appended, 'record')} of the input {'was' if appended == 1 else 'were'} appended"
+        raise
+    finally:
+        app.out.summary_fields["records"] = tally.appended()
+
+
+def _make_durable(log: tiered.Log, durability: str, patience: Patience) -> None:
+    if durability == "disk":
+        log.flush()
+    elif durability == "remote":
+        # The log's own time-out says what is still local; the alarm behind it is for a request that hangs.
+        with patience.waiting(grace_seconds=ALARM_GRACE_SECONDS):
+            log.sync(timeout=patience.left_seconds)
+
+
+def _out_of_time(app: Application, tally: _Tally | None, timeout_seconds: float) -> TieredError:
+    silence = f"{app.remote} did not answer within {timeout_seconds:g} s"
+    if tally is None:
+        return RemoteUnavailableError(
+            f"{silence}; nothing was appended", hint="without --remote the records stay on this disk until it is back"
+        )
+    return DataLocalError(
+        f"{silence}; what was appended is on this disk", hint="`tiered-uploader sync` brings it to the bucket later"
+    )
 
 
 class _Tally:
@@ -113,15 +166,28 @@ class _Tally:
         self.records = 0
         self.ends: dict[int, int] = {}
 
-    def append(self, chunk: list[NewRecord], partition: int | None) -> None:
-        """Appends one chunk; a record that the log refuses is named by its place in the input."""
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self._target.config
+
+    def append(self, chunk: list[NewRecord], lines: list[int], partition: int | None, now_ms: int) -> None:
+        """Appends one chunk; a record that the log refuses is named by its line and place in the input."""
         try:
             written = self._target.append_many(chunk, partition=partition)
+        except InvalidTimestampError as cause:
+            where = self._where(cause.index, lines)
+            cause.message, cause.hint = _refused_time(where, chunk[cause.index].timestamp, now_ms, self.config)
+            raise
         except InvalidRecordError as cause:
-            cause.message = f"record {self.records + cause.index + 1} of the input: {cause.message}"
+            cause.message = f"{self._where(cause.index, lines)}: {cause.message}"
             raise
         self.records += len(chunk)
         self.ends.update({metadata.partition: metadata.end_offset for metadata in written})
+
+    def _where(self, index: int, lines: list[int]) -> str:
+        number = self.records + index + 1
+        return f"record {number} of the input" + (f" (line {lines[index]})" if lines[index] != number else "")
 
     def appended(self) -> int:
         """Records that are in the log. A chunk that failed may have reached some of its partitions."""
@@ -132,11 +198,29 @@ class _Tally:
         return [self._target.positions(partition).end_offset for partition in range(self._target.partitions)]
 
 
-def _report(app: Application, name: str, tally: _Tally, durability: str) -> int:
-    app.out.summary(0, durability=durability)
+def _refused_time(where: str, timestamp: int, now_ms: int, config: TopicConfig) -> tuple[str, str]:
+    """What is wrong with a timestamp that the log refused, and what to do: the limit is named."""
+    early = timestamp <= now_ms
+    name = f"message.timestamp.{'before' if early else 'after'}.max.ms"
+    limit_ms = config.message_timestamp_before_max_ms if early else config.message_timestamp_after_max_ms
+    sentence = (
+        f"{where}: its time {_moment(timestamp)} lies more than {human_duration(limit_ms)} ({name})"
+        f" {'before' if early else 'after'} now, {format_time(now_ms)}"
+    )
+    return sentence, f"correct the time or the clock, or make a topic with another limit: --set {name}=..."
+
+
+def _moment(timestamp: int) -> str:
+    return format_time(timestamp) if 0 <= timestamp <= MAX_TIME_MS else f"{timestamp} ms"
+
+
+def _report(app: Application, name: str, tally: _Tally, durability: str, code: int = 0) -> int:
+    app.out.summary(code, durability=durability)
     where = ", ".join(f"{partition}: {end}" for partition, end in sorted(tally.ends.items()))
-    app.out.say(f"appended {tally.records:,} records to {name}" + (f" (next offsets {where})" if where else ""))
-    return 0
+    app.out.say(
+        f"appended {counted(tally.records, 'record')} to {name}" + (f" (next offsets {where})" if where else "")
+    )
+    return code
 
 
 def _standard_input(app: Application) -> ByteStream:
@@ -148,10 +232,16 @@ def _standard_input(app: Application) -> ByteStream:
     return buffer
 
 
-def _chunks(source: LineSource, shape: InputShape, now_ms: int, limit_bytes: int) -> Iterator[list[NewRecord]]:
-    """Records in chunks; a chunk ends early when the next record has to be waited for, and before a bad one."""
+def _chunks(
+    source: LineSource, shape: InputShape, now_ms: int, limit_bytes: int
+) -> Iterator[tuple[list[NewRecord], list[int]]]:
+    """Records in chunks, each with the lines that they end on.
+
+    A chunk ends early when the next record has to be waited for, and before a bad one.
+    """
     shared_bytes = RECORD_OVERHEAD_BYTES + sum(len(name) * 4 + len(content or b"") for name, content in shape.headers)
     chunk: list[NewRecord] = []
+    lines: list[int] = []
     size_bytes = 0
     records = read_records(source, shape, now_ms=now_ms)
     while True:
@@ -159,21 +249,22 @@ def _chunks(source: LineSource, shape: InputShape, now_ms: int, limit_bytes: int
             record = next(records, None)
         except TieredError:
             if chunk:
-                yield chunk
+                yield chunk, lines
             raise
         if record is None:
             break
         record_bytes = len(record.value or b"") + len(record.key or b"") + shared_bytes
         if chunk and size_bytes + record_bytes > limit_bytes:
-            yield chunk
-            chunk, size_bytes = [], 0
+            yield chunk, lines
+            chunk, lines, size_bytes = [], [], 0
         chunk.append(record)
+        lines.append(source.number)
         size_bytes += record_bytes
         if len(chunk) >= CHUNK_RECORDS or source.drained:
-            yield chunk
-            chunk, size_bytes = [], 0
+            yield chunk, lines
+            chunk, lines, size_bytes = [], [], 0
     if chunk:
-        yield chunk
+        yield chunk, lines
 
 
 def _shape(options: dict[str, object]) -> InputShape:

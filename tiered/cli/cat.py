@@ -11,6 +11,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.doors import chosen_partitions, need_topic, open_reader
 from tiered.cli.envelope import envelope_line
+from tiered.cli.patience import Patience
 from tiered.cli.record_format import compile_format, plain_line, terminal_line
 from tiered.errors import ConfigError
 from tiered.model import ConsumerRecord
@@ -61,17 +62,18 @@ def command(
         raise ConfigError("--end (an offset) and --until (a time) exclude each other", hint="give one of them")
     render = renderer(app, text_format)
     app.out.begin("cat", topic=name, records=0, complete=False)
-    with open_reader(app) as reader:
-        topics = reader.topics()
-        need_topic(name, topics)
-        partitions = chosen_partitions(name, topics[name].partitions, partition)
-        source = reader.topic(name)
+    with Patience(app) as patience, open_reader(app) as reader:
+        with patience.waiting():
+            topics = reader.topics()
+            need_topic(name, topics)
+            partitions = chosen_partitions(name, topics[name].partitions, partition)
+            source = reader.topic(name)
         if len(partitions) > 1 and (isinstance(start.offset, int) or end is not None):
             raise ConfigError(
                 f"offsets differ by partition, and {name} has {len(partitions)}", hint=f"name one: {name}:0"
             )
         stop = end if isinstance(end, int) else None
-        records = _records(source, partitions, start, end=stop, until=_text(until), isolation=isolation)
+        records = patience.over(_records(source, partitions, start, end=stop, until=_text(until), isolation=isolation))
         printed = print_records(app, records if count is None else islice(records, count), render)
     app.out.summary(0, records=printed, complete=True)
     app.out.detail(f"{printed:,} records")

@@ -8,8 +8,8 @@ import click
 
 from tiered.check import CheckOptions, CheckReport, check
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import open_remote
-from tiered.cli.output import human_bytes
+from tiered.cli.doors import need_directory, open_remote
+from tiered.cli.output import counted, human_bytes
 from tiered.cli.progress import Progress
 from tiered.findings import Finding, Severity
 
@@ -31,6 +31,7 @@ def command(app: Application, topics: tuple[str, ...], read_data: bool, orphans:
       tiered check --remote s3://acme-logs/prod --read-data flights
     """
     app.need_a_tier()
+    need_directory(app)
     app.out.begin("check", complete=False)
     store = open_remote(app) if app.remote is not None else None
     options = CheckOptions(topics=topics, read_data=read_data, orphans=orphans)
@@ -59,15 +60,16 @@ def _conclude(app: Application, report: CheckReport) -> int:
     app.out.summary(report.exit_code, complete=True, **fields)
     if not app.out.json_mode:
         app.out.line(
-            f"{report.partitions} partitions"
-            f"; local {report.local_segments} segments, {human_bytes(report.local_bytes)}"
-            f"; remote {report.remote_segments} segments, {human_bytes(report.remote_bytes)}"
+            f"{counted(report.partitions, 'partition')}"
+            f"; local {counted(report.local_segments, 'segment')}, {human_bytes(report.local_bytes)}"
+            f"; remote {counted(report.remote_segments, 'segment')}, {human_bytes(report.remote_bytes)}"
         )
         if report.unchecked:
-            app.out.line(
-                f"{report.unchecked} objects have no checksum that the store tells: --read-data judges their bytes"
-            )
+            number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
+            app.out.line(f"{number} {have} no checksum that the store tells: --read-data judges the bytes")
         app.out.line(
-            "OK" if not report.exit_code else f"{report.errors} errors, {report.warnings} warnings: read them above"
+            "OK"
+            if not report.exit_code
+            else f"{counted(report.errors, 'error')}, {counted(report.warnings, 'warning')}: read them above"
         )
     return report.exit_code

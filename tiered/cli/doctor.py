@@ -10,12 +10,12 @@ from pathlib import Path
 import click
 
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import open_remote
+from tiered.cli.doors import open_remote, refuse_file, store_options
 from tiered.cli.locks import lock_holders
 from tiered.cli.output import human_bytes, human_duration
 from tiered.cli.versions import part_versions, product_version
 from tiered.config import LogConfig
-from tiered.errors import NotFoundError, TieredError
+from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.files import PosixFiles
@@ -101,6 +101,11 @@ def _attempt(name: str, check: Callable[[], Diagnosis]) -> Diagnosis:
 
 
 def _directory(directory: Path, now_ms: int) -> Iterator[Diagnosis]:
+    try:
+        refuse_file(directory)
+    except ConfigError as cause:
+        yield Diagnosis("log directory", FAIL, cause.message, cause.hint, cause.exit_code)
+        return
     if not directory.is_dir():
         missing = NotFoundError(f"{directory} is no directory")
         hint = "correct --log-dir, or create a topic: `tiered topics create NAME --log-dir DIR`"
@@ -180,7 +185,7 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
 
 
 def _endpoint(app: Application) -> str:
-    endpoint = app.text("endpoint_url")
+    endpoint = store_options(app, app.need_remote())["endpoint_url"]
     return f" at {endpoint}" if endpoint else ""
 
 

@@ -5,56 +5,85 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
 from uuid import UUID
 
 import tiered
 from tiered.cli.application import Application
+from tiered.cli.patience import PATIENCE_SECONDS, Patience
 from tiered.cli.settings import suggestion
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
+from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
+from tiered.format.keys import parse_partition_dir
+from tiered.local.checkpoints import META_PROPERTIES_NAME
 from tiered.local.manager import LocalLog
 from tiered.remote.topics import list_topics, load_topic
 from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 
-PATIENCE_SECONDS = 15.0
-"""How long a command goes on asking a store that does not answer."""
+
+class StoreOptions(TypedDict):
+    """How to reach a store, beside its URL."""
+
+    endpoint_url: str | None
+    region: str | None
+
+
+def store_options(app: Application, url: str) -> StoreOptions:
+    """Endpoint and region for ``url``. Those of the environment are meant for S3 and do not concern other stores.
+
+    Raises ``ConfigError``, which names where it came from, for one that a flag or the file gives to another store.
+    """
+    scheme = StoreLocation.parse(url, environ={}).scheme
+    if scheme != "s3":
+        for name in ("endpoint_url", "region"):
+            value = app.values[name]
+            if value.value is not None and not value.origin.startswith("environment"):
+                raise ConfigError(
+                    f"{name} ({value.origin}) means nothing to {scheme}://", hint="leave it out: it is for s3://"
+                )
+        return {"endpoint_url": None, "region": None}
+    return {"endpoint_url": app.text("endpoint_url"), "region": app.text("region")}
 
 
 def open_reader(app: Application) -> tiered.Reader:
     """Both tiers, whichever were named, read-only: no lock is taken and nothing is written."""
     app.need_a_tier()
-    _need_directory(app)
-    if app.remote is not None:
-        location(app)
-    return tiered.open_reader(
-        app.remote, log_dir=app.log_dir, endpoint_url=app.text("endpoint_url"), region=app.text("region")
-    )
+    need_directory(app)
+    if app.remote is None:
+        return tiered.open_reader(log_dir=app.log_dir)
+    location(app)
+    options = store_options(app, app.remote)
+    return tiered.open_reader(app.remote, log_dir=app.log_dir, deadline_seconds=PATIENCE_SECONDS, **options)
 
 
-def open_log(app: Application, *, create: bool) -> tiered.Log:
+def open_log(app: Application, *, create: bool, deadline_seconds: float = PATIENCE_SECONDS) -> tiered.Log:
     """The log directory for writing, with its remote tier if one was named."""
     directory = app.need_log_dir()
     if create:
-        if directory.exists() and not directory.is_dir():
-            raise ConfigError(f"{directory} is a file, not a log directory", hint="name a directory")
+        refuse_file(directory)
     else:
-        _need_directory(app)
+        need_directory(app)
+    if app.remote is None:
+        return tiered.open(directory, create=create, clock=app.clock, ids=app.ids)
+    options = store_options(app, app.remote)
     return tiered.open(
         directory,
         app.remote,
         create=create,
-        endpoint_url=app.text("endpoint_url"),
-        region=app.text("region"),
+        deadline_seconds=deadline_seconds,
         clock=app.clock,
         ids=app.ids,
+        **options,
     )
 
 
 def location(app: Application) -> StoreLocation:
     """The remote tier's URL, parsed. A folder that does not exist is an error: reading must not create it."""
-    place = StoreLocation.parse(app.need_remote(), endpoint_url=app.text("endpoint_url"), region=app.text("region"))
+    url = app.need_remote()
+    place = StoreLocation.parse(url, **store_options(app, url))
     if place.path is not None and not place.path.is_dir():
         raise NotFoundError(f"the folder {place.path} of the remote tier does not exist", hint="correct --remote")
     return place
@@ -130,17 +159,22 @@ class Tiers:
 
 
 @contextmanager
-def open_tiers(app: Application) -> Iterator[Tiers]:
-    """The tiers that were named, for commands that look at segments and catalogs themselves."""
+def open_tiers(app: Application, *, with_local: bool = True) -> Iterator[Tiers]:
+    """The tiers that were named, for commands that look at segments and catalogs themselves.
+
+    ``with_local`` False leaves the log directory out: it is lost, and the command goes on over the bucket.
+    """
     app.need_a_tier()
-    _need_directory(app)
+    if with_local:
+        need_directory(app)
     store = open_remote(app) if app.remote is not None else None
     try:
         local = None
-        if app.log_dir is not None:
+        if app.log_dir is not None and with_local:
             local = LocalLog.open(app.log_dir, clock=app.clock, ids=app.ids, read_only=True)
         try:
-            yield Tiers(local, store)
+            with Patience(app) as patience, patience.waiting():
+                yield Tiers(local, store)
         finally:
             if local is not None:
                 local.close()
@@ -182,13 +216,47 @@ def topic_config(pairs: Sequence[str]) -> TopicConfig:
     return TopicConfig.from_properties(properties)
 
 
-def _need_directory(app: Application) -> None:
+def need_directory(app: Application) -> None:
+    """Raises what :func:`directory_error` finds."""
+    refused = directory_error(app)
+    if refused is not None:
+        raise refused
+
+
+def directory_error(app: Application) -> TieredError | None:
+    """Why the log directory that was named cannot be read; None if it can, or if none was named."""
     directory = app.log_dir
     if directory is None:
-        return
-    if not directory.exists():
+        return None
+    if app.remote is not None:
+        hint = (
+            f"`tiered restore --remote {app.remote} --to {directory}` rebuilds it; without --log-dir S3 alone is read"
+        )
+    else:
         hint = "correct --log-dir, or create a topic first"
-        raise NotFoundError(f"the log directory {directory} does not exist", hint=hint)
-    if not directory.is_dir():
+    try:
+        refuse_file(directory)
+        if not directory.exists():
+            return NotFoundError(f"the log directory {directory} does not exist", hint=hint)
+        if not _is_log(directory):
+            return NotFoundError(
+                f"{directory} is no log directory: it holds no meta.properties, no partition", hint=hint
+            )
+    except TieredError as refused:
+        return refused
+    except PermissionError:
+        return LocalPermissionError(f"the log directory {directory} cannot be read", hint="check its owner and mode")
+    return None
+
+
+def refuse_file(directory: Path) -> None:
+    """Raises ``ConfigError`` for a log directory that is a file."""
+    if directory.exists() and not directory.is_dir():
         hint = "name the directory that holds the partitions"
-        raise NotFoundError(f"{directory} is a file, not a log directory", hint=hint)
+        raise ConfigError(f"{directory} is a file, not a log directory", hint=hint)
+
+
+def _is_log(directory: Path) -> bool:
+    if (directory / META_PROPERTIES_NAME).exists():
+        return True
+    return any(parse_partition_dir(entry.name) is not None for entry in directory.iterdir() if entry.is_dir())

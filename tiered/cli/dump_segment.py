@@ -9,7 +9,9 @@ from pathlib import Path
 import click
 
 from tiered.cli.application import Application, Command, pass_application
+from tiered.cli.doors import store_options
 from tiered.cli.dump import base_of, check_name, dump
+from tiered.cli.patience import PATIENCE_SECONDS
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
@@ -123,7 +125,7 @@ def _open(app: Application, name: str) -> Iterator[ByteSource]:
     place, _, key = name.rpartition("/")
     if not key or place.endswith("/"):
         raise ConfigError(f"{name} names no object", hint="s3://bucket/prefix/.../NAME.log")
-    store = StoreLocation.parse(place, endpoint_url=app.text("endpoint_url"), region=app.text("region")).open()
+    store = StoreLocation.parse(place, **store_options(app, place)).open(deadline_seconds=PATIENCE_SECONDS)
     try:
         yield ObjectSource.open(store, key)
     finally:

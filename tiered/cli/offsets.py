@@ -7,6 +7,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.doors import chosen_partitions, need_topic, open_reader
 from tiered.cli.output import columns
+from tiered.cli.patience import Patience
 from tiered.errors import ConfigError
 from tiered.times import format_time, parse_time
 from tiered.topic import TopicReads
@@ -36,7 +37,7 @@ def command(app: Application, topic: str, times: str) -> int:
     """
     name, partition = split_topic(topic)
     wanted = _wanted(times, app.clock.now_ms())
-    with open_reader(app) as reader:
+    with Patience(app) as patience, open_reader(app) as reader, patience.waiting():
         topics = reader.topics()
         need_topic(name, topics)
         source = reader.topic(name)

@@ -117,6 +117,10 @@ class Output:
         if self.json_mode and self.command:
             self.message("warning", message=text)
 
+    def caution(self, text: str) -> None:
+        """A warning on stderr alone: of something that may still end well, and from any thread."""
+        self._stderr(f"warning: {text}")
+
     def failure(self, error: TieredError) -> None:
         """One sentence on stderr, what to do next, and the error as JSON where JSON was asked for."""
         self._stderr(f"error: {error.message}")

@@ -21,6 +21,9 @@ from tiered.times import parse_time
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line that is collected before it is refused; the topic's ``max.message.bytes`` is usually far below."""
 
+OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+"""What separates the columns of files that are called CSV too."""
+
 READ_BYTES = 256 * 1024
 """Bytes asked of the stream at once; it may give fewer, so that a slow stream is not held back."""
 
@@ -143,9 +146,13 @@ def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRec
     rows = csv.reader(_text_lines(source), strict=True)
     names: list[str] | None = None
     while True:
+        begun = source.number + 1
         try:
             row = next(rows, None)
         except csv.Error as cause:
+            if "unexpected end of data" in str(cause):
+                text = f"opens a quote that is not closed before the input ends (line {source.number})"
+                raise _wrong(source, text, 'every " that begins a field needs one that ends it', begun) from None
             raise _wrong(source, f"is not CSV: {cause}", "quote fields that hold quotes or commas") from None
         if row is None:
             return
@@ -163,6 +170,11 @@ def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRec
 
 def _column_names(source: LineSource, row: list[str], shape: InputShape) -> list[str]:
     names = [row[0].removeprefix("\ufeff"), *row[1:]]
+    if len(names) == 1:
+        other = next((mark for mark in OTHER_SEPARATORS if mark in names[0]), None)
+        if other is not None:
+            text = f"is one column that holds {OTHER_SEPARATORS[other]}; the separator is a comma"
+            raise _wrong(source, text, "convert the file, or append it as lines with -K")
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise _wrong(source, f"names the column {twice[0]!r} twice", "each column needs a name of its own")
@@ -214,5 +226,7 @@ def _refuse_constant(word: str) -> None:
     raise ValueError(f"{word} is no JSON number")
 
 
-def _wrong(source: LineSource, what: str, hint: str) -> InvalidRecordError:
-    return InvalidRecordError(f"line {source.number} of the input {what}", index=source.number - 1, hint=hint)
+def _wrong(source: LineSource, what: str, hint: str, line: int = 0) -> InvalidRecordError:
+    """``line`` is where it begins, if that is not the line that was read last."""
+    number = line or source.number
+    return InvalidRecordError(f"line {number} of the input {what}", index=number - 1, hint=hint)

@@ -7,7 +7,8 @@ import sys
 import click
 
 from tiered.cli.application import Application, Command, Group, pass_application, split_topic
-from tiered.cli.output import columns
+from tiered.cli.doors import need_directory
+from tiered.cli.output import columns, counted
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
 from tiered.rejoin import plan_rejoin, rejoin
@@ -32,6 +33,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
       tiered repair rejoin flights:0 --log-dir data --yes
     """
     directory = app.need_log_dir()
+    need_directory(app)
     plan = plan_rejoin(directory, [_partition(text) for text in selected], clock=app.clock)
     rows = [[aside.tp, aside.committed_end, aside.end_offset] for aside in plan.partitions]
     text = columns(["partition", "committed end", "end on this disk"], rows)
@@ -54,7 +56,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
             for aside in plan.partitions
         ],
     }
-    done = f"{'dry run: ' if dry_run else ''}{len(rows)} partitions {verb} in {plan.target}"
+    done = f"{'dry run: ' if dry_run else ''}{counted(len(rows), 'partition')} {verb} in {plan.target}"
     return app.out.result("repair rejoin", fields, [done, "the next open claims and resumes at the bucket's end"])
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from tiered.cli.application import Application, Command, pass_application, split_topic
-from tiered.cli.doors import open_remote
-from tiered.cli.output import columns, human_bytes
+from tiered.cli.doors import open_remote, refuse_file
+from tiered.cli.output import columns, counted, human_bytes
 from tiered.cli.progress import Progress
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
@@ -56,6 +56,7 @@ def command(
         if_empty=if_empty,
         dry_run=dry_run,
     )
+    refuse_file(directory)
     app.out.begin("restore", directory=str(directory), dry_run=dry_run, complete=False)
     store = open_remote(app)
     try:
@@ -106,7 +107,7 @@ def _conclude(app: Application, report: RestoreReport) -> int:
     for line in columns(header, rows):
         app.out.line(line)
     app.out.line(
-        f"{dry}{report.segments} segments, {human_bytes(report.size_bytes)} {verb} into {report.directory}"
+        f"{dry}{counted(report.segments, 'segment')}, {human_bytes(report.size_bytes)} {verb} into {report.directory}"
         + (f", volume {report.volume_id}" if report.volume_id else "")
     )
     return code

@@ -10,6 +10,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
 from tiered.cli.doors import chosen_partitions, need_topic, open_reader
+from tiered.cli.patience import Patience
 from tiered.model import ConsumerRecord
 from tiered.topic import TopicReads
 
@@ -53,18 +54,20 @@ def command(
     render = renderer(app, text_format)
     app.out.begin("tail", topic=name, records=0)
     app.out.endless = follow and count is None
-    with open_reader(app) as reader:
-        topics = reader.topics()
-        need_topic(name, topics)
-        source = reader.topic(name)
-        next_offsets = {
-            chosen: last_offset(source, chosen, last)
-            for chosen in chosen_partitions(name, topics[name].partitions, partition)
-        }
+    with Patience(app) as patience, open_reader(app) as reader:
+        with patience.waiting():
+            topics = reader.topics()
+            need_topic(name, topics)
+            source = reader.topic(name)
+            next_offsets = {
+                chosen: last_offset(source, chosen, last)
+                for chosen in chosen_partitions(name, topics[name].partitions, partition)
+            }
         printed = 0
         while True:
             left = None if count is None else count - printed
-            printed += _round(app, source, next_offsets, isolation=isolation, render=render, limit=left)
+            records = patience.over(_new_records(source, next_offsets, isolation))
+            printed += _round(app, records, render=render, limit=left)
             app.out.summary_fields["records"] = printed
             if not follow or printed == count:
                 break
@@ -74,22 +77,16 @@ def command(
 
 
 def _round(
-    app: Application,
-    source: TopicReads,
-    next_offsets: dict[int, int],
-    *,
-    isolation: str,
-    render: Callable[[ConsumerRecord], bytes],
-    limit: int | None,
+    app: Application, records: Iterator[ConsumerRecord], *, render: Callable[[ConsumerRecord], bytes], limit: int | None
 ) -> int:
-    """Prints what there is now and moves ``next_offsets`` on."""
-    records = _new_records(source, next_offsets, isolation)
+    """Prints what there is now."""
     printed = print_records(app, records if limit is None else islice(records, limit), render)
     app.out.flush()
     return printed
 
 
 def _new_records(source: TopicReads, next_offsets: dict[int, int], isolation: str) -> Iterator[ConsumerRecord]:
+    """What is behind ``next_offsets``, which move on with each record."""
     for partition, start in list(next_offsets.items()):
         # "jump": a follower that retention has overtaken goes on at the new beginning.
         for record in source.read(partition, start=start, isolation=isolation, on_trimmed="jump"):

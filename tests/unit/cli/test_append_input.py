@@ -1,0 +1,53 @@
+"""What ``append`` says of input that it cannot take, and of input that is not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Cli
+
+
+def test_a_csv_without_a_header_is_nothing_to_do(cli: Cli, tmp_path: Path) -> None:
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "csv")
+    empty = cli(*line, "--json")
+    assert (empty.code, empty.summary["exit_code"], empty.summary["records"]) == (4, 4, 0)
+    assert "warning: the input is empty" in empty.err
+    assert cli(*line, stdin=b"a,b\n").code == 0
+    assert cli("append", "t", "--log-dir", tmp_path / "d").code == 0
+
+
+def test_a_refused_time_names_the_line_the_times_and_the_limit(cli: Cli, tmp_path: Path) -> None:
+    rows = b'a,t\n"1\n2",1357016400000\n3,2100-01-01\n'
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "csv", "--timestamp-field", "t")
+    late = cli(*line, stdin=rows)
+    assert late.code == 2
+    assert "record 2 of the input (line 4): its time 2100-01-01T00:00:00Z lies more than 1h00m" in late.err
+    assert "(message.timestamp.after.max.ms) after now, 20" in late.err
+    early = cli(
+        *("append", "u", "--log-dir", tmp_path / "d", "--create", "--set", "message.timestamp.before.max.ms=1d"),
+        *("--format", "json", "--timestamp-field", "t"),
+        stdin=b'\n{"t": 1357016400000}\n',
+    )
+    assert "record 1 of the input (line 2): its time 2013-01-01T05:00:00Z lies more than 1d00h" in early.err
+    assert "(message.timestamp.before.max.ms) before now" in early.err
+    assert "--set message.timestamp.before.max.ms=" in early.err
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 record of the input was"), (2, "2 records of the input were")])
+def test_one_record_was_and_two_were(cli: Cli, tmp_path: Path, count: int, words: str) -> None:
+    lines = b"1\n" * count + b"{\n"
+    bad = cli("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "json", stdin=lines)
+    assert f"{words} appended" in bad.err
+
+
+def test_a_lost_directory_has_a_way_back(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    url, lost = f"file://{tmp_path / 'bucket'}", tmp_path / "lost"
+    made = ("append", "t", "--log-dir", tmp_path / "d", "--remote", url, "--create", "--durability", "remote")
+    assert cli(*made, stdin=b"x\n").code == 0
+    for command in ("cat", "append"):
+        refused = cli(command, "t", "--log-dir", lost, "--remote", url, stdin=b"y\n")
+        assert refused.code == 10
+        assert f"`tiered restore --remote {url} --to {lost}` rebuilds it" in refused.err
