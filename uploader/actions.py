@@ -84,6 +84,13 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """Scan the log directory now: what it finds is told before the answer."""
+
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
 class RetryAt:
     """Send a ``Tick`` at ``at_ms``."""
 
@@ -115,6 +122,10 @@ class Exit:
 
     code: int
     reason: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.hint})" if self.hint else self.reason
 
 
-Action = RegisterTopic | Claim | Settle | Upload | CancelUpload | Commit | Note | Seal | RetryAt | Report | Exit
+Action = RegisterTopic | Claim | Settle | Upload | CancelUpload | Commit | Note | Seal | Look | RetryAt | Report | Exit

@@ -67,7 +67,9 @@ def program() -> None:
 @click.option("--http", help="Health, metrics and status: host:port, or off. Default 127.0.0.1:9464.")
 @click.option("--drain", help="What SIGTERM still sends: inflight, sealed or all. Default all.")
 @click.option("--drain-timeout", help="How long that may take. Default 25s.")
-@click.option("--scan-ms", "scan", type=int, help="Period of the look at the directory. Default 5000.")
+@click.option(
+    "--scan", "--scan-ms", "scan", help="Period of the look at the directory. Default 5s; a bare number is ms."
+)
 @click.option("--seal-idle", help="Age at which an active segment that nobody writes is sealed, or never. Default 10m.")
 @click.option("--lag-limit", help="Lag above which /readyz fails. Default 1h.")
 def run(config_path: str | None, debug: bool, **flags: Any) -> None:

@@ -17,7 +17,6 @@ from tiered.errors import ClosedError, RemoteUnavailableError, TieredError
 from tiered.store.location import StoreLocation
 from uploader.actions import Exit
 from uploader.config import Settings
-from uploader.events import DrainMode
 from uploader.service import Place, Service
 
 START_SECONDS = 30.0
@@ -81,7 +80,7 @@ class AttachedUploader:
     def close(self, timeout: float) -> None:
         """Finishes and commits what is being uploaded, within ``timeout`` seconds; the rest stays local."""
         self._closing = True
-        self._call(lambda: self._service.drain(DrainMode.INFLIGHT, int(timeout * 1000)))
+        self._call(lambda: self._service.finish(int(timeout * 1000)))
         self._thread.join(timeout + 5.0)
 
     def _call(self, what: Callable[[], None]) -> None:
@@ -107,4 +106,4 @@ class AttachedUploader:
             self._loop.close()
 
     def _reason(self, ending: Exit) -> TieredError | None:
-        return None if self._closing or ending.code == 0 else TieredError(ending.reason)
+        return None if self._closing or ending.code == 0 else TieredError(ending.reason, hint=ending.hint)

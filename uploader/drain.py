@@ -11,21 +11,43 @@ from uploader.actions import Exit
 from uploader.events import DrainMode, DrainRequested, Failure, FailureKind
 from uploader.partition import Partition
 
+LEFT_HINT = "start the uploader again, or run `tiered-uploader sync --wait`; `tiered-uploader status` says what is left"
+DONE = "everything that was asked for is committed"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Drain:
-    """``targets``: committed end that each partition has to reach, fixed when the drain began."""
+    """``targets``: committed end that each partition has to reach; ``ends``: where its records end on this disk.
+
+    Both are those of the moment when the drain began; ``follow`` raises them for what is found later.
+    """
 
     mode: DrainMode
     deadline_ms: int | None
     oneshot: bool
-    targets: Mapping[TopicPartition, int]
+    last: bool
+    targets: dict[TopicPartition, int]
+    ends: dict[TopicPartition, int]
 
     @staticmethod
     def begin(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
         """The drain that ``request`` asks for, on what is known of the partitions now."""
         targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
-        return Drain(request.mode, request.deadline_ms, request.oneshot, targets)
+        ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()}
+        return Drain(request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends)
+
+    def follow(self, partitions: Mapping[TopicPartition, Partition]) -> bool:
+        """Takes in what was found since the drain began; whether that asks for more. Only where nobody writes any more:
+        the drain of a log that grows would not end.
+        """
+        more = False
+        for tp, p in partitions.items():
+            self.ends[tp] = max(self.ends.get(tp, 0), _target(p, DrainMode.ALL))
+            target = _target(p, self.mode) if self.mode is not DrainMode.INFLIGHT else 0
+            if target > self.targets.get(tp, 0):
+                self.targets[tp] = target
+                more = True
+        return more
 
     def wants(self, p: Partition, base: int) -> bool:
         """Whether the segment at ``base`` has to be uploaded before the end."""
@@ -34,6 +56,10 @@ class Drain:
     def is_met(self, p: Partition) -> bool:
         """Whether the bucket holds all of ``p`` that this drain is to send."""
         return p.known_committed >= self.targets.get(p.tp, 0)
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether its time is up."""
+        return self.deadline_ms is not None and now_ms >= self.deadline_ms
 
     def ending(
         self,
@@ -45,9 +71,10 @@ class Drain:
         """The end, if it has come: all sent, nothing more can be sent, or the deadline."""
         left = [p for p in partitions.values() if not self.is_met(p)]
         if not left:
-            return Exit(0, "everything that was asked for is committed")
-        if self.deadline_ms is not None and now_ms >= self.deadline_ms:
-            return Exit(DataLocalError.exit_code, f"the time to drain is over: {_names(left)} only on this disk")
+            return self._all_sent(partitions)
+        if self.is_over(now_ms):
+            reason = f"the time to drain is over: {_names(left)} only on this disk"
+            return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
         first: Failure | None = None
         for p in left:
             failure = obstacle(p)
@@ -55,11 +82,18 @@ class Drain:
                 return None
             if first is None or failure.kind is FailureKind.FENCED:
                 first = failure
-        code = first.exit_code if first is not None and self.oneshot else DataLocalError.exit_code
-        reason = (
-            f"{first.message} ({first.hint})" if first is not None and first.hint else first.message if first else ""
-        )
-        return Exit(code, f"{_names(left)} only on this disk: {reason}")
+        if first is None:
+            return None
+        code = first.exit_code if self.oneshot else DataLocalError.exit_code
+        return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or LEFT_HINT)
+
+    def _all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
+        """All that the mode allows is in the bucket; the last drain owns up to what it does not allow."""
+        kept = [p for p in partitions.values() if self.last and p.known_committed < self.ends.get(p.tp, 0)]
+        if not kept:
+            return Exit(0, DONE)
+        reason = f"a drain of {self.mode.value} data sends no more: {_names(kept)} only on this disk"
+        return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
 
 
 def _target(p: Partition, mode: DrainMode) -> int:

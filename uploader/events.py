@@ -199,6 +199,21 @@ class SealFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class LookDone:
+    """The log directory was read after the order was given, and all that it holds was told."""
+
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class LookFailed:
+    """The log directory could not be read."""
+
+    order: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class SettleDone:
     """What dead epochs left of a partition is gone from the bucket and from the journal."""
 
@@ -238,11 +253,14 @@ class DrainRequested:
     """Send what ``mode`` names and end; ``deadline_ms`` (None: never) is on the state's clock.
 
     ``oneshot`` (``sync --wait``): the exit status is that of the failure that is in the way.
+    ``last`` (SIGTERM): nobody looks after this disk afterwards. What a writer leaves while it ends is sent too, and
+    status 0 means that a last look at the disk has found nothing that the bucket lacks.
     """
 
     mode: DrainMode
     deadline_ms: int | None
     oneshot: bool = False
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +279,8 @@ Answer = (
     | CommitFailed
     | SealDone
     | SealFailed
+    | LookDone
+    | LookFailed
     | SettleDone
     | SettleFailed
 )

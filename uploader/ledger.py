@@ -15,6 +15,7 @@ from uploader.actions import (
     Claim,
     Commit,
     Level,
+    Look,
     RegisterTopic,
     Report,
     RetryAt,
@@ -29,7 +30,7 @@ from uploader.limits import Limits
 from uploader.partition import NONE_MS, Partition, Phase, Work
 from uploader.waiting import wait_of
 
-Ordered = RegisterTopic | Claim | Settle | Upload | Commit | Seal
+Ordered = RegisterTopic | Claim | Settle | Upload | Commit | Seal | Look
 O = TypeVar("O", bound=Ordered)  # noqa: E741 - an order
 
 

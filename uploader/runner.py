@@ -70,6 +70,10 @@ class Runner:
         self._starts: dict[TopicPartition, int] = {}  # where the bucket begins, as each claim found it
         self._noted = asyncio.Event()
         self._scan_now = asyncio.Event()
+        self._scanning = asyncio.Lock()
+        self._drains: list[tuple[ev.DrainMode, int]] = []
+        self._draining: list[asyncio.Task[None]] = []
+        self._early: list[ev.DrainRequested] = []
         self._timer: asyncio.TimerHandle | None = None
         self._exit: asyncio.Future[act.Exit] | None = None
         self._beat = clock.monotonic()
@@ -88,13 +92,16 @@ class Runner:
         self._exit = asyncio.get_running_loop().create_future()
         background = [asyncio.create_task(self._keep_noting()), asyncio.create_task(self._keep_ticking())]
         try:
+            with contextlib.suppress(TieredError):  # the next scan says so
+                await self._look_at_disk()
             await self._scan()
-            if first is not None:
-                self.post(first)
+            for request in ([first] if first is not None else []) + self._early:
+                self.post(request)
+            self._begin_drains()
             background.append(asyncio.create_task(self._keep_scanning()))
             return await self._until_exit(background)
         finally:
-            await self._stop(background)
+            await self._stop([*background, *self._draining])
 
     async def _until_exit(self, background: list[asyncio.Task[None]]) -> act.Exit:
         """The exit, or the error of a loop that must never end: a silent half-dead uploader is the worst outcome."""
@@ -116,6 +123,47 @@ class Runner:
         """Look at the disk now, and try now what waits after a failure."""
         self.post(ev.Poked())
         self._scan_now.set()
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether an end was asked for."""
+        return self._state.is_draining or bool(self._drains or self._draining or self._early)
+
+    def drain(self, mode: ev.DrainMode, wait_ms: int) -> None:
+        """The last drain: looks at the disk first, so that all that was appended before this call is in it."""
+        self._drains.append((mode, self.now_ms() + wait_ms))
+        if self._exit is not None and self.has_scanned:
+            self._begin_drains()
+
+    def end_now(self) -> None:
+        """The last drain without a wait."""
+        self._post_later(ev.DrainRequested(ev.DrainMode.INFLIGHT, self.now_ms(), last=True))
+
+    def finish(self, wait_ms: int) -> None:
+        """Ends with what is being uploaded, at once if an end was asked for before."""
+        until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
+        self._post_later(ev.DrainRequested(ev.DrainMode.INFLIGHT, until_ms))
+
+    def _post_later(self, request: ev.DrainRequested) -> None:
+        """Now, or once there is a run that it can end."""
+        if self._exit is None:
+            self._early.append(request)
+        else:
+            self.post(request)
+
+    def _begin_drains(self) -> None:
+        drains, self._drains = self._drains, []
+        self._draining += [asyncio.create_task(self._look_and_drain(mode, until_ms)) for mode, until_ms in drains]
+
+    async def _look_and_drain(self, mode: ev.DrainMode, until_ms: int) -> None:
+        try:
+            await self._scan()
+        except (TieredError, OSError) as error:  # the look before the end fails too, and says so in its status
+            self._telemetry.trouble("scan_failed", error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the end that was asked for has to come
+            self._telemetry.bug(error)
+        self.post(ev.DrainRequested(mode, until_ms, last=True))
+        self._scan_now.set()  # the pause between two scans is a short one from now on
 
     def _carry_out(self, action: act.Action) -> None:
         match action:
@@ -141,7 +189,7 @@ class Runner:
                 self._tasks[action.order] = asyncio.create_task(self._answer(action))
 
     async def _answer(
-        self, action: act.RegisterTopic | act.Claim | act.Settle | act.Upload | act.Commit | act.Seal
+        self, action: act.RegisterTopic | act.Claim | act.Settle | act.Upload | act.Commit | act.Seal | act.Look
     ) -> None:
         """One order, one event; also when it was cancelled, ran out of time, or hit a bug."""
         begun = self._clock.monotonic()
@@ -197,15 +245,26 @@ class Runner:
                 by_writer = await asyncio.to_thread(self._directory.seal)
                 await self._scan()
                 return ev.SealDone(order, by_writer)
+            case act.Look(order):
+                await self._scan()
+                return ev.LookDone(order)
         raise TypeError(f"{action!r} is not an order")
 
     # ------------------------------------------------------------------ loops
 
     async def _scan(self) -> None:
-        events = await asyncio.to_thread(self._directory.scan)
-        for event in events:
-            self.post(event)
+        """One at a time: what an older look saw must not be told after what a newer one did."""
+        async with self._scanning:
+            events = await asyncio.to_thread(self._directory.scan)
+            for event in events:
+                self.post(event)
         self.has_scanned = True
+
+    async def _look_at_disk(self) -> None:
+        free, used = await asyncio.to_thread(self._directory.disk)
+        self._telemetry.disk(free)
+        if used >= self._state.limits.disk_warn_percent:
+            self.post(ev.DiskLow(free, used))
 
     async def _keep_scanning(self) -> None:
         """Scans for ever; a scan that fails is told and tried again."""
@@ -218,10 +277,7 @@ class Runner:
                 await asyncio.wait_for(self._scan_now.wait(), pause / 1000)
             try:
                 await self._scan()
-                free, used = await asyncio.to_thread(self._directory.disk)
-                self._telemetry.disk(free)
-                if used >= self._state.limits.disk_warn_percent:
-                    self.post(ev.DiskLow(free, used))
+                await self._look_at_disk()
             except TieredError as error:
                 self._telemetry.trouble("scan_failed", error)
 
@@ -283,4 +339,6 @@ def _terms(action: act.Action) -> tuple[Callable[[int, Failure], ev.Event], floa
             return ev.CommitFailed, ORDER_SECONDS
         case act.Seal():
             return ev.SealFailed, ORDER_SECONDS
+        case act.Look():
+            return ev.LookFailed, ORDER_SECONDS
     raise TypeError(f"{action!r} is not an order")

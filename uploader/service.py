@@ -141,7 +141,7 @@ class Service:
                 first = DrainRequested(oneshot, deadline_ms, oneshot=True)
             ending = await runner.run(first=first)
             level = Level.INFO if ending.code == 0 else Level.WARN
-            self._telemetry.report(Report(level, "ended", ending.reason, None, (("exit_code", ending.code),)))
+            self._telemetry.report(Report(level, "ended", str(ending), None, (("exit_code", ending.code),)))
             return ending
         finally:
             self._notify.send("STOPPING=1")
@@ -151,14 +151,19 @@ class Service:
 
     # ------------------------------------------------------------------ while it runs, on its event loop
 
-    def drain(self, mode: DrainMode | None = None, timeout_ms: int | None = None) -> None:
-        """Send what ``mode`` names, then end; a second call ends at once."""
+    def drain(self) -> None:
+        """Look at the disk, send what the settings name, then end: a signal. A second call ends at once."""
         if self._runner is None:
             return
-        if self._state.is_draining:
-            mode, timeout_ms = DrainMode.INFLIGHT, 0
-        wait_ms = self.settings.drain_timeout if timeout_ms is None else timeout_ms
-        self._runner.post(DrainRequested(mode or self.settings.drain, self._runner.now_ms() + wait_ms))
+        if self._runner.is_draining:
+            self._runner.end_now()
+        else:
+            self._runner.drain(self.settings.drain, self.settings.drain_timeout)
+
+    def finish(self, timeout_ms: int) -> None:
+        """Finish what is being uploaded, then end; the disk stays with the application."""
+        if self._runner is not None:
+            self._runner.finish(timeout_ms)
 
     def poke(self) -> None:
         """Look at the disk now; what backs off is tried now."""

@@ -17,32 +17,22 @@ from typing import assert_never
 from tiered.clock import IdSource
 from tiered.model import Row
 from uploader import events as ev
-from uploader.actions import Action, Claim, Commit, Level, Note, RegisterTopic, Seal, Settle, Upload
-from uploader.drain import Drain
-from uploader.events import DrainMode, Event, Failure, FailureKind
+from uploader.actions import Action, Claim, Commit, Level, Look, Note, RegisterTopic, Seal, Settle, Upload
+from uploader.ending import Finisher
+from uploader.events import Event, Failure, FailureKind
 from uploader.ledger import OpenOrder, TopicState
 from uploader.limits import Limits
 from uploader.partition import NONE_MS, Partition, Phase, Work
-from uploader.planner import Planner
 from uploader.waiting import PartitionView, view_of
 
-WRITER_SEAL_MS = 60_000
-"""A writer that was asked to roll is asked again after this time."""
 
-
-class State(Planner):
+class State(Finisher):
     """The uploader's mind. Not thread-safe: one event at a time."""
 
     def __init__(self, ids: IdSource, limits: Limits | None = None, *, lazy: bool = False) -> None:
         """``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs)."""
         super().__init__(ids, limits or Limits(), lazy=lazy)
-        self._seal_order = 0
-        self._seal_attempts = 0
-        self._seal_at_ms = 0
-        self._seal_failure: Failure | None = None
-        self._writer = ""
         self._disk_said_ms = NONE_MS
-        self._exited = False
 
     def handle(self, event: Event, now_ms: int) -> tuple[Action, ...]:
         """Takes one fact, returns what to do; after ``Exit`` nothing more."""
@@ -51,16 +41,13 @@ class State(Planner):
             return ()
         self._take(event, now_ms)
         self._run_timers(now_ms)
+        self._follow_drain(now_ms)
         self._seal_if_due(now_ms)
         self._pump_queue(now_ms)
         self._fill_pool(now_ms)
-        if self._drain is not None:
-            ending = self._drain.ending(self._partitions, now_ms, obstacle=self._obstacle)
-            if ending is not None:
-                self._exited = True
-                self._out.append(ending)
-                return tuple(self._out)
-        self._ask_for_wake()
+        self._end_if_due(now_ms)
+        if not self._exited:
+            self._ask_for_wake()
         return tuple(self._out)
 
     def views(self, now_ms: int) -> list[PartitionView]:
@@ -90,7 +77,7 @@ class State(Planner):
             case ev.SegmentSealed():
                 self._sealed(event)
             case ev.WriterSeen(holder):
-                self._writer = holder
+                self._writer_seen(holder, now_ms)
             case ev.DiskLow():
                 self._disk_low(event, now_ms)
             case ev.DrainRequested():
@@ -122,6 +109,8 @@ class State(Planner):
                 self._settle_answer(opened, event, now_ms)
             case ev.SealDone() | ev.SealFailed():
                 self._seal_answer(event, now_ms)
+            case ev.LookDone() | ev.LookFailed():
+                self._look_answer(event)
             case _:
                 assert_never(event)
         if opened.owner is not None and self._partitions.get(opened.owner.tp) is opened.owner:
@@ -306,72 +295,6 @@ class State(Planner):
             text = f"what the last run left is still in the bucket: {event.failure.message}"
             self._say(Level.WARN, "settle_failed", text, p.tp, (("code", event.failure.code),))
 
-    # ------------------------------------------------------------------ sealing and the end
-
-    def _seal_if_due(self, now_ms: int) -> None:
-        """For a drain of everything, and for an idle tail that no writer looks after."""
-        if self._seal_order or self._seal_at_ms > now_ms:
-            return
-        if self._drain is not None:
-            drain = self._drain
-            due = drain.mode is DrainMode.ALL and any(
-                not drain.is_met(p) and p.sealed_end < drain.targets[p.tp] and p.phase is not Phase.FENCED
-                for p in self._partitions.values()
-                if p.tp in drain.targets
-            )
-        else:
-            idle_ms = self.limits.seal_idle_ms
-            due = (
-                not self._writer
-                and idle_ms >= 0
-                and any(
-                    p.active_bytes and NONE_MS < p.active_since_ms <= now_ms - idle_ms
-                    for p in self._partitions.values()
-                )
-            )
-        if due:
-            self._seal_order = self._order(Seal).order
-
-    def _seal_answer(self, event: ev.SealDone | ev.SealFailed, now_ms: int) -> None:
-        self._seal_order = 0
-        if isinstance(event, ev.SealDone):
-            self._seal_failure, self._seal_attempts = None, 0
-            self._seal_at_ms = now_ms + WRITER_SEAL_MS
-        else:
-            self._seal_attempts += 1
-            self._seal_failure = event.failure
-            self._seal_at_ms = now_ms + self._delay_ms(event.failure, self._seal_attempts)
-            if self._seal_attempts == 1:
-                text = f"the active segments were not sealed: {event.failure.message}"
-                self._say(Level.WARN, "seal_failed", text, None, (("code", event.failure.code),))
-        self._wait_until(self._seal_at_ms, None)
-
-    def _begin_drain(self, event: ev.DrainRequested, now_ms: int) -> None:
-        self._drain = Drain.begin(event, self._partitions)
-        self._seal_at_ms = now_ms
-        self._say(Level.INFO, "drain_started", f"sending {event.mode.value} data, then ending")
-        if event.deadline_ms is not None:
-            self._wait_until(event.deadline_ms, None)
-        self._poke(now_ms)
-
-    def _poke(self, now_ms: int) -> None:
-        """Somebody waits: what backs off after a failure of the store is tried now."""
-        for p in self._partitions.values():
-            if p.failure is not None and p.failure.kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN):
-                p.retry_at_ms = now_ms
-            self._queue[p.tp] = None
-        for topic in self._topics.values():
-            if topic.failure is not None and topic.failure.kind is FailureKind.RETRIABLE:
-                topic.retry_at_ms = now_ms
-
-    def _obstacle(self, p: Partition) -> Failure | None:
-        topic = self._topics[p.tp.topic]
-        if topic.failure is not None and topic.failure.kind in (FailureKind.PERMISSION, FailureKind.FATAL):
-            return topic.failure
-        if self._seal_failure is not None and self._seal_failure.kind is FailureKind.FATAL and not p.works:
-            return self._seal_failure
-        return p.obstacle()
-
 
 _ANSWERS: dict[type, tuple[type, type]] = {
     RegisterTopic: (ev.TopicRegistered, ev.TopicFailed),
@@ -380,6 +303,7 @@ _ANSWERS: dict[type, tuple[type, type]] = {
     Commit: (ev.CommitDone, ev.CommitFailed),
     Settle: (ev.SettleDone, ev.SettleFailed),
     Seal: (ev.SealDone, ev.SealFailed),
+    Look: (ev.LookDone, ev.LookFailed),
 }
 
 

@@ -42,12 +42,12 @@ async def test_multipart_over_http(tmp_path: Path, endpoint: str) -> None:
         log.create_topic("t", 1)
         for _ in range(12):
             log.partition(T0).append_batches(encode_batch([NewRecord(b"v" * 1_000_000, timestamp=1)]))
-    place = Place(tmp_path / "log", StoreLocation.parse("s3://logs", endpoint_url=endpoint))
+    place = Place(tmp_path / "log", StoreLocation.parse("s3://logs/parts", endpoint_url=endpoint))
     settings = Settings(http=None, multipart_above=MIN_PART_BYTES, part_size=MIN_PART_BYTES)
     ending = await Service(place, settings).run(oneshot=DrainMode.ALL)
     assert ending.code == 0, ending.reason
     assert '"op":"part"' in (tmp_path / "log" / "tiered-uploader.journal").read_text()
-    assert judge("s3://logs", tmp_path / "log", [T0], endpoint=endpoint) == 1
+    assert judge("s3://logs/parts", tmp_path / "log", [T0], endpoint=endpoint) == 1
 
 
 def test_a_daemon_over_http_is_killed_and_goes_on(tmp_path: Path, endpoint: str) -> None:

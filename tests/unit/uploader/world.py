@@ -70,6 +70,7 @@ class World:
         self.wake_ms: int | None = None
         self.exit: act.Exit | None = None
         self.fault_rate = 0.3
+        self.seen_ends: dict[TopicPartition, int] = {}
 
     def send(self, event: ev.Event) -> None:
         for action in self.state.handle(event, self.now_ms):
@@ -105,7 +106,7 @@ class World:
                 assert action.tp not in self.fenced, "a claim after fenced"
                 assert not [u for u in self.uploading.values() if u.tp == action.tp], "a claim over running uploads"
                 self.open[action.order] = action
-            case act.RegisterTopic() | act.Settle() | act.Seal():
+            case act.RegisterTopic() | act.Settle() | act.Seal() | act.Look():
                 self.open[action.order] = action
             case act.Note():
                 assert action.end_offset <= self.buckets[action.tp].next_offset, "noted what is not committed"
@@ -127,6 +128,7 @@ class World:
     def scan(self) -> None:
         for at, segments in self.disk.items():
             end = segments[-1].end if segments else 0
+            self.seen_ends[at] = end
             self.send(ev.PartitionSeen(at, topic_id(), 0, end, end))
             found = list(segments)
             self.rng.shuffle(found)
@@ -161,6 +163,9 @@ class World:
                 return ev.SettleFailed(order, bad) if faulty else ev.SettleDone(order)
             case act.Seal(order):
                 return ev.SealDone(order, by_writer=False)
+            case act.Look(order):
+                self.scan()
+                return ev.LookDone(order)
         raise AssertionError(action)
 
     def claim(self, order: int, bucket: Bucket, faulty: bool, bad: Failure) -> ev.Event:

@@ -1,0 +1,157 @@
+"""The rules of sealing and of the end: what a drain still waits for, and the last look before the program goes.
+
+::
+
+    DrainRequested --> seal, upload, commit up to the targets --> all met --Look--> LookDone --> Exit
+                            ^                                                          |
+                            +----------------- something new is on the disk -----------+
+"""
+
+from __future__ import annotations
+
+from tiered.clock import IdSource
+from tiered.errors import DataLocalError
+from uploader import events as ev
+from uploader.actions import Exit, Level, Look, Seal
+from uploader.drain import LEFT_HINT, Drain
+from uploader.events import DrainMode, Failure, FailureKind
+from uploader.limits import Limits
+from uploader.partition import NONE_MS, Partition, Phase
+from uploader.planner import Planner
+
+WRITER_SEAL_MS = 60_000
+"""A writer that was asked to roll is asked again after this time."""
+
+WRITER_GONE_MS = 500
+"""The same during a drain, if nobody is known to hold the lock."""
+
+
+class Finisher(Planner):
+    """Seals what nobody else seals, and orders the end."""
+
+    def __init__(self, ids: IdSource, limits: Limits, *, lazy: bool) -> None:
+        super().__init__(ids, limits, lazy=lazy)
+        self._seal_order = 0
+        self._seal_attempts = 0
+        self._seal_at_ms = 0
+        self._seal_failure: Failure | None = None
+        self._look_order = 0
+        self._looked = False
+        self._look_failure: Failure | None = None
+        self._writer = ""
+        self._exited = False
+
+    def _writer_seen(self, holder: str, now_ms: int) -> None:
+        if self._drain is not None and self._writer and not holder:
+            self._seal_at_ms = now_ms  # it was asked to roll and is gone: now that can be done here
+        self._writer = holder
+
+    # ------------------------------------------------------------------ sealing
+
+    def _seal_if_due(self, now_ms: int) -> None:
+        """For a drain of everything, and for an idle tail that no writer looks after."""
+        if self._seal_order or self._seal_at_ms > now_ms:
+            return
+        if self._drain is not None:
+            drain = self._drain
+            due = drain.mode is DrainMode.ALL and any(
+                not drain.is_met(p) and p.sealed_end < drain.targets[p.tp] and p.phase is not Phase.FENCED
+                for p in self._partitions.values()
+                if p.tp in drain.targets
+            )
+        else:
+            idle_ms = self.limits.seal_idle_ms
+            due = (
+                not self._writer
+                and idle_ms >= 0
+                and any(
+                    p.active_bytes and NONE_MS < p.active_since_ms <= now_ms - idle_ms
+                    for p in self._partitions.values()
+                )
+            )
+        if due:
+            self._seal_order = self._order(Seal).order
+
+    def _seal_answer(self, event: ev.SealDone | ev.SealFailed, now_ms: int) -> None:
+        self._seal_order = 0
+        if isinstance(event, ev.SealDone):
+            self._seal_failure, self._seal_attempts = None, 0
+            self._seal_at_ms = now_ms + WRITER_SEAL_MS
+            if event.by_writer and self._drain is not None and not self._writer:
+                self._seal_at_ms = now_ms + WRITER_GONE_MS  # it went while it was being asked
+        else:
+            self._seal_attempts += 1
+            self._seal_failure = event.failure
+            self._seal_at_ms = now_ms + self._delay_ms(event.failure, self._seal_attempts)
+            if self._seal_attempts == 1:
+                text = f"the active segments were not sealed: {event.failure.message}"
+                self._say(Level.WARN, "seal_failed", text, None, (("code", event.failure.code),))
+        self._wait_until(self._seal_at_ms, None)
+
+    # ------------------------------------------------------------------ the end
+
+    def _begin_drain(self, event: ev.DrainRequested, now_ms: int) -> None:
+        self._drain = Drain.begin(event, self._partitions)
+        self._seal_at_ms = now_ms
+        self._say(Level.INFO, "drain_started", f"sending {event.mode.value} data, then ending")
+        if event.deadline_ms is not None:
+            self._wait_until(event.deadline_ms, None)
+        self._poke(now_ms)
+
+    def _follow_drain(self, now_ms: int) -> None:
+        """Once the writer is gone its last records are this program's business: nobody else is left to send them."""
+        if self._drain is None or not self._drain.last or self._writer:
+            return
+        if self._drain.follow(self._partitions):
+            self._seal_at_ms = now_ms
+            self._poke(now_ms)
+
+    def _end_if_due(self, now_ms: int) -> None:
+        """Orders the end; status 0 of the last drain only after a look at the disk that found nothing more."""
+        looked, self._looked = self._looked, False
+        drain = self._drain
+        if drain is None or self._exited:
+            return
+        ending = drain.ending(self._partitions, now_ms, obstacle=self._obstacle)
+        if ending is not None and ending.code == 0 and drain.last and not looked:
+            ending = self._look(drain, now_ms)
+        if ending is not None:
+            self._exited = True
+            self._out.append(ending)
+
+    def _look(self, drain: Drain, now_ms: int) -> Exit | None:
+        if self._look_failure is not None:
+            failure = self._look_failure
+            reason = f"the log directory cannot be read before the end: {failure.message}"
+            return Exit(DataLocalError.exit_code, reason, failure.hint or LEFT_HINT)
+        if drain.is_over(now_ms):
+            reason = "ended before a last look at the log directory: whether the bucket holds it all is not known"
+            return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
+        if not self._look_order:
+            self._look_order = self._order(Look).order
+        return None
+
+    def _look_answer(self, event: ev.LookDone | ev.LookFailed) -> None:
+        self._look_order = 0
+        if isinstance(event, ev.LookDone):
+            self._looked = True
+        else:
+            self._look_failure = event.failure
+
+    def _poke(self, now_ms: int) -> None:
+        """Somebody waits: what backs off after a failure of the store is tried now."""
+        for p in self._partitions.values():
+            if p.failure is not None and p.failure.kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN):
+                p.retry_at_ms = now_ms
+            self._queue[p.tp] = None
+        for topic in self._topics.values():
+            if topic.failure is not None and topic.failure.kind is FailureKind.RETRIABLE:
+                topic.retry_at_ms = now_ms
+
+    def _obstacle(self, p: Partition) -> Failure | None:
+        topic = self._topics[p.tp.topic]
+        if topic.failure is not None and topic.failure.kind in (FailureKind.PERMISSION, FailureKind.FATAL):
+            return topic.failure
+        if self._seal_failure is not None and self._seal_failure.kind is FailureKind.FATAL and not p.works:
+            return self._seal_failure
+        return p.obstacle()
