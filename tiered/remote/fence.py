@@ -65,8 +65,14 @@ class Claim:
 
     @property
     def not_recovered(self) -> str:
-        """What a fresh volume cannot know: one sentence for the log, ``""`` if nothing can be missing."""
+        """What a fresh volume cannot know: one sentence for the log, ``""`` if nothing can be missing.
+
+        Nothing is if the claim before was this volume's own, or a sink's, whose records are all objects.
+        """
+        before = self.previous.volume
         if not self.resumes or not self.previous.epoch:
+            return ""
+        if before == self.root.writer.volume or before.startswith(SPARK_VOLUME):
             return ""
         return (
             f"{self.root.topic}-{self.root.partition} resumes at offset {self.next_offset}: records that "

@@ -89,6 +89,16 @@ def test_a_volume_without_records_is_fresh_even_if_the_root_names_it(world: Worl
     wiped = world.desk("v1", "wiped:1")
     claim = wiped.claim(wiped.proof(empty=True, end_offset=0))
     assert (claim.leader_epoch, claim.next_offset, claim.resumes) == (1, 10, True)
+    assert claim.not_recovered == ""  # the volume that could hold more is this one
+
+
+def test_an_empty_partition_that_its_own_volume_claims_again_misses_nothing(world: World) -> None:
+    desk = world.desk("v1")
+    desk.claim(desk.proof(empty=True, end_offset=0))
+    restarted = world.desk("v1", "restarted:2")
+    claim = restarted.claim(restarted.proof(empty=True, end_offset=0))
+    assert claim.previous.volume == "v1"
+    assert claim.not_recovered == ""
 
 
 def test_a_leader_epoch_without_offsets_is_dropped_but_never_used_again(world: World) -> None:
