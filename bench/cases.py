@@ -15,6 +15,7 @@ from botocore.config import Config
 from confluent_kafka import Producer
 
 import tiered
+from bench.directories import many_partitions, unclean_open
 from bench.measure import Figure, compare
 from tiered.format.batch import decode_records, encode_batch, scan, verify_batch
 from tiered.model import NewRecord
@@ -245,4 +246,4 @@ def upload(rounds: int) -> list[Figure]:
         return [figure]
 
 
-CASES = (encode, decode, verify, append, read, upload)
+CASES = (encode, decode, verify, append, read, upload, many_partitions, unclean_open)
