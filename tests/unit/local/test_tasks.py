@@ -1,0 +1,95 @@
+"""Background tasks: each in its own time, run by name, and one failure stops nobody else."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ConfigError, LocalIOError
+from tiered.local.files import PosixFiles
+from tiered.local.manager import LocalLog
+from tiered.local.tasks import TASKS_NAME, Task, Tasks, read_status
+from tiered.model import NewRecord, TopicPartition
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles
+
+
+def opened(path: Path, clock: FakeClock, files: FaultyFiles | None = None) -> LocalLog:
+    config = LogConfig(disk_reserve_bytes=0)
+    return LocalLog.open(path, clock=clock, ids=SeededIds(1), files=files, config=config)
+
+
+def test_each_runs_within_its_period_and_not_much_earlier() -> None:
+    clock, ran = FakeClock(), []
+    tasks = Tasks(clock, SeededIds(5), [Task("slow", 10_000, ran.append), Task("quick", 0, lambda _: None)])
+    for _ in range(100):
+        clock.advance(1)
+        tasks.tick()
+    gaps = [b - a for a, b in itertools.pairwise(ran)]
+    assert {9000, 10_000} >= set(gaps)
+    assert [task.runs for task in tasks.status()] == [len(ran), 100]
+
+
+def test_a_clock_that_jumps_back_makes_a_task_due() -> None:
+    clock, ran = FakeClock(), []
+    tasks = Tasks(clock, SeededIds(5), [Task("slow", 10_000, ran.append)])
+    clock.jump(-3600)
+    tasks.tick()
+    assert len(ran) == 1
+
+
+def test_by_name_now_and_unknown_names() -> None:
+    tasks = Tasks(FakeClock(), SeededIds(1), [Task("retention", 10_000, lambda _: None)])
+    assert tasks.run("retention").runs == 1
+    with pytest.raises(ConfigError, match="unknown task") as caught:
+        tasks.run("retension")
+    assert "retention" in caught.value.hint
+
+
+def test_one_partition_that_fails_stops_neither_the_others_nor_the_next_task(tmp_path: Path) -> None:
+    clock, files = FakeClock(), FaultyFiles()
+    log = opened(tmp_path, clock, files)
+    log.create_topic("t", 3, TopicConfig(flush_ms=5000, seal_ms=-1))
+    for tp in log.partitions():
+        log.partition(tp).append([NewRecord(b"x")])
+    files.fail = lambda operation, path: errno.EIO if operation == "sync" and path.parent.name == "t-0" else 0
+    clock.advance(60)
+    with pytest.raises(LocalIOError):
+        log.tick()
+    assert [log.partition(tp).positions().flushed_offset for tp in log.partitions()] == [0, 1, 1]
+    status = {task.name: task for task in log.tasks.status()}
+    assert "EIO" in status["flush"].last_error
+    assert (status["recovery-point-checkpoint"].runs, status["log-start-checkpoint"].runs) == (1, 1)
+    log.tick()
+    noted = {task.name: task for task in read_status(tmp_path, PosixFiles())}
+    assert noted["flush"].failures == 1
+    with pytest.raises(LocalIOError, match="not everything is durable"):
+        log.close()
+
+
+def test_flush_ms_and_flush_messages(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with opened(tmp_path, clock) as log:
+        log.create_topic("time", 1, TopicConfig(flush_ms=5000))
+        log.create_topic("count", 1, TopicConfig(flush_messages=3))
+        time, count = (log.partition(TopicPartition(name, 0)) for name in ("time", "count"))
+        for partition in (time, count):
+            partition.append([NewRecord(b"x"), NewRecord(b"y")])
+        clock.advance(4.999)
+        log.tick()
+        assert (time.positions().flushed_offset, count.positions().flushed_offset) == (0, 0)
+        clock.advance(0.001)
+        log.tick()
+        assert time.positions().flushed_offset == 2
+        count.append([NewRecord(b"z")])
+        assert count.positions().flushed_offset == 3
+
+
+def test_notes_that_cannot_be_read_are_no_tasks(tmp_path: Path) -> None:
+    assert read_status(tmp_path, PosixFiles()) == []
+    (tmp_path / TASKS_NAME).write_text('{"tasks": [{"nonsense": 1}]}')
+    assert read_status(tmp_path, PosixFiles()) == []
