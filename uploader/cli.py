@@ -38,9 +38,9 @@ _PLACE = (
     click.option("--debug", is_flag=True, envvar="TIERED_DEBUG", help="Show tracebacks and more log lines."),
 )
 _WORK = (
-    click.option("--uploads", type=int, help="Segments uploaded at once. Default 4."),
+    click.option("--uploads", help="Segments uploaded at once. Default 4."),
     click.option("--bytes-per-second", help="Limit of the traffic with the store, as 50MiB. Default none."),
-    click.option("--requests-per-second", type=int, help="Limit of the requests. Default none."),
+    click.option("--requests-per-second", help="Limit of the requests. Default none."),
 )
 
 

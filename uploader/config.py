@@ -38,6 +38,7 @@ from uploader.runner import SCAN_MS
 MAX_CONFIG_BYTES = 1024 * 1024
 DEFAULT_HTTP = "127.0.0.1:9464"
 LAG_LIMIT_MS = 3_600_000
+S3_ONLY = ("endpoint_url", "region")
 SHARED = ("log_dir", "remote", "endpoint_url", "region", "json", "progress", "debug")
 """Keys outside the table ``[uploader]``: those of all programs; the last three mean nothing here."""
 
@@ -98,12 +99,34 @@ RELOADABLE = frozenset({"drain", "drain_timeout", "scan", "seal_idle", "uploads"
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None) -> Settings:
     """The settings; ``flags`` holds those given on the command line (None: not given). Raises ConfigError."""
     merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
     layers = [_from_file(config, environ) if config else {}, _from_environment(environ)]
     layers.append({name: ("--" + name.replace("_", "-"), value) for name, value in flags.items() if value is not None})
     for layer in layers:
         for name, (origin, value) in layer.items():
             merged[name] = _checked(name, value, origin)
+            origins[name] = origin
+    _drop_foreign(merged, origins)
     return Settings(**merged)
+
+
+def _drop_foreign(merged: dict[str, Any], origins: Mapping[str, str]) -> None:
+    """Endpoint and region are those of S3. The environment is many programs', so there they may stand beside another
+    store; a flag or a file was written for this one.
+    """
+    try:
+        scheme = StoreLocation.parse(merged["remote"]).scheme if "remote" in merged else "s3"
+    except ConfigError:
+        return  # whoever needs the store says so
+    for name in S3_ONLY if scheme != "s3" else ():
+        if name not in merged:
+            continue
+        if origins[name] != _variable(name):
+            raise ConfigError(
+                f"{origins[name]}: {name} means nothing to the remote {merged['remote']}",
+                hint=f"take {name} away, or name an s3:// remote ({origins['remote']} names this one)",
+            )
+        del merged[name]
 
 
 def parse_http(value: str) -> tuple[str, int] | None:
@@ -164,6 +187,15 @@ def _boolean(value: bool | str) -> bool:
     raise ConfigError(f"{value!r} is neither true nor false")
 
 
+def _part_size(value: int | str) -> int:
+    found = _size(value)
+    if found < MIN_PART_BYTES:
+        raise ConfigError(
+            f"{value!r} is too small: a part has at least {MIN_PART_BYTES} bytes", hint="for example 16MiB"
+        )
+    return found
+
+
 def _path(value: str | Path) -> Path:
     return Path(value)
 
@@ -188,7 +220,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "bytes_per_second": _size,
     "requests_per_second": _whole,
     "multipart_above": _size,
-    "part_size": _size,
+    "part_size": _part_size,
     "partition_labels": _boolean,
     "log_format": _log_format,
 }
@@ -205,7 +237,8 @@ def _checked(name: str, value: Any, origin: str) -> Any:
     try:
         return _PARSERS[name](value)
     except ConfigError as error:
-        raise ConfigError(f"{origin}: {error.message}", hint=error.hint) from error
+        place = origin if origin.startswith("--") or origin == _variable(name) else f"{name} in {origin}"
+        raise ConfigError(f"{place}: {error.message}", hint=error.hint) from error
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:

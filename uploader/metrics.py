@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tiered import __version__
 from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
 from uploader.waiting import PartitionView
 
@@ -36,7 +38,7 @@ class Metrics:
     """``by_partition=False`` sums the partitions of a topic: thousands of series are a bill of their own."""
 
     def __init__(self, store: StoreMetrics, views: Views, *, by_partition: bool = True) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         registry = self.registry
         self.commits = Counter("tiered_commit", "Commits by result.", ["result"], registry=registry)
         self.commit_seconds = Histogram(
@@ -50,13 +52,38 @@ class Metrics:
         self.last_commit = Gauge(
             "tiered_last_successful_upload_timestamp_seconds", "Wall-clock time of the last commit.", registry=registry
         )
-        self.disk_free = Gauge("tiered_disk_free_bytes", "Free bytes of the log's disk.", registry=registry)
+        self.disk_free_bytes: int | None = None
+        build = Gauge("tiered_build_info", "1; the labels say what runs.", ["version", "python"], registry=registry)
+        build.labels(__version__, platform.python_version()).set(1)
+        registry.register(_Disk(self))
         registry.register(_Partitions(views, by_partition=by_partition))
         registry.register(_Requests(store))
 
     def render(self) -> bytes:
         """The text that ``/metrics`` serves."""
         return generate_latest(self.registry)
+
+
+class _Registry(CollectorRegistry):
+    """Without the ``_created`` series that the client adds to each counter: its own switch is the whole process's."""
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in super().collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric
+
+
+class _Disk(Collector):
+    """No figure at all before the first look: 0 would wake somebody."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily("tiered_disk_free_bytes", "Free bytes of the log's disk.")
+        if self._metrics.disk_free_bytes is not None:
+            family.add_metric([], self._metrics.disk_free_bytes)
+        yield family
 
 
 class _Partitions(Collector):

@@ -52,7 +52,7 @@ class Telemetry:
 
     def disk(self, free_bytes: int) -> None:
         """Free bytes of the log's disk."""
-        self.metrics.disk_free.set(free_bytes)
+        self.metrics.disk_free_bytes = free_bytes
 
     def trouble(self, event: str, error: BaseException) -> None:
         """Something beside the orders failed: told at once, repeats rarely."""

@@ -1,0 +1,76 @@
+"""Settings say where they come from when they are wrong, and metrics say nothing that is not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tiered import __version__
+from tiered.errors import ConfigError
+from tiered.store.metrics import StoreMetrics
+from uploader.config import resolve
+from uploader.metrics import Metrics
+
+
+@pytest.mark.parametrize("value", ["5s", "5000", "5000ms"])
+def test_the_period_of_the_scan_is_a_duration_everywhere(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(f'[uploader]\nscan = "{value}"\n')
+    found = [
+        resolve({"scan": value}, {}, None),
+        resolve({}, {"TIERED_UPLOADER_SCAN": value}, None),
+        resolve({}, {}, path),
+    ]
+    assert [one.scan for one in found] == [5_000] * 3
+
+
+@pytest.mark.parametrize("name", ["uploads", "scan", "http", "drain", "bytes_per_second", "part_size"])
+def test_a_wrong_value_names_its_key_and_its_origin(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "c5.toml"
+    path.write_text(f'[uploader]\n{name} = "x"\n')
+    variable = f"TIERED_UPLOADER_{name.upper()}"
+    flag = "--" + name.replace("_", "-")
+    for place, flags, environ, config in (
+        (f"{name} in {path}: ", {}, {}, path),
+        (f"{variable}: ", {}, {variable: "x"}, None),
+        (f"{flag}: ", {name: "x"}, {}, None),
+    ):
+        with pytest.raises(ConfigError) as raised:
+            resolve(flags, environ, config)
+        assert raised.value.message.startswith(f"{place}'x' is ")
+
+
+@pytest.mark.parametrize("remote", ["file:///store", "memory://m"])
+@pytest.mark.parametrize("name", ["endpoint_url", "region"])
+def test_what_only_s3_has_is_ignored_from_the_environment_and_refused_elsewhere(
+    tmp_path: Path, remote: str, name: str
+) -> None:
+    variable = f"TIERED_{name.upper()}"
+    found = resolve({"remote": remote, "log_dir": "/l"}, {variable: "http://x"}, None)
+    assert (found.endpoint_url, found.region) == (None, None)
+    found.place()
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}: {name} means nothing to the remote {remote}"):
+        resolve({"remote": remote, name: "http://x"}, {variable: "http://y"}, None)
+    path = tmp_path / "c.toml"
+    path.write_text(f'{name} = "http://x"\n')
+    with pytest.raises(ConfigError, match=f"c.toml: {name} means nothing") as raised:
+        resolve({}, {"TIERED_REMOTE": remote}, path)
+    assert "TIERED_REMOTE names this one" in raised.value.hint
+    kept = resolve({"remote": "s3://bucket"}, {variable: "http://x"}, None)
+    assert getattr(kept, name) == "http://x"
+
+
+def test_metrics_have_no_created_series_and_no_invented_figure() -> None:
+    metrics = Metrics(StoreMetrics(), list)
+    metrics.commits.labels("ok").inc()
+    metrics.commit_seconds.observe(0.1)
+    text = metrics.render().decode()
+    assert "_created" not in text
+    assert 'tiered_commit_total{result="ok"} 1.0' in text
+    assert f'version="{__version__}"' in next(
+        line for line in text.splitlines() if line.startswith("tiered_build_info")
+    )
+    assert "\ntiered_disk_free_bytes " not in text
+    metrics.disk_free_bytes = 7
+    assert "\ntiered_disk_free_bytes 7.0" in metrics.render().decode()
