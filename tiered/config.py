@@ -195,8 +195,8 @@ class LogConfig:
     ``remote`` says that the directory is tiered: then no local file goes above the committed end. A directory
     that was ever uploaded stays tiered whatever this says. ``disk_reserve_bytes`` None: one hundredth of the
     disk, at most 256 MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
-    ``cleaner_dedupe_buffer_bytes`` bounds the memory of a compaction, ``cleaner_max_bytes_per_second`` what it reads and
-    writes (None: no limit).
+    ``cleaner_dedupe_buffer_bytes`` bounds the memory of a compaction, ``cleaner_max_bytes_per_second`` what it reads
+    and writes (None: no limit).
     ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from tiered.cli.application import Group
+from tiered.cli.local_clean import clean_command
 from tiered.cli.local_move import move_command
 from tiered.cli.local_tasks import run_command, tasks_command
 
@@ -16,4 +17,5 @@ def command() -> None:
 
 command.add_command(tasks_command)
 command.add_command(run_command)
+command.add_command(clean_command)
 command.add_command(move_command)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -47,6 +48,7 @@ ROUNDS_AT_ONCE = 64
 TIERED = "tiered: its old segments are the bucket's, they are compacted there"
 NOT_COMPACTED = "cleanup.policy does not say compact"
 FENCED = "fenced: another volume owns it"
+PAUSED = "paused: it moves to another directory"
 OFFLINE = "closed or offline"
 
 
@@ -87,6 +89,8 @@ class LogCleaner:
         self._reserve = reserve
         self._lock = threading.RLock()
         self._uncleanable: dict[TopicPartition, str] = {}
+        self._paused: set[TopicPartition] = set()
+        self._at_work: TopicPartition | None = None
         self._held_back: dict[TopicPartition, tuple[int, int | None]] = {}
         self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
 
@@ -143,6 +147,18 @@ class LogCleaner:
             groups = group_segments(state.segments, map_end=end, first_uncleanable=end, config=state.config)
         bases = tuple(tuple(segment.base_offset for segment in group) for group in groups)
         return CleaningStatus(tp, candidate=candidate, groups=bases)
+
+    @contextmanager
+    def paused(self, tp: TopicPartition) -> Iterator[None]:
+        """No file of ``tp`` gets another name in here; a round that is at work on it ends first."""
+        self._paused.add(tp)
+        try:
+            if self._at_work == tp:  # it looks at _paused after it said so: one of both sees the other
+                with self._lock:
+                    pass
+            yield
+        finally:
+            self._paused.discard(tp)
 
     def forget_gone(self) -> None:
         """Nothing that was noted of partitions that are gone is believed of others that may get their names."""
@@ -202,6 +218,8 @@ class LogCleaner:
         throttle = Throttle(self._clock, self._config.cleaner_max_bytes_per_second)
 
         def spend(read: int, written: int) -> None:
+            if tp in self._paused:
+                raise CleaningStoppedError(f"{tp} is not cleaned any further: {PAUSED}")
             if written:
                 self._reserve.take(written)
             throttle.spend(read + written)
@@ -217,11 +235,15 @@ class LogCleaner:
             memory_bytes=self._config.cleaner_dedupe_buffer_bytes,
             spend=spend,
         )
+        self._at_work = tp
         try:
+            spend(0, 0)
             report = work.run()
         except TieredError as error:
             self._note_damage(tp, error)
             raise
+        finally:
+            self._at_work = None
         done = min(report.end_offset, subject.writer.end_offset)  # it may have been cut since the swap
         self.checkpoint.store(tp, done, self._roster.names())
         LOGGER.info(
@@ -263,6 +285,8 @@ class LogCleaner:
             return TIERED
         if not writer.at_work:
             return OFFLINE
+        if writer.tp in self._paused:
+            return PAUSED
         damage = self._uncleanable.get(writer.tp)
         return f"damaged, until the directory is opened again: {damage}" if damage else ""
 

@@ -30,6 +30,15 @@ class CleanerCheckpoint:
             kept = {other: known for other, known in self._offsets().items() if other in held}
             self._write({**kept, tp: offset})
 
+    def adopt(self, tp: TopicPartition, offset: int | None) -> None:
+        """A partition that came from another directory, and what was noted there."""
+        with self._lock:
+            others = {other: known for other, known in self._offsets().items() if other != tp}
+            if offset is not None:
+                self._write({**others, tp: offset})
+            elif tp in self._offsets():
+                self._write(others)
+
     def lower(self, tp: TopicPartition, offset: int) -> None:
         """The log is about to be cut at ``offset``: what is appended from there on was never cleaned."""
         with self._lock:

@@ -94,6 +94,15 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     files = target.files
     future = target.directory / renamed_dir(tp, uid, "future")
     files.make_directory(future)
+    with source.cleaner.paused(tp):
+        _move(source, target, tp, future, timeout_seconds=timeout_seconds)
+    target.cleaner.checkpoint.adopt(tp, source.cleaner.checkpoint.offset(tp))
+    source.cleaner.forget_gone()
+    LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
+
+
+def _move(source: LocalLog, target: LocalLog, tp: TopicPartition, future: Path, *, timeout_seconds: float) -> None:
+    files = target.files
     partition = source.partition(tp)
     for _ in range(CATCH_UP_ROUNDS):
         before = partition.positions().end_offset
@@ -115,7 +124,6 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     rest = topic._replace(held=frozenset(topic.here) - {tp.partition})
     source.registry.release(rest, tp)
     swap_in(target, future.name, tp, topic, ready)
-    LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:
