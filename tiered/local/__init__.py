@@ -9,10 +9,14 @@
       *-offset-checkpoint              Kafka's: recovery points, log starts
       tiered-offset-checkpoint         what the bucket holds, as read back by the uploader
       tiered-claims.json               proof that this is the volume which the bucket knows
+      tiered-tasks.json                how each background task did, for people
       flights-0/
         00000000000000000000.log .index .timeindex      sealed: immutable, indexes trimmed
         00000000000000004711.log .index .timeindex      active: indexes preallocated
         leader-epoch-checkpoint  partition.metadata
+      weather-0.{uuid}-delete/         a deleted topic's, removed after file.delete.delay.ms or at the next open
+      weather-1.{uuid}-future/         a partition on its way here from another log directory
+      weather-2.{uuid}-stray/          a broker's; kept, never loaded
 
 What a caller may rely on. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns the bytes
 are in the page cache. ``flush`` returns after fsync; an fsync that fails takes the partition offline and is never
