@@ -12,7 +12,7 @@ from tiered.cli.application import Application, Command, pass_application, split
 from tiered.cli.doors import chosen_partitions, need_topic, open_reader
 from tiered.cli.envelope import envelope_line
 from tiered.cli.patience import Patience
-from tiered.cli.record_format import compile_format, plain_line, terminal_line
+from tiered.cli.record_format import compile_format, need_field, plain_line, terminal_line
 from tiered.errors import ConfigError
 from tiered.model import ConsumerRecord
 from tiered.topic import TopicReads
@@ -107,7 +107,7 @@ def renderer(app: Application, text_format: str | None) -> Callable[[ConsumerRec
             raise ConfigError("-f and --json exclude each other", hint="give one of them")
         return envelope_line
     if text_format is not None:
-        return compile_format(text_format)
+        return compile_format(need_field(text_format))
     return terminal_line if app.out.is_terminal else plain_line
 
 

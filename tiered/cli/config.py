@@ -8,7 +8,7 @@ import click
 
 from tiered.cli.application import Application, Group, pass_application
 from tiered.cli.output import columns
-from tiered.cli.settings import SETTINGS, Scalar
+from tiered.cli.settings import SETTINGS, Scalar, foreign_tables
 
 
 @click.group(cls=Group, name="config")
@@ -27,7 +27,7 @@ def show(app: Application, origin: bool) -> int:
       tiered --config tiered.toml config show --origin
     """
     names = [setting.name for setting in SETTINGS]
-    fields = {
+    fields: dict[str, object] = {
         "config": str(app.config) if app.config else None,
         "settings": {name: {"value": _shown(app, name), "origin": app.values[name].origin} for name in names},
     }
@@ -36,7 +36,15 @@ def show(app: Application, origin: bool) -> int:
     for name in names:
         row: list[object] = [name, _shown(app, name)]
         rows.append([*row, app.values[name].origin] if origin else row)
-    return app.out.result("config show", fields, columns(header, rows))
+    lines = columns(header, rows)
+    foreign = foreign_tables(app.config)
+    if foreign:
+        fields["unchecked_tables"] = foreign
+        shown = " and ".join(f"[{name}]" for name in foreign)
+        lines.append(
+            f"{shown} in {app.config}: not shown and not checked here; tiered-uploader checks it when it starts"
+        )
+    return app.out.result("config show", fields, lines)
 
 
 def _shown(app: Application, name: str) -> Scalar:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.doors import open_remote, refuse_file, store_options
 from tiered.cli.locks import lock_holders
-from tiered.cli.output import human_bytes, human_duration
+from tiered.cli.output import counted, human_bytes, human_duration
 from tiered.cli.versions import part_versions, product_version
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, NotFoundError, TieredError
@@ -32,6 +33,9 @@ SKEW_FAIL_MS = 900_000
 """S3 refuses requests that are signed with a clock so wrong (RequestTimeTooSkewed)."""
 
 EXIT_WARNINGS = 3
+
+LINE_CHARS = 90
+"""What was found is broken into lines of this length."""
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 
@@ -72,7 +76,9 @@ def command(app: Application, write_probe: bool) -> int:
     width = max(len(entry.name) for entry in diagnoses)
     lines = []
     for entry in diagnoses:
-        lines.append(f"{entry.state:<4}  {entry.name:<{width}}  {entry.found}")
+        first, *more = textwrap.wrap(entry.found, LINE_CHARS, break_long_words=False, break_on_hyphens=False) or [""]
+        lines.append(f"{entry.state:<4}  {entry.name:<{width}}  {first}")
+        lines += [f"      {'':<{width}}  {text}" for text in more]
         if entry.hint:
             lines.append(f"      {'':<{width}}  -> {entry.hint}")
     return app.out.result("doctor", fields, lines, code)
@@ -157,7 +163,7 @@ def _uploads(directory: Path) -> Diagnosis:
         return Diagnosis(
             "uploads", FAIL, f"fenced: {', '.join(fenced)}", "a newer claim owns them; `tiered repair rejoin`", 11
         )
-    return Diagnosis("uploads", OK, f"{len(uploads)} partitions have committed data")
+    return Diagnosis("uploads", OK, f"committed data of {counted(len(uploads), 'partition')}")
 
 
 def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
@@ -197,7 +203,9 @@ def _list(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:
     keys += [entry.key for entry in page.entries]
     more = " or more" if page.more else ""
     hint = "" if keys else "fine for a new log; else correct the bucket or the prefix"
-    return Diagnosis("list", OK if keys else WARN, f"{len(keys)}{more} topics", hint)
+    return Diagnosis(
+        "list", OK if keys else WARN, f"{len(keys)}{more} {'topic' if len(keys) == 1 and not more else 'topics'}", hint
+    )
 
 
 def _read(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:

@@ -133,19 +133,19 @@ class Tiers:
                 entry = drive(self.store, load_topic(name))
                 entries = [entry] if entry is not None else []
             for entry in entries:
-                found[entry.name] = TopicFacts(entry.name, entry.partitions, None, entry.topic_id, entry.config)
+                settings = TopicConfig.from_properties(entry.config).to_text()
+                found[entry.name] = TopicFacts(entry.name, entry.partitions, None, entry.topic_id, settings)
         if self.local is not None:
             for info in self.local.topics().values():
                 if name is not None and info.name != name:
                     continue
                 other = found.get(info.name)
-                config = {key: str(value) for key, value in info.config.to_properties().items()}
                 found[info.name] = TopicFacts(
                     info.name,
                     max(info.partitions, other.partitions if other is not None else 0),
                     info.topic_id,
                     other.remote_id if other is not None else None,
-                    config,
+                    info.config.to_text(),
                 )
         return dict(sorted(found.items()))
 

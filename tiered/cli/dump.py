@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from tiered.format.root import decode_root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.inspection import batches
+from tiered.local.seal import SEAL_SUFFIX
 from tiered.model import ByteSource, ConsumerRecord, Record
 from tiered.times import format_time
 
@@ -170,6 +172,7 @@ def _small(name: str) -> Callable[[str, bytes], Iterable[Item]]:
         ".txnindex": _txn_index,
         ".snapshot": _snapshot,
         ".idx": _bundle,
+        SEAL_SUFFIX: _seal,
     }
     if suffix in known:
         return known[suffix]
@@ -185,7 +188,7 @@ def _small(name: str) -> Callable[[str, bytes], Iterable[Item]]:
         return _offsets
     raise ConfigError(
         f"{name} is no file that can be dumped",
-        hint="known: .log .index .timeindex .txnindex .snapshot .idx root, checkpoints, *.metadata, meta.properties",
+        hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx root, checkpoints, *.metadata, *.properties",
     )
 
 
@@ -252,6 +255,17 @@ def _bundle(name: str, data: bytes) -> Iterator[Item]:
         yield from _snapshot(base, indexes.producer_snapshot)
     for epoch in indexes.leader_epochs:
         yield Item("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
+
+
+def _seal(name: str, data: bytes) -> Iterator[Item]:
+    """The note beside a sealed segment."""
+    try:
+        fields = json.loads(data.decode())
+    except (ValueError, RecursionError):
+        raise CorruptionError(f"{name} is not JSON", path_or_key=name, position=0) from None
+    if not isinstance(fields, dict):
+        raise CorruptionError(f"{name} is not a JSON object", path_or_key=name, position=0)
+    yield Item("seal", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
 
 
 def _root(name: str, data: bytes) -> Iterator[Item]:

@@ -30,6 +30,9 @@ SILENCE_SECONDS = 2.0
 LOOK_SECONDS = 0.25
 """Between two looks of the thread that tells."""
 
+AGAIN_SECONDS = 0.5
+"""Between two rings of the alarm."""
+
 T = TypeVar("T")
 
 
@@ -123,8 +126,8 @@ def _alarm(seconds: float | None) -> Iterator[None]:
         raise OutOfTime
 
     before = signal.signal(signal.SIGALRM, ring)
-    # Zero would mean "never".
-    other = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    # Zero would mean "never". It rings again: an exception in a finalizer that happens to run is swallowed.
+    other = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), AGAIN_SECONDS)
     try:
         yield
     finally:

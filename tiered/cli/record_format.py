@@ -22,6 +22,9 @@ from tiered.model import ConsumerRecord
 MAX_FORMAT_CHARS = 4096
 """Longest format."""
 
+FORMAT_NAMES = ("csv", "json", "lines", "text")
+"""Words that other programs, and our append, take for --format."""
+
 Part = bytes | Callable[[ConsumerRecord], bytes]
 
 _TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
@@ -62,6 +65,14 @@ def compile_format(text: str) -> Callable[[ConsumerRecord], bytes]:
         return b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
 
     return render
+
+
+def need_field(text: str) -> str:
+    """``text``, if it names a field at all; a format that is one word was meant as a name. Raises ``ConfigError``."""
+    if not any(field not in (None, "%") for field, *_ in map(re.Match.groups, _TOKEN.finditer(text))):
+        hint = "--json prints JSON" if text in FORMAT_NAMES else r"for example -f '%o %s\n'; --json prints JSON"
+        raise ConfigError(f"the format {text!r} names no field, so that all records would look the same", hint=hint)
+    return text
 
 
 def _part(match: re.Match[str]) -> Part:

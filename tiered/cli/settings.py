@@ -145,6 +145,12 @@ def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Value]:
     return layer
 
 
+def foreign_tables(path: Path | None) -> list[str]:
+    """Tables of the file that belong to other programs, which check them themselves."""
+    document = {} if path is None else _read_toml(path)
+    return [name for name in FOREIGN_TABLES if name in document]
+
+
 def _read_toml(path: Path) -> dict[str, object]:
     try:
         with path.open("rb") as file:

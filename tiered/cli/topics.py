@@ -6,8 +6,9 @@ import click
 
 from tiered.cli.application import Application, Group, pass_application, split_topic
 from tiered.cli.doors import chosen_partitions, open_log, open_tiers, topic_config
-from tiered.cli.output import columns
+from tiered.cli.output import columns, counted
 from tiered.cli.partition_status import partition_status
+from tiered.cli.topic_settings import setting_lines
 from tiered.cli.topics_delete import delete_command
 from tiered.errors import ConfigError
 from tiered.format.keys import check_topic_name
@@ -77,7 +78,7 @@ def create(app: Application, topic: str, partitions: int, settings: tuple[str, .
     }
     verb = "exists" if exists else "created"
     return app.out.result(
-        "topics create", fields, [f"{verb} {topic}: {info.partitions} partitions, id {info.topic_id}"]
+        "topics create", fields, [f"{verb} {topic}: {counted(info.partitions, 'partition')}, id {info.topic_id}"]
     )
 
 
@@ -108,7 +109,7 @@ def describe(app: Application, topic: str) -> int:
     rows = [[entry[column] for column in names] for entry in entries]
     text = [f"{name}  id {facts.topic_id}  in {' and '.join(facts.tiers)}"]
     text += columns([column.removesuffix("_offset").replace("_", " ") for column in names], rows)
-    text += ["", *columns(["setting", "value"], [[key, value] for key, value in sorted(facts.config.items())])]
+    text += ["", *setting_lines(facts.config)]
     return app.out.result("topics describe", fields, text)
 
 

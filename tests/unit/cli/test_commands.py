@@ -155,7 +155,10 @@ def test_topics(cli: Cli, log: Scenario, tmp_path: Path) -> None:
     assert described["config"]["segment.bytes"] == "4096"
     assert [each["end_offset"] for each in described["partitions"]] == [RECORDS + 3, RECORDS]
     assert [each["uploaded_offset"] for each in described["partitions"]] == [RECORDS, RECORDS]
-    assert "segment.bytes" in cli("topics", "describe", TOPIC, "--remote", log.url).text
+    text = cli("topics", "describe", TOPIC, "--remote", log.url).text
+    assert any(line.split() == ["*", "segment.bytes", "4096", "4.0", "KiB"] for line in text.splitlines())
+    assert any(line.split() == ["preallocate", "false"] for line in text.splitlines())
+    assert any(line.split() == ["retention.ms", "-1", "no", "limit"] for line in text.splitlines())
 
 
 def test_offsets(cli: Cli, log: Scenario) -> None:

@@ -151,3 +151,16 @@ def test_noise_never_gives_a_traceback(cli: Cli, tmp_path: Path, name: str) -> N
         assert done.code in (0, 2, 13), (content[:10], done.err)
         assert "Traceback" not in done.err
         assert "defect" not in done.err
+
+
+def test_the_note_of_a_sealed_segment(cli: Cli, log: Scenario, tmp_path: Path) -> None:
+    note = log.logs()[0].with_suffix(".seal")
+    seen = cli("dump-segment", note, "--json")
+    assert seen.code == 0
+    assert seen.messages[0]["message_type"] == "seal"
+    assert seen.messages[0]["size_bytes"] == log.logs()[0].stat().st_size
+    assert f"size_bytes {log.logs()[0].stat().st_size}" in cli("dump-segment", note).text
+    torn = tmp_path / f"{0:020d}.seal"
+    for content in (b"{", b"[]", b"\xff"):
+        torn.write_bytes(content)
+        assert cli("dump-segment", torn).code == 13

@@ -135,7 +135,9 @@ def test_settings_and_their_origins(cli: Cli, tmp_path: Path, monkeypatch: pytes
     file.write_text('remote = "s3://logs/${STAGE}"\nregion = "from-file"\nlog-dir = "from-file"\n[uploader]\nx = 1\n')
     monkeypatch.setenv("TIERED_REGION", "from-environment")
     monkeypatch.setenv("TIERED_LOG_DIR", "from-environment")
-    seen = cli("config", "show", "--log-dir", "from-flag", "--config", file, "--json").summary["settings"]
+    shown = cli("config", "show", "--log-dir", "from-flag", "--config", file, "--json").summary
+    assert shown["unchecked_tables"] == ["uploader"]
+    seen = shown["settings"]
     assert {name: (each["value"], each["origin"]) for name, each in seen.items()} == {
         "log_dir": ("from-flag", "flag --log-dir"),
         "remote": ("s3://logs/prod", f"file {file}"),
@@ -148,7 +150,9 @@ def test_settings_and_their_origins(cli: Cli, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("TIERED_CONFIG", str(file))
     text = cli("config", "show", "--origin").text
     assert f"s3://logs/prod    file {file}" in text
-    assert "origin" not in cli("config", "show").text
+    text = cli("config", "show").text
+    assert "origin" not in text.splitlines()[0]
+    assert f"[uploader] in {file}: not shown and not checked here" in text
 
 
 def test_a_key_in_a_url_is_not_printed(cli: Cli) -> None:

@@ -150,6 +150,8 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("time is microseconds", "offsets t --log-dir {d} --time 1700000000000000", 2, "after the year 9999", b""),
     ("year or milliseconds", "offsets t --log-dir {d} --time 2013", 2, "may be a year or milliseconds", b""),
     ("format", "cat t --log-dir {d} -f %q", 2, "the format holds '%q'", b""),
+    ("format that is a name", "cat t --log-dir {d} --format csv", 2, "the format 'csv' names no field", b""),
+    ("format without a field", "tail t --log-dir {d} --format 100%%", 2, "names no field", b""),
     ("format and json", "cat t --log-dir {d} -f %s --json", 2, "-f and --json exclude each other", b""),
     ("restore into a full directory", "restore --remote {b} --to {d}", 2, "is not empty", b""),
     ("restore an unknown topic", "restore tt --remote {b} --to {x}/n", 10, "there is no topic 'tt'", b""),
