@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 
 import tiered
 from bench.directories import many_partitions, unclean_open
+from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from tiered.format.batch import decode_records, encode_batch, scan, verify_batch
 from tiered.model import NewRecord
@@ -246,4 +247,4 @@ def upload(rounds: int) -> list[Figure]:
         return [figure]
 
 
-CASES = (encode, decode, verify, append, read, upload, many_partitions, unclean_open)
+CASES = (encode, decode, verify, append, read, upload, many_partitions, unclean_open, compaction)
