@@ -130,7 +130,8 @@ def _directory(directory: Path, now_ms: int) -> Iterator[Diagnosis]:
     yield _attempt("disk", lambda: _disk(directory))
     yield _attempt("volume", lambda: _volume(directory))
     held = [
-        f"{role}: {holder.program} (pid {holder.pid} on {holder.host}) for {human_duration(now_ms - holder.since_ms)}"
+        f"{role}: {holder.program} (pid {holder.pid} on {holder.host})"
+        f" for {human_duration(max(0, now_ms - holder.since_ms))}"
         for role, holder in lock_holders(directory).items()
     ]
     yield Diagnosis("locks", OK, "; ".join(held) or "nobody writes, nobody uploads")

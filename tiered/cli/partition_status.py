@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiered.cli.doors import Tiers, TopicFacts
+from tiered.cli.output import counted
 from tiered.format.root import Root
 from tiered.model import Positions, TopicPartition
 from tiered.remote.root_view import RootView
@@ -38,6 +39,18 @@ class PartitionStatus:
             return self.root.next_offset
         return self.positions.uploaded_offset if self.positions is not None else 0
 
+    @property
+    def committed_offset(self) -> int:
+        """Up to where this disk's records are in the bucket: what a newer claim committed there is not of them."""
+        if self.fenced and self.positions is not None:
+            return self.positions.uploaded_offset
+        return self.uploaded_offset
+
+    @property
+    def only_here(self) -> int:
+        """Records (offsets, exactly) that no other place has."""
+        return 0 if self.positions is None else max(0, self.positions.end_offset - self.committed_offset)
+
     def as_json(self) -> dict[str, Any]:
         """The fields of ``--json``."""
         local, root = self.positions, self.root
@@ -57,6 +70,9 @@ class PartitionStatus:
                 "size_bytes": self.local_bytes,
                 "active_bytes": self.active_bytes,
                 "fenced": self.fenced,
+                "end_offset": local.end_offset,
+                "uploaded_offset": local.uploaded_offset,
+                "only_here": self.only_here,
             },
             "remote": None
             if root is None
@@ -98,7 +114,10 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int) -> Partiti
         upload = tiers.local.uploads.read().get(status.tp)
         if upload is not None and upload.fenced:
             status.fenced = True
-            status.problems.append("fenced: a newer claim owns the partition; `tiered repair rejoin` is the way back")
+            status.problems.append(
+                f"fenced: a newer claim owns the partition; {counted(status.only_here, 'record')} only here;"
+                " `tiered repair rejoin` sets them aside and is the way back"
+            )
     if tiers.store is not None and facts.remote_id is not None:
         status.root = drive(tiers.store, RootView(facts.remote_id, partition, facts.name).load())
     if status.positions is not None and status.root is not None:

@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import Tiers, open_tiers
+from tiered.cli.doors import Tiers, directory_error, open_tiers
 from tiered.cli.locks import lock_holders
-from tiered.cli.output import human_bytes, human_duration
+from tiered.cli.output import counted, human_bytes, human_duration
 from tiered.cli.partition_status import PartitionStatus, gather
 from tiered.config import LogConfig
-from tiered.errors import RemoteUnavailableError
+from tiered.errors import NotFoundError, RemoteUnavailableError
 from tiered.local.files import PosixFiles
 from tiered.times import format_time
 
@@ -23,33 +23,35 @@ EXIT_UNHEALTHY = 3
 @click.command("status", cls=Command)
 @pass_application
 def command(app: Application) -> int:
-    """Positions, segments, lag and health of every partition. Works while a writer or no daemon runs.
+    """Positions, segments, lag and health of every partition.
 
-    Exit code 0: healthy; 3: something needs a look; 75: the bucket cannot be reached (the local part is printed).
+    It takes no lock: writers and uploaders go on beside it, and it needs none of them. Exit code 0: healthy; 3:
+    something needs a look; 10: the log directory is lost (the remote part is printed); 75: the bucket cannot be
+    reached (the local part is printed).
 
     \b
     Examples:
       tiered status --log-dir data --remote s3://acme-logs/prod
       tiered status --log-dir data --json
     """
+    app.need_a_tier()
+    lost = directory_error(app)
+    if lost is not None and (app.remote is None or not isinstance(lost, NotFoundError)):
+        raise lost
+    with open_tiers(app, with_local=lost is None) as tiers:
+        entries, unreachable = _gather(tiers)
+        tiered_log = app.remote is not None or (tiers.local is not None and bool(tiers.local.uploads.read()))
     now_ms = app.clock.now_ms()
-    unreachable: RemoteUnavailableError | None = None
-    with open_tiers(app) as tiers:
-        try:
-            entries = gather(tiers)
-        except RemoteUnavailableError as cause:
-            if tiers.local is None:
-                raise
-            unreachable = cause
-            entries = gather(Tiers(tiers.local, None))
-    directory = _directory(app.log_dir) if app.log_dir is not None else None
+    directory = _directory(app.log_dir) if app.log_dir is not None and lost is None else None
     problems = [f"{entry.tp}: {problem}" for entry in entries for problem in entry.problems]
     if directory is not None:
         problems += directory["problems"]
     code = EXIT_UNHEALTHY if problems else 0
-    if unreachable is not None:
-        problems.append(f"the bucket cannot be reached: {unreachable.message}")
-        code = unreachable.exit_code
+    for error, words in ((lost, ""), (unreachable, "the bucket cannot be reached: ")):
+        if error is not None:
+            problems.append(f"{words}{error.message}" + (f"; {error.hint}" if error is lost else ""))
+            code = error.exit_code
+    notes = _notes(entries, directory) if tiered_log else []
     fields = {
         "now_ms": now_ms,
         "log_dir": directory,
@@ -57,22 +59,45 @@ def command(app: Application) -> int:
         "partitions": [entry.as_json() for entry in entries],
         "healthy": not problems,
         "problems": problems,
+        "notes": notes,
     }
     lines = [line for entry in entries for line in _lines(entry, now_ms)]
     if directory is not None:
         lines.append(_directory_line(directory, now_ms))
-    lines += [f"problem: {problem}" for problem in problems] or ["OK"]
+    lines += notes + [f"problem: {problem}" for problem in problems] or ["OK"]
     return app.out.result("status", fields, lines, code)
+
+
+def _gather(tiers: Tiers) -> tuple[list[PartitionStatus], RemoteUnavailableError | None]:
+    """Every partition; over the local tier alone, and why, if the bucket does not answer."""
+    try:
+        return gather(tiers), None
+    except RemoteUnavailableError as cause:
+        if tiers.local is None:
+            raise
+        return gather(Tiers(tiers.local, None)), cause
+
+
+def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> list[str]:
+    """What is no damage but not "OK" either: records that wait for an uploader that nobody has started."""
+    waiting = sum(entry.only_here for entry in entries if not entry.fenced)
+    if not waiting or directory is None or "uploader" in directory["locks"]:
+        return []
+    return [f"{counted(waiting, 'record')} only on this disk; no uploader runs: start tiered-uploader"]
 
 
 def _lines(status: PartitionStatus, now_ms: int) -> list[str]:
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
-    lag = status.end_offset - status.uploaded_offset
-    ends = f"end {status.end_offset:,}{flushed}   uploaded {status.uploaded_offset:,}"
-    lines = [f"{status.tp}   {ends}   lag {max(lag, 0):,} records"]
+    if status.fenced and status.positions is not None:
+        ends = f"end {status.positions.end_offset:,}{flushed}   uploaded {status.committed_offset:,}"
+        lag = f"{counted(status.only_here, 'record')} only here"
+    else:
+        ends = f"end {status.end_offset:,}{flushed}   uploaded {status.uploaded_offset:,}"
+        lag = f"lag {counted(max(status.end_offset - status.uploaded_offset, 0), 'record')}"
+    lines = [f"{status.tp}   {ends}   {lag}"]
     if status.positions is not None:
         lines.append(
-            f"  local    {status.local_segments} segments, {human_bytes(status.local_bytes)}"
+            f"  local    {counted(status.local_segments, 'segment')}, {human_bytes(status.local_bytes)}"
             f" (active {human_bytes(status.active_bytes)}), from offset {status.positions.local_start_offset:,}"
             f"{'   FENCED' if status.fenced else ''}"
         )
@@ -84,7 +109,8 @@ def _lines(status: PartitionStatus, now_ms: int) -> list[str]:
             first, last = int(rows.columns["min_ts"].min()), int(rows.columns["max_ts"].max())
             times = f", {format_time(first)} .. {format_time(last)}"
         lines.append(
-            f"  remote   {len(rows)} segments, {human_bytes(rows.size_bytes)}{times},"
+            f"  remote   {counted(len(rows), 'segment')}, {human_bytes(rows.size_bytes)}{times},"
+            f" to offset {root.next_offset:,},"
             f" last commit {human_duration(max(0, now_ms - root.commit.ts_ms))} ago"
             f" (version {root.version}, claim {root.writer.epoch} of {root.writer.owner or 'nobody'})"
         )
@@ -112,7 +138,8 @@ def _directory(directory: Path) -> dict[str, Any]:
 
 def _directory_line(directory: dict[str, Any], now_ms: int) -> str:
     held = "; ".join(
-        f"{role} {lock['program']} (pid {lock['pid']} on {lock['host']}, {human_duration(now_ms - lock['since_ms'])})"
+        f"{role} {lock['program']} (pid {lock['pid']} on {lock['host']})"
+        f" for {human_duration(max(0, now_ms - lock['since_ms']))}"
         for role, lock in directory["locks"].items()
     )
     free, total = human_bytes(directory["free_bytes"]), human_bytes(directory["total_bytes"])

@@ -184,7 +184,8 @@ def test_status(cli: Cli, log: Scenario) -> None:
     assert (first["end_offset"], first["uploaded_offset"], first["lag_records"]) == (RECORDS + 3, RECORDS, 3)
     assert first["remote"]["segments"] == len(log.rows())
     text = cli("status", "--log-dir", log.directory).text
-    assert text.splitlines()[-1] == "OK"
+    assert text.splitlines()[-1] == "3 records only on this disk; no uploader runs: start tiered-uploader"
+    assert seen.summary["notes"] == text.splitlines()[-1:]
     assert f"{TOPIC}-0   end 123   flushed 123   uploaded 120   lag 3 records" in text
     with tiered.open(log.directory, log.url):
         assert cli("status", "--log-dir", log.directory, "--json").summary["log_dir"]["locks"]["writer"]["pid"] > 0

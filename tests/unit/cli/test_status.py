@@ -1,0 +1,75 @@
+"""What ``status`` says of a log that is not simply well: nobody uploads, fenced, lost, or never tiered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.clock import SystemClock
+from tiered.local.files import PosixFiles
+from tiered.local.uploads import uploader_lock
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    (tmp_path / "bucket").mkdir()
+    return f"file://{tmp_path / 'bucket'}"
+
+
+def append(cli: Cli, directory: Path, url: str, lines: bytes, *more: str) -> None:
+    done = cli("append", "t", "--create", "--log-dir", directory, "--remote", url, *more, stdin=lines)
+    assert done.code == 0, done.err
+
+
+def test_nobody_uploads(cli: Cli, tmp_path: Path, url: str) -> None:
+    directory = tmp_path / "d"
+    append(cli, directory, url, b"1\n", "--durability", "remote")
+    assert cli("status", "--log-dir", directory, "--remote", url).text.splitlines()[-1] == "OK"
+    append(cli, directory, url, b"2\n")
+    waiting = cli("status", "--log-dir", directory, "--remote", url)
+    assert waiting.code == 0
+    assert waiting.text.splitlines()[-1] == "1 record only on this disk; no uploader runs: start tiered-uploader"
+    with uploader_lock(directory, PosixFiles()).held_while(SystemClock()):
+        shown = cli("status", "--log-dir", directory, "--remote", url).text
+    assert shown.splitlines()[-1] == "OK"
+    assert ") for 0s" in shown
+
+
+def test_a_log_that_was_never_tiered_waits_for_nobody(cli: Cli, tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "d") as log:
+        log.topic("t", create=True).append(b"x")
+    assert cli("status", "--log-dir", tmp_path / "d").text.splitlines()[-1] == "OK"
+
+
+def test_a_fenced_partition(cli: Cli, tmp_path: Path, url: str) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    append(cli, old, url, b"1\n2\n3\n", "--durability", "remote")
+    append(cli, old, url, b"4\n5\n")
+    assert cli("restore", "--remote", url, "--to", new).code == 0
+    append(cli, new, url, b"w\nx\ny\nz\n", "--durability", "remote")
+    refused = cli("append", "t", "--log-dir", old, "--remote", url, "--durability", "remote", stdin=b"6\n")
+    assert refused.code == 11
+    seen = cli("status", "--log-dir", old, "--remote", url)
+    assert seen.code == 3
+    assert "t-0   end 6   flushed 6   uploaded 3   3 records only here" in seen.text
+    assert "to offset 7," in seen.text
+    assert "3 records only here; `tiered repair rejoin` sets them aside" in seen.text
+    local = cli("status", "--log-dir", old, "--remote", url, "--json").summary["partitions"][0]["local"]
+    assert (local["fenced"], local["end_offset"], local["uploaded_offset"], local["only_here"]) == (True, 6, 3, 3)
+
+
+def test_a_lost_directory_shows_the_remote_part(cli: Cli, tmp_path: Path, url: str) -> None:
+    append(cli, tmp_path / "d", url, b"1\n", "--durability", "remote")
+    (tmp_path / "empty").mkdir()
+    for lost, words in ((tmp_path / "gone", "does not exist"), (tmp_path / "empty", "is no log directory")):
+        seen = cli("status", "--log-dir", lost, "--remote", url)
+        assert seen.code == 10
+        assert "t-0   end 1   uploaded 1   lag 0 records" in seen.text
+        assert words in seen.text.splitlines()[-1]
+        assert f"`tiered restore --remote {url} --to {lost}` rebuilds it" in seen.text.splitlines()[-1]
+        alone = cli("status", "--log-dir", lost)
+        assert (alone.code, alone.out) == (10, b"")
+        assert words in alone.err
