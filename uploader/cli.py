@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,7 +17,8 @@ import click
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import parse_duration_ms
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, TieredError
-from uploader import logs, status
+from tiered.model import TopicPartition
+from uploader import logs, status, talk
 from uploader.actions import Exit
 from uploader.config import Settings, resolve
 from uploader.directory import LogDirectory
@@ -27,6 +29,11 @@ from uploader.service import Place, Service, Signals, serve
 from uploader.state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
+    kind for kind in (getattr(click.exceptions, "NoArgsIsHelpError", None),) if kind is not None
+)
+"""What newer versions of click raise for the program named alone: its help, which is no sentence."""
 
 _PLACE = (
     click.option("--log-dir", help="Log directory. [TIERED_LOG_DIR]"),
@@ -82,10 +89,10 @@ def run(config_path: str | None, debug: bool, **flags: Any) -> None:
         return resolve(flags, os.environ, Path(config_path) if config_path else None)
 
     settings = read()
-    _configure_logs(settings, debug)
+    form = _configure_logs(settings, debug)
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, read)
     service = Service(Place(*settings.place()), settings)
-    _end(asyncio.run(serve(service, signals=signals)))
+    _end(asyncio.run(serve(service, signals=signals)), form)
 
 
 @program.command()
@@ -101,20 +108,42 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
     11 if a newer claim owns a partition, 12 if the store refuses.
     """
     settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
-    _configure_logs(settings, debug)
-    service = Service(Place(*settings.place()), settings)
-    timeout_ms = parse_duration_ms(timeout) if timeout is not None else None
-    mode = DrainMode.ALL if wait else DrainMode.SEALED
-    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
+    form = _configure_logs(settings, debug, brief=True)
+    ending, counts = _sync(settings, DrainMode.ALL if wait else DrainMode.SEALED, _timeout_ms(timeout), form)
+    if form == "text" and (ending.code == 0 or counts):
+        click.echo(talk.committed(counts), err=True)
+    _end(ending, form)
+
+
+def _timeout_ms(text: str | None) -> int | None:
     try:
-        ending = asyncio.run(serve(service, oneshot=mode, timeout_ms=timeout_ms, signals=signals))
-    except LockedError:
-        if not wait:
-            raise
-        clock = SystemClock()
-        follow(LogDirectory(settings.place()[0], clock=clock, ids=SystemIds()), clock=clock, timeout_ms=timeout_ms)
-        ending = Exit(0, "the running uploader has committed everything")
-    _end(ending)
+        return parse_duration_ms(text) if text is not None else None
+    except ConfigError as error:
+        raise ConfigError(f"--timeout: {error.message}", hint=error.hint) from error
+
+
+def _sync(
+    settings: Settings, mode: DrainMode, timeout_ms: int | None, form: str
+) -> tuple[Exit, dict[TopicPartition, int]]:
+    """Here, or by the uploader that runs already; the other way round if that changes meanwhile."""
+    clock = SystemClock()
+    begun = clock.monotonic()
+    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
+    while True:
+        spent_ms = int((clock.monotonic() - begun) * 1000)
+        left_ms = None if timeout_ms is None else max(0, timeout_ms - spent_ms)
+        service = Service(Place(*settings.place()), settings)
+        try:
+            return asyncio.run(serve(service, oneshot=mode, timeout_ms=left_ms, signals=signals)), service.committed
+        except LockedError:
+            directory = LogDirectory(settings.place()[0], clock=clock, ids=SystemIds())
+            text = f"waiting for the uploader that runs already: {directory.uploader() or 'another process'}"
+            if form == "text":
+                click.echo(text, err=True)
+            logs.emit(logging.INFO, "following", text, {})
+            counts = follow(directory, clock=clock, timeout_ms=left_ms, roll=mode is DrainMode.ALL)
+        if counts is not None:
+            return Exit(0, "the running uploader has committed all that was asked for"), counts
 
 
 @program.command("status")
@@ -125,15 +154,15 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
 def show_status(config_path: str | None, debug: bool, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Prints, per partition, what is on this disk only, since when, what it waits for and what would unblock it.
 
-    Asks the running daemon; if there is none, reads the log directory.
+    Asks the running daemon; if there is none, reads the log directory. Ends with 11 if a newer claim owns a partition.
     """
     del debug
     settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
     document = _find_status(settings)
     if not quiet:
         click.echo(json.dumps(document) if as_json else status.table(document))
-    trouble = status.is_behind(document)
-    if quiet and trouble is not None:
+    trouble = status.is_behind(document) if quiet else status.fenced(document)
+    if trouble is not None:
         raise trouble
 
 
@@ -157,14 +186,17 @@ def _find_status(settings: Settings) -> dict[str, Any]:
     return status.report(views, now_ms=now_ms, remote=settings.remote or "", live=False)
 
 
-def _configure_logs(settings: Settings, debug: bool) -> None:
-    """Text for people on a terminal, JSON for machines, unless somebody said which."""
-    logs.configure(settings.log_format or ("text" if sys.stderr.isatty() else "json"), debug=debug)
+def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> str:
+    """Text for people on a terminal and for a run that ends soon, JSON for machines, unless somebody said which."""
+    form = settings.log_format or ("text" if brief or sys.stderr.isatty() else "json")
+    logs.configure(form, debug=debug, brief=brief)
+    return form
 
 
-def _end(ending: Exit) -> NoReturn:
-    if ending.code:
-        click.echo(f"tiered-uploader: {ending.reason}", err=True)
+def _end(ending: Exit, form: str) -> NoReturn:
+    """The last words; as JSON they are the event ``ended``."""
+    if ending.code and form == "text":
+        talk.failure(ending.reason, ending.hint)
     sys.exit(ending.code)
 
 
@@ -172,25 +204,21 @@ def main() -> None:
     """The entry point: errors of the product become one line, a hint and their exit status."""
     debug = "--debug" in sys.argv or os.environ.get("TIERED_DEBUG", "") not in ("", "0", "false")
     try:
-        program.main(standalone_mode=False)
+        program.main(prog_name="tiered-uploader", standalone_mode=False)
     except click.exceptions.Exit as ended:
         sys.exit(ended.exit_code)
     except click.Abort:
         sys.exit(130)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except TieredError as error:
-        if debug:
-            raise
-        click.echo(f"tiered-uploader: {error.message}", err=True)
-        if error.hint:
-            click.echo(f"  {error.hint}", err=True)
-        sys.exit(error.exit_code)
     except BrokenPipeError:
         sys.exit(0)
-    except Exception as error:
-        if debug:
+    except _NO_ARGUMENTS as help_text:
+        click.echo(help_text.format_message(), err=True)
+        sys.exit(ConfigError.exit_code)
+    except Exception as cause:
+        if debug and not isinstance(cause, click.ClickException):
             raise
-        click.echo(f"tiered-uploader: {type(error).__name__}: {error} (--debug shows where)", err=True)
-        sys.exit(1)
+        error = cause if isinstance(cause, TieredError) else None
+        if error is None:
+            error = talk.usage(cause) if isinstance(cause, click.ClickException) else talk.of_other_kind(cause)
+        talk.failure(error.message, error.hint)
+        sys.exit(error.exit_code)

@@ -17,7 +17,7 @@ from tiered.local.sealed import SealedLocalSegment
 from tiered.local.topics import TopicInfo
 from tiered.local.uploads import PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
 from tiered.model import EpochEntry, TopicPartition
-from uploader.discover import Scanner
+from uploader.discover import Scanner, living
 from uploader.events import Event, SegmentRef
 
 
@@ -50,7 +50,15 @@ class LogDirectory:
             raise NotFoundError(
                 f"there is no log directory {self.path}", hint="check --log-dir, or start the application"
             )
-        self._lock.acquire(self._clock)
+        try:
+            self._lock.acquire(self._clock)
+        except LockedError as error:
+            error.hint = "one is enough: `tiered-uploader sync` waits for it, `tiered-uploader status` shows its work"
+            raise
+
+    def uploader(self) -> str:
+        """Who uploads from here, as far as the lock's note tells; empty if nobody."""
+        return living(self._lock.holder())
 
     def release(self) -> None:
         """Lets another uploader in."""

@@ -22,7 +22,7 @@ from tiered.format.checkpoint import decode_epochs, decode_meta_properties, deco
 from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
 from tiered.local.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.files import Files
-from tiered.local.lock import DirectoryLock
+from tiered.local.lock import DirectoryLock, Holder
 from tiered.local.sealed import SealedLocalSegment
 from tiered.local.topics import TopicInfo, read_topics
 from tiered.local.uploads import UploadCheckpoint
@@ -96,10 +96,7 @@ class Scanner:
 
     def writer(self) -> str:
         """Who holds ``.lock``, as far as its note tells; empty if nobody. Only taking the lock is proof."""
-        holder = DirectoryLock(self.directory, self._files).holder()
-        if not holder.pid or (holder.host == socket.gethostname() and not _alive(holder.pid)):
-            return ""
-        return str(holder)
+        return living(DirectoryLock(self.directory, self._files).holder())
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics with id, partitions and settings; those of a broker's directory as far as it tells."""
@@ -229,6 +226,13 @@ class Scanner:
     def _read_topic_id(self, tp: TopicPartition) -> UUID:
         path = self.directory / partition_dir(tp) / PARTITION_METADATA_NAME
         return decode_partition_metadata(self._files.read(path).decode())
+
+
+def living(holder: Holder) -> str:
+    """The holder of a lock in words; empty if its note names nobody, or a process of this machine that is gone."""
+    if not holder.pid or (holder.host == socket.gethostname() and not _alive(holder.pid)):
+        return ""
+    return str(holder)
 
 
 def _alive(pid: int) -> bool:

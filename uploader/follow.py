@@ -1,4 +1,4 @@
-"""``sync --wait`` beside a running uploader: rolls, then waits until that one has committed everything."""
+"""``sync`` beside a running uploader: rolls if it is to, then waits until that one has committed what was there."""
 
 from __future__ import annotations
 
@@ -8,33 +8,51 @@ from tiered.clock import Clock
 from tiered.errors import DataLocalError, FencedError
 from tiered.model import TopicPartition
 from uploader.directory import LogDirectory
-from uploader.events import PartitionSeen
+from uploader.events import PartitionSeen, SegmentSealed
 
 POLL_SECONDS = 0.2
 ASK_SECONDS = 30.0
 """The writer is asked to roll again after this time."""
 
 
-def follow(directory: LogDirectory, *, clock: Clock, timeout_ms: int | None) -> None:
-    """Returns when the checkpoint covers every record that was there at the call.
+def follow(
+    directory: LogDirectory, *, clock: Clock, timeout_ms: int | None, roll: bool = True
+) -> dict[TopicPartition, int] | None:
+    """Returns when the checkpoint covers every record that was there at the call: how many that were, by partition.
 
-    Raises FencedError, and DataLocalError after ``timeout_ms`` (None: never).
+    Without ``roll`` only every sealed segment. None if the uploader has gone before. Raises FencedError, and
+    DataLocalError after ``timeout_ms`` (None: never).
     """
-    ends = {event.tp: event.end_offset for event in directory.scan() if isinstance(event, PartitionSeen)}
+    ends: dict[TopicPartition, int] = {}
+    for event in directory.scan():
+        if isinstance(event, PartitionSeen):
+            ends[event.tp] = event.end_offset if roll else max(event.noted_offset, 0)
+        elif isinstance(event, SegmentSealed) and not roll:
+            ends[event.tp] = max(ends[event.tp], event.segment.end)
+    before = _committed(directory, ends)
     begun = clock.monotonic()
     asked = begun - ASK_SECONDS
     never = threading.Event()
     while behind := _behind(directory, ends):
         now = clock.monotonic()
-        if now - asked >= ASK_SECONDS:
+        if roll and now - asked >= ASK_SECONDS:
             directory.seal()
             asked = now
         if timeout_ms is not None and now - begun >= timeout_ms / 1000:
             raise DataLocalError(
                 f"not committed by the running uploader yet: {', '.join(behind)}",
-                hint="tiered-uploader status says what it waits for",
+                hint="`tiered-uploader status` says what it waits for",
             )
         clock.wait(never, POLL_SECONDS)
+        if not directory.uploader():
+            return None
+    after = _committed(directory, ends)
+    return {tp: after[tp] - before[tp] for tp in sorted(ends) if after[tp] > before[tp]}
+
+
+def _committed(directory: LogDirectory, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    uploads = directory.uploads()
+    return {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in ends}
 
 
 def _behind(directory: LogDirectory, ends: dict[TopicPartition, int]) -> list[str]:
@@ -44,5 +62,5 @@ def _behind(directory: LogDirectory, ends: dict[TopicPartition, int]) -> list[st
         raise FencedError(
             f"a newer claim owns {', '.join(fenced)}", hint="`tiered repair rejoin` makes this log a fresh volume"
         )
-    committed = {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in ends}
+    committed = _committed(directory, ends)
     return [f"{tp} {committed[tp]} of {end}" for tp, end in sorted(ends.items()) if committed[tp] < end]

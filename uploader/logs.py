@@ -44,10 +44,15 @@ class TextFormatter(logging.Formatter):
         return text
 
 
-def configure(form: str, *, debug: bool = False, stream: IO[str] | None = None) -> logging.Handler:
-    """Sends all loggers to ``stream`` (stderr); those of SDKs only from WARNING. For programs, not libraries."""
+def configure(form: str, *, debug: bool = False, brief: bool = False, stream: IO[str] | None = None) -> logging.Handler:
+    """Sends all loggers to ``stream`` (stderr); those of SDKs only from WARNING. For programs, not libraries.
+
+    As text, what went wrong at the end is left to the program's last words; ``brief``: only what they do not say.
+    """
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    if form != "json" and not debug:
+        handler.addFilter(lambda record: not _said_at_the_end(record, brief))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -58,6 +63,14 @@ def configure(form: str, *, debug: bool = False, stream: IO[str] | None = None) 
 def emit(level: int, event: str, message: str, fields: dict[str, Any], *, error: BaseException | None = None) -> None:
     """One line."""
     logging.getLogger(LOGGER_NAME).log(level, "%s", message, extra={EVENT: event, FIELDS: fields}, exc_info=error)
+
+
+def _said_at_the_end(record: logging.LogRecord, brief: bool) -> bool:
+    event = getattr(record, EVENT, "")
+    if event == "ended":
+        return brief or record.levelno > logging.INFO
+    failed = event in ("failed", "still_failing") and record.levelno >= logging.ERROR
+    return brief and (failed or (record.name == LOGGER_NAME and record.levelno < logging.WARNING))
 
 
 def _iso(seconds: float) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import RemoteUnavailableError, TieredError
+from tiered.model import TopicPartition
 from tiered.remote.fence import owner_of
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
@@ -181,6 +182,11 @@ class Service:
         text = f"limits are those of the file again; a restart is needed for {', '.join(stale) or 'nothing'}"
         self._telemetry.report(Report(Level.INFO, "reloaded", text))
         return stale
+
+    @property
+    def committed(self) -> dict[TopicPartition, int]:
+        """How many offsets this run has committed, by partition."""
+        return dict(self._telemetry.committed)
 
     def reload_from(self, read: Callable[[], Settings]) -> None:
         """As ``reload``; settings that cannot be read change nothing."""

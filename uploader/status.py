@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import CorruptionError, FencedError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
 from uploader.waiting import PartitionView, Waiting
 
 QUERY_SECONDS = 5.0
 MAX_STATUS_BYTES = 64 * 1024 * 1024
+UNKNOWN_MS = -1
+"""``since_ms`` where the disk alone does not tell."""
+
 COLUMNS = ("partition", "end", "flushed", "uploaded", "lag", "age", "oldest", "waiting for")
 
 
@@ -31,17 +34,18 @@ def report(views: Sequence[PartitionView], *, now_ms: int, remote: str, live: bo
     }
 
 
-def offline(views: Sequence[PartitionView], fenced: Set[TopicPartition], now_ms: int) -> list[PartitionView]:
+def offline(views: Sequence[PartitionView], lost: Set[TopicPartition], now_ms: int) -> list[PartitionView]:
     """What the disk tells when no uploader runs: who is behind waits for one, or for a repair."""
     found = []
     for view in views:
         waiting = None
-        if view.tp in fenced:
+        since_ms = now_ms - view.oldest_unuploaded_ms if view.oldest_unuploaded_ms else UNKNOWN_MS
+        if view.tp in lost:
             reason = "a newer claim owns the partition"
-            waiting = Waiting("fenced", reason, now_ms, "`tiered repair rejoin` makes this log a fresh volume")
+            waiting = Waiting("fenced", reason, UNKNOWN_MS, "`tiered repair rejoin` makes this log a fresh volume")
         elif view.uploaded_offset < view.end_offset:
-            waiting = Waiting("stopped", "no uploader is running", now_ms, "tiered-uploader run, or sync --wait")
-        phase = "fenced" if view.tp in fenced else view.phase
+            waiting = Waiting("stopped", "no uploader is running", since_ms, "tiered-uploader run, or sync --wait")
+        phase = "fenced" if view.tp in lost else view.phase
         found.append(replace(view, waiting=waiting, phase=phase))
     return found
 
@@ -91,8 +95,9 @@ def table(document: Mapping[str, Any]) -> str:
             )
         )
         if waiting:
-            since = age_text((document["now_ms"] - waiting["since_ms"]) / 1000)
-            notes.append(f"{name} waits since {since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
+            known = waiting["since_ms"] != UNKNOWN_MS
+            since = f" since {age_text((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
+            notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     text = [
         "  ".join(
@@ -125,8 +130,20 @@ def age_text(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
+def fenced(document: Mapping[str, Any]) -> FencedError | None:
+    """The partitions that a newer claim owns, as the error that they are."""
+    lines = [line for line in document["partitions"] if line["phase"] == "fenced"]
+    if not lines:
+        return None
+    names = ", ".join(f"{line['topic']}-{line['partition']}" for line in lines)
+    hint = next((line["waiting"]["unblocks"] for line in lines if line["waiting"]), "")
+    return FencedError(f"a newer claim owns {names}", hint=hint)
+
+
 def is_behind(document: Mapping[str, Any]) -> TieredError | None:
     """Why a probe with ``status -q`` fails: a partition is fenced, or needs somebody."""
+    if (error := fenced(document)) is not None:
+        return error
     for line in document["partitions"]:
         waiting = line["waiting"]
         if waiting and waiting["code"] not in {"", "seal", "upload", "commit", "pool", "claim", "topic", "cancel"}:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from tiered.clock import Clock
 from tiered.errors import TieredError
+from tiered.model import TopicPartition
 from uploader import logs
 from uploader.actions import Action, Commit, Level, Report, Upload
 from uploader.metrics import Metrics
@@ -27,6 +28,7 @@ class Telemetry:
         self.metrics = metrics
         self._clock = clock
         self._notify = notify or Notify("")
+        self.committed: dict[TopicPartition, int] = {}
         self._told: dict[tuple[str, str], float] = {}
 
     def report(self, report: Report) -> None:
@@ -45,6 +47,8 @@ class Telemetry:
             self.metrics.commits.labels(result).inc()
             self.metrics.commit_seconds.observe(seconds)
             if error is None:
+                count = action.rows[-1].next - action.rows[0].base
+                self.committed[action.tp] = self.committed.get(action.tp, 0) + count
                 self.metrics.last_commit.set(self._clock.now_ms() / 1000)
         elif isinstance(action, Upload) and error is None:
             self.metrics.upload_seconds.observe(seconds)

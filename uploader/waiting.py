@@ -13,7 +13,7 @@ from uploader.partition import BLOCKED_HINT, Partition, Phase
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """``code`` is a stable word; ``since_ms`` is wall-clock time."""
+    """``code`` is a stable word; ``since_ms`` is wall-clock time, -1 if not known."""
 
     code: str
     reason: str

@@ -188,6 +188,14 @@ def test_offline_status_says_that_nobody_uploads() -> None:
     assert status.offline([view()], {tp(0)}, 5)[0].phase == "fenced"
 
 
+def test_offline_status_waits_as_long_as_its_oldest_byte() -> None:
+    views = status.offline([view(uploaded_offset=0), view(tp=tp(1), uploaded_offset=0)], {tp(1)}, 10_000_000)
+    lines = status.table(status.report(views, now_ms=10_000_000, remote="", live=False)).splitlines()
+    assert "2h05m" in lines[1]
+    assert lines[3].startswith("t-0 waits since 2h05m: no uploader is running")
+    assert lines[4].startswith("t-1 waits: a newer claim owns the partition")
+
+
 async def ask(port: int, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)

@@ -1,0 +1,107 @@
+"""What ``sync`` and ``status`` say and how they end: beside a daemon, when fenced, when called wrongly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.uploader.daemons import Daemon, call
+from tests.integration.uploader.logs import T0, append, judge, make_log, open_log, read_root
+from tiered.clock import SystemClock, SystemIds
+from tiered.store.location import open_store
+from uploader.directory import LogDirectory
+from uploader.follow import follow
+
+
+def test_sync_says_in_one_line_what_it_committed(tmp_path: Path) -> None:
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
+    make_log(directory, records=2_000)
+    place = ("--log-dir", str(directory), "--remote", url)
+    done = call("sync", *place)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "2,000 records committed in t-0, t-1\n")
+    again = call("sync", *place)
+    assert (again.returncode, again.stderr) == (0, "nothing to commit: the bucket holds all that was asked for\n")
+    machine = call("sync", *place, "--log-format", "json")
+    assert [json.loads(line)["event"] for line in machine.stderr.splitlines()][-1] == "ended"
+
+
+@pytest.mark.parametrize("wait", ["--wait", "--no-wait"])
+def test_sync_waits_for_a_running_daemon(tmp_path: Path, wait: str) -> None:
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
+    make_log(directory, records=10, partitions=1)
+    place = ("--log-dir", str(directory), "--remote", url)
+    with Daemon(*place, "--http", "off", "--scan", "100ms") as daemon:
+        daemon.wait_for("claimed")
+        with open_log(directory) as log:
+            for number in range(90):
+                append(log, T0, number)
+            log.partition(T0).roll()
+        done = call("sync", wait, *place, "--timeout", "30s")
+        assert done.returncode == 0, done.stderr
+        assert f"process {daemon.process.pid}" in done.stderr
+        root = read_root(open_store(url), directory, T0)
+        assert root is not None
+        assert root.next_offset == 100
+        assert daemon.stop() == 0
+    assert judge(url, directory, [T0]) >= 4
+
+
+def test_an_uploader_that_goes_is_not_waited_for(tmp_path: Path) -> None:
+    make_log(tmp_path / "log", records=10, partitions=1)
+    clock = SystemClock()
+    directory = LogDirectory(tmp_path / "log", clock=clock, ids=SystemIds())
+    assert follow(directory, clock=clock, timeout_ms=None) is None
+
+
+def fence(tmp_path: Path) -> tuple[str, ...]:
+    """A copy of a log that went on elsewhere."""
+    directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"
+    make_log(directory, records=20)
+    assert call("sync", "--log-dir", str(directory), "--remote", url).returncode == 0
+    shutil.copytree(directory, tmp_path / "copy")
+    for one in (directory, tmp_path / "copy"):
+        with open_log(one) as log:
+            append(log, T0, 1)
+    assert call("sync", "--log-dir", str(directory), "--remote", url).returncode == 0
+    return "--log-dir", str(tmp_path / "copy"), "--remote", url
+
+
+def test_a_fenced_partition_is_told_once_and_by_the_status_too(tmp_path: Path) -> None:
+    place = fence(tmp_path)
+    fenced = call("sync", *place)
+    assert fenced.returncode == 11
+    assert fenced.stderr.count("it is a copy") == 1
+    error, hint = fenced.stderr.splitlines()
+    assert error.startswith("error: t-0 from offset 10 is only on this disk: ")
+    assert hint.startswith("  next: ")
+    for options in ((), ("--json",), ("-q",)):
+        status = call("status", *place, "--http", "off", *options)
+        assert (status.returncode, status.stderr.splitlines()[0]) == (11, "error: a newer claim owns t-0")
+        assert bool(status.stdout) is (options != ("-q",))
+    with Daemon(*place) as daemon:
+        port = daemon.wait_for("started")["http_port"]
+        daemon.wait_for("failed")
+        live = call("status", "--http", f"127.0.0.1:{port}")
+        assert (live.returncode, "error: a newer claim owns t-0" in live.stderr) == (11, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "hint"),
+    [
+        (("sync", "--uplods", "3"), "error: no such option", "did you mean --uploads?"),
+        (("snyc",), "error: no such command 'snyc'", ""),
+        (("sync", "surplus"), "error: got unexpected extra argument (surplus)", "see tiered-uploader sync --help"),
+        (("run", "--uploads", "x"), "error: --uploads: 'x' is not a whole number of at least 1", ""),
+        (("run", "--scan", "x"), "error: --scan: 'x' is not a duration", "a number and one of"),
+        (("sync", "--timeout", "x"), "error: --timeout: 'x' is not a duration", "a number and one of"),
+    ],
+)
+def test_a_wrong_command_line_is_told_as_everywhere(arguments: tuple[str, ...], error: str, hint: str) -> None:
+    wrong = call(*arguments)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    lines = wrong.stderr.splitlines()
+    assert lines[0].startswith(error)
+    assert (lines[1] if len(lines) > 1 else "").startswith(f"  next: {hint}" if hint else "")
