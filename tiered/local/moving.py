@@ -95,8 +95,9 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     future = target.directory / renamed_dir(tp, uid, "future")
     files.make_directory(future)
     with source.cleaner.paused(tp):
+        cleaned = source.cleaner.checkpoint.offset(tp)
         _move(source, target, tp, future, timeout_seconds=timeout_seconds)
-    target.cleaner.checkpoint.adopt(tp, source.cleaner.checkpoint.offset(tp))
+    target.cleaner.checkpoint.adopt(tp, cleaned)
     source.cleaner.forget_gone()
     LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import threading
@@ -14,11 +15,16 @@ from tests.unit.local.test_partition import TP
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, TieredError
 from tiered.format.batch import decode_records
+from tiered.local.checkpoints import CLEANER_NAME, OffsetsFile
+from tiered.local.cleaner import PAUSED
 from tiered.local.cleaning_round import CleaningStoppedError
+from tiered.local.directories import LocalLogs
+from tiered.local.files import PosixFiles
 from tiered.local.manager import LocalLog
+from tiered.local.reading import read_batches
 from tiered.model import NewRecord
 from tiered.plan.roll import RollReason
-from tiered.testing.clock import FakeClock
+from tiered.testing.clock import FakeClock, SeededIds
 
 
 @pytest.fixture
@@ -231,3 +237,59 @@ def test_appends_reads_and_rounds_at_the_same_time(tmp_path: Path) -> None:
             reader.join()
     assert not failures
     assert sorted(int(r.value or b"") for r in bench.records()) == list(range(rounds * 10 - 5, rounds * 10))
+
+
+def test_a_view_from_before_reads_the_old_files_or_says_that_they_are_not_there(bench: CleaningBench) -> None:
+    dirty(bench)
+    view = bench.writer.view()
+    told: list[str] = []
+
+    def read_between_the_names(operation: str, path: Path) -> int:
+        swapped = not any(name.endswith((".cleaned", ".swap")) for name in bench.names(""))
+        if operation == "sync_directory" and path == bench.folder and swapped and bench.names(".log.deleted"):
+            try:
+                batches = list(read_batches(bench.files, view, 0))
+                assert [r.offset for batch in batches for r in decode_records(batch)] == list(range(9))
+            except CorruptionError as error:
+                told.append(error.message)
+        return 0
+
+    bench.files.fail = read_between_the_names
+    bench.clean()
+    bench.files.fail = None
+    assert all("not the file" in message for message in told)
+    assert len(told) == 2  # the third segment lost nothing: it is the same file
+    assert [r.offset for batch in read_batches(bench.files, view, 0) for r in decode_records(batch)] == list(range(9))
+
+
+def test_a_partition_that_moves_is_not_cleaned_meanwhile(bench: CleaningBench) -> None:
+    dirty(bench)
+    with bench.log.cleaner.paused(TP):
+        assert bench.log.cleaner.status(TP).refused == PAUSED
+        bench.log.cleaner.run(bench.clock.now_ms())
+    assert bench.pairs == [*DIRTY]
+    stack = contextlib.ExitStack()
+
+    def begin(operation: str, path: Path) -> int:
+        if operation == "open" and path.name.endswith(".log.cleaned"):
+            bench.log.cleaner._at_work = None  # this thread could not wait for itself
+            stack.enter_context(bench.log.cleaner.paused(TP))
+        return 0
+
+    bench.files.fail = begin
+    with stack, pytest.raises(CleaningStoppedError, match="moves"):
+        bench.clean()
+    bench.files.fail = None
+    assert bench.pairs == [*DIRTY]
+    bench.clean()
+    assert bench.pairs == CLEANED
+
+
+def test_the_checkpoint_moves_with_the_partition(tmp_path: Path) -> None:
+    bench = CleaningBench(tmp_path / "a")
+    dirty(bench).clean()
+    bench.log.close()
+    with LocalLogs.open([tmp_path / "a", tmp_path / "b"], clock=bench.clock, ids=SeededIds(1)) as logs:
+        logs.move(TP, tmp_path / "b")
+    read = [OffsetsFile(tmp_path / name, CLEANER_NAME, PosixFiles()).read() for name in "ab"]
+    assert read == [{}, {TP: 9}]
