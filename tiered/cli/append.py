@@ -39,9 +39,6 @@ RECORD_OVERHEAD_BYTES = 32
 SYNC_TIMEOUT_SECONDS = 300.0
 """How long the store may keep the command waiting: while the log is opened, and for ``--durability remote``."""
 
-ALARM_GRACE_SECONDS = 1.0
-"""How long the log's own time-out, which knows what is still local, goes before the alarm."""
-
 EXIT_NOTHING = 4
 """There was nothing to append."""
 
@@ -141,8 +138,8 @@ def _make_durable(log: tiered.Log, durability: str, patience: Patience) -> None:
     if durability == "disk":
         log.flush()
     elif durability == "remote":
-        # The log's own time-out says what is still local; the alarm behind it is for a request that hangs.
-        with patience.waiting(grace_seconds=ALARM_GRACE_SECONDS):
+        # The log's own time-out says what is still local; that of the patience is for a request that hangs.
+        with patience.waiting():
             log.sync(timeout=patience.left_seconds)
 
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import tiered
 from tiered.cli.application import Application
-from tiered.cli.patience import PATIENCE_SECONDS, Patience
+from tiered.cli.patience import PATIENCE_SECONDS, Patience, WatchedStore
 from tiered.cli.settings import suggestion
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
@@ -173,8 +173,8 @@ def open_tiers(app: Application, *, with_local: bool = True) -> Iterator[Tiers]:
         if app.log_dir is not None and with_local:
             local = LocalLog.open(app.log_dir, clock=app.clock, ids=app.ids, read_only=True)
         try:
-            with Patience(app) as patience, patience.waiting():
-                yield Tiers(local, store)
+            with Patience(app) as patience:
+                yield Tiers(local, None if store is None else WatchedStore(store, patience))
         finally:
             if local is not None:
                 local.close()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
+import logging
 import os
 import re
 import signal
@@ -100,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
     output = Output(json_mode="--json" in arguments)
     flags: dict[str, Any] = {"output": output}
     try:
-        with _sigterm_raises():
+        with _sigterm_raises(), _library_warnings(output):
             code = _invoke(list(arguments), flags)
             output.flush()
             return code
@@ -211,6 +212,28 @@ def _discard_stdout() -> None:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)
+
+
+class _Talk(logging.Handler):
+    """What the library warns of is talk of the command that is running."""
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._output = output
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line on stderr."""
+        self._output.caution(record.getMessage())
+
+
+@contextlib.contextmanager
+def _library_warnings(output: Output) -> Iterator[None]:
+    handler, logger = _Talk(output), logging.getLogger("tiered")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Waiting for a store where a person looks on: a word after two seconds of silence, and an end after ``--timeout``.
+"""Waiting for a store where a person looks on: a word after two seconds of silence, and an end.
 
 ::
 
@@ -7,7 +7,9 @@
             topics = reader.topics()
         for record in patience.over(records):    # here too, but not while the record is printed
 
-The timeout is the sum of all that is spent in ``waiting``: reading standard input does not count.
+The end comes after ``timeout_seconds``, the sum of all that is spent in ``waiting`` (reading standard input does not
+count), or, where none is given, after :data:`PATIENCE_SECONDS` of one silence: one request may hang for longer than the
+store's own retries. A thread looks; a signal to the main thread ends what it does.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from tiered.cli.application import Application
+from tiered.errors import RemoteUnavailableError
+from tiered.store.base import Outcome, Store, StoreRequest
 
 PATIENCE_SECONDS = 15.0
 """How long a command goes on asking a store that does not answer."""
@@ -28,20 +32,20 @@ SILENCE_SECONDS = 2.0
 """Silence of the store that is worth a word."""
 
 LOOK_SECONDS = 0.25
-"""Between two looks of the thread that tells."""
+"""Between two looks of the thread that tells; the signal is repeated as often, should a finalizer swallow it."""
 
-AGAIN_SECONDS = 0.5
-"""Between two rings of the alarm."""
+GRACE_SECONDS = 1.0
+"""How long the store's own retries, whose error says more, go before the signal."""
 
 T = TypeVar("T")
 
 
 class OutOfTime(BaseException):
-    """The timeout has passed; like KeyboardInterrupt it passes every ``except Exception`` of an SDK."""
+    """The store was waited for long enough; like KeyboardInterrupt it passes every ``except Exception`` of an SDK."""
 
 
 class Patience:
-    """Of one command. Without a remote tier it does nothing; the timeout needs the main thread."""
+    """Of one command. Without a remote tier it does nothing; an end needs the main thread."""
 
     def __init__(self, app: Application, *, timeout_seconds: float | None = None) -> None:
         self._app = app
@@ -52,9 +56,13 @@ class Patience:
         self._told = False
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
+        self._main = threading.main_thread()
+        self._before: Any = None
 
     def __enter__(self) -> Self:
         if self._remote is not None:
+            if threading.current_thread() is self._main:
+                self._before = signal.signal(signal.SIGALRM, self._ring)
             self._thread = threading.Thread(target=self._watch, name="tiered-patience", daemon=True)
             self._thread.start()
         return self
@@ -65,6 +73,17 @@ class Patience:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+        if self._before is not None:
+            signal.signal(signal.SIGALRM, self._before)
+        if isinstance(error, OutOfTime):
+            raise self.silence() from None
+
+    def silence(self) -> RemoteUnavailableError:
+        """The error of a store that hangs."""
+        return RemoteUnavailableError(
+            f"{self._remote} did not answer for {PATIENCE_SECONDS:g} s",
+            hint="try again; `tiered doctor` looks at the store, --log-dir without --remote reads this disk alone",
+        )
 
     @property
     def left_seconds(self) -> float:
@@ -72,12 +91,11 @@ class Patience:
         return PATIENCE_SECONDS if self._left_seconds is None else max(0.0, self._left_seconds)
 
     @contextlib.contextmanager
-    def waiting(self, *, grace_seconds: float = 0.0) -> Iterator[None]:
-        """The store is asked in the block. Raises OutOfTime when the timeout and ``grace_seconds`` have passed."""
+    def waiting(self) -> Iterator[None]:
+        """The store is asked in the block. Raises OutOfTime at the end of the patience."""
         begun = self._since = self._app.clock.monotonic()
         try:
-            with _alarm(None if self._left_seconds is None else self.left_seconds + grace_seconds):
-                yield
+            yield
         finally:
             self._since, self._told = None, False
             if self._left_seconds is not None:
@@ -100,36 +118,50 @@ class Patience:
             self._told = False
             yield item
 
-    def look(self) -> None:
-        """Says, once for each silence, that the store does not answer."""
+    def look(self) -> bool:
+        """Says, once for each silence, that the store does not answer. True when it was waited for long enough."""
         since = self._since
-        if since is None or self._told or self._app.clock.monotonic() - since < SILENCE_SECONDS:
-            return
-        self._told = True
-        limit = PATIENCE_SECONDS if self._timeout_seconds is None else self._timeout_seconds
-        self._app.out.caution(f"{self._remote} does not answer; it is asked again for up to {limit:g} s")
+        if since is None:
+            return False
+        silent_seconds = self._app.clock.monotonic() - since
+        if silent_seconds >= SILENCE_SECONDS and not self._told:
+            self._told = True
+            limit = PATIENCE_SECONDS if self._timeout_seconds is None else self._timeout_seconds
+            self._app.out.caution(f"{self._remote} does not answer; it is asked again for up to {limit:g} s")
+        return silent_seconds >= self.left_seconds + GRACE_SECONDS
 
     def _watch(self) -> None:
         while not self._over.is_set():
             self._app.clock.wait(self._over, LOOK_SECONDS)
-            self.look()
+            if self.look() and self._before is not None and self._main.ident is not None:
+                signal.pthread_kill(self._main.ident, signal.SIGALRM)
+
+    def _ring(self, _number: int, _frame: FrameType | None) -> None:
+        # The answer may have come between the look and the signal.
+        if self._since is not None:
+            raise OutOfTime
 
 
-@contextlib.contextmanager
-def _alarm(seconds: float | None) -> Iterator[None]:
-    """OutOfTime in this thread after ``seconds``; an alarm that was set before goes on afterwards."""
-    if seconds is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
+class WatchedStore:
+    """A store whose every request is a wait of its own."""
 
-    def ring(_number: int, _frame: FrameType | None) -> None:
-        raise OutOfTime
+    def __init__(self, inner: Store, patience: Patience) -> None:
+        self._inner = inner
+        self._patience = patience
 
-    before = signal.signal(signal.SIGALRM, ring)
-    # Zero would mean "never". It rings again: an exception in a finalizer that happens to run is swallowed.
-    other = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001), AGAIN_SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, *other)
-        signal.signal(signal.SIGALRM, before)
+    @property
+    def url(self) -> str:
+        """That of the inner store."""
+        return self._inner.url
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """As the inner store does. Raises ``RemoteUnavailableError`` for one that hangs."""
+        try:
+            with self._patience.waiting():
+                return self._inner.execute(request)
+        except OutOfTime:
+            raise self._patience.silence() from None
+
+    def close(self) -> None:
+        """Closes the inner store."""
+        self._inner.close()

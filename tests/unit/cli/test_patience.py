@@ -12,7 +12,8 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli.application import Application
-from tiered.cli.patience import PATIENCE_SECONDS, SILENCE_SECONDS, OutOfTime, Patience
+from tiered.cli.patience import GRACE_SECONDS, PATIENCE_SECONDS, SILENCE_SECONDS, Patience
+from tiered.errors import RemoteUnavailableError
 from tiered.testing.clock import FakeClock
 
 
@@ -87,21 +88,61 @@ def test_the_timeout_is_the_sum_of_all_waiting() -> None:
     assert patience.left_seconds == 0
 
 
-def test_the_alarm_rings_and_is_put_away() -> None:
-    patience, _, _ = watched(0)
+def test_the_end_of_patience() -> None:
+    for timeout_seconds, limit in ((None, PATIENCE_SECONDS), (4, 4)):
+        patience, clock, _ = watched(timeout_seconds)
+        with patience.waiting():
+            clock.advance(limit + GRACE_SECONDS - 0.5)
+            assert not patience.look()
+            clock.advance(0.5)
+            assert patience.look()
+        assert not patience.look()
+
+
+def test_a_request_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.cli.patience.GRACE_SECONDS", 0.0)
     before = signal.getsignal(signal.SIGALRM)
-    with pytest.raises(OutOfTime), patience.waiting():
+    app = Application({"remote": "s3://bucket/prefix"})
+    patience = Patience(app, timeout_seconds=0)
+    with pytest.raises(RemoteUnavailableError, match="did not answer"), patience, patience.waiting():
         signal.pause()
     assert signal.getsignal(signal.SIGALRM) is before
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_append_gives_up_on_a_silent_store(cli: Cli, directory: Path, silent: str) -> None:
+def test_append_gives_up_on_a_silent_store(
+    cli: Cli, directory: Path, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered.cli.patience.GRACE_SECONDS", 0.0)
     line = ("append", "t", "--log-dir", directory, "--remote", "s3://bucket", "--endpoint-url", silent)
     late = cli(*line, "--timeout", "0.4", stdin=b"x\n")
     assert late.code == 75
     assert "s3://bucket did not answer within 0.4 s; nothing was appended" in late.err
     assert cli("cat", "t", "--log-dir", directory).out == b"here\n"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_hanging_request_of_a_status_leaves_the_local_part(
+    cli: Cli, directory: Path, silent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiered.cli.patience.PATIENCE_SECONDS", 0.4)
+    monkeypatch.setattr("tiered.cli.patience.GRACE_SECONDS", 0.0)
+    seen = cli("status", "--log-dir", directory, "--remote", "s3://bucket", "--endpoint-url", silent)
+    assert seen.code == 75
+    assert "t-0   end 1" in seen.text
+    assert "the bucket cannot be reached: s3://bucket did not answer" in seen.text
+
+
+@pytest.mark.usefixtures("silent")
+def test_an_append_says_that_the_store_is_down(cli: Cli, directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    with tiered.open(directory, f"file://{tmp_path / 'bucket'}") as log:
+        log.topic("t")
+        log.sync(timeout=60)
+    remote = ("--remote", "s3://bucket", "--endpoint-url", "http://127.0.0.1:9")
+    done = cli("append", "t", "--log-dir", directory, *remote, stdin=b"x\n")
+    assert done.code == 0
+    assert "warning: s3://bucket cannot be reached now, appends go on" in done.err
 
 
 @pytest.mark.parametrize("command", ["cat t", "tail t", "offsets t", "status", "topics list", "segments t"])
