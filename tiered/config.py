@@ -2,8 +2,8 @@
 
 A topic's settings are spelled as Kafka spells them (``segment.bytes``) or as Python keywords (``segment_bytes``).
 Defaults are Kafka's (4.1) but for ``segment.bytes`` (64 MiB), ``seal.ms`` (ours: 10 minutes), ``compression.lz4.level``
-(1: Kafka's 9 is six times slower), and ``retention.ms``, ``local.retention.ms`` and ``local.retention.bytes``, which are -1:
-nothing is deleted unless somebody says so.
+(1: Kafka's 9 is six times slower), and ``retention.ms``, ``local.retention.ms`` and ``local.retention.bytes``, which
+are -1: nothing is deleted unless somebody says so.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ seal                       tick                        ``seal.ms`` of each parti
 flush                      tick                        ``flush.ms`` of each partition
 retention                  retention_check_interval    retention rules of each partition
 deletion                   tick                        files and directories whose ``file.delete.delay.ms`` is over
-cleaning                   cleaner_backoff_ms          compaction, where somebody installed a cleaner
+cleaning                   cleaner_backoff_ms          compaction of what no bucket holds (``local.cleaner``)
 recovery-point-checkpoint  checkpoint_interval_ms      below which offsets a crash costs no reading
 log-start-checkpoint       checkpoint_interval_ms      log starts that segments do not tell
 =========================  ==========================  ============================================================
