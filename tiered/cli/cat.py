@@ -11,6 +11,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.doors import chosen_partitions, need_topic, open_reader
 from tiered.cli.envelope import envelope_line
+from tiered.cli.output import counted
 from tiered.cli.patience import Patience
 from tiered.cli.record_format import compile_format, need_field, plain_line, terminal_line
 from tiered.errors import ConfigError
@@ -76,7 +77,7 @@ def command(
         records = patience.over(_records(source, partitions, start, end=stop, until=_text(until), isolation=isolation))
         printed = print_records(app, records if count is None else islice(records, count), render)
     app.out.summary(0, records=printed, complete=True)
-    app.out.detail(f"{printed:,} records")
+    app.out.detail(counted(printed, "record"))
     return 0
 
 

@@ -11,6 +11,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.doors import store_options
 from tiered.cli.dump import base_of, check_name, dump
+from tiered.cli.output import counted
 from tiered.cli.patience import PATIENCE_SECONDS
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.findings import Findings, Severity
@@ -52,7 +53,7 @@ def command(app: Application, names: tuple[str, ...], records: bool, verify: boo
     code = EXIT_CORRUPTION if damaged else 0
     app.out.summary(code)
     if damaged:
-        app.out.say(f"{damaged} findings: the file is damaged; `tiered check` looks at the whole log")
+        app.out.say(f"{counted(damaged, 'finding')}: the file is damaged; `tiered check` looks at the whole log")
     return code
 
 
@@ -60,7 +61,7 @@ def _dump(app: Application, name: str, source: ByteSource, *, records: bool) -> 
     """Prints one file; gives the number of damages met."""
     check_name(name.rsplit("/", 1)[-1])
     if not app.out.json_mode:
-        app.out.line(f"{name}  {source.size} bytes")
+        app.out.line(f"{name}  {counted(source.size, 'byte')}")
     damaged = 0
     end = 0
     try:
@@ -78,7 +79,8 @@ def _dump(app: Application, name: str, source: ByteSource, *, records: bool) -> 
         _print(app, finding)
         return damaged + 1
     if end and end < source.size:
-        app.out.warn(f"{name}: {source.size - end} bytes follow the last whole batch")
+        rest = source.size - end
+        app.out.warn(f"{name}: {counted(rest, 'byte')} {'follows' if rest == 1 else 'follow'} the last whole batch")
     return damaged
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from tiered.cli.output import counted
 from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.model import NO_TIMESTAMP, NewRecord
 from tiered.times import parse_time
@@ -162,7 +163,8 @@ def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRec
             names = _column_names(source, row, shape)
             continue
         if len(row) != len(names):
-            raise _wrong(source, f"has {len(row)} columns where the header has {len(names)}", "correct the row")
+            text = f"has {counted(len(row), 'column')} where the header has {len(names)}"
+            raise _wrong(source, text, "correct the row")
         document = dict(zip(names, row, strict=True))
         value = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
         yield _with_fields(value, document, source, shape, now_ms)

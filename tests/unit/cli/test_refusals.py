@@ -202,7 +202,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("json list", "append t --log-dir {d} --format json --key-field k", 2, "is no JSON object", b"[1]\n"),
     ("json time", "append t --log-dir {d} --format json --timestamp-field t", 2, "has a bad 't'", b'{"t": "soon"}\n'),
     ("json deep", "append t --log-dir {d} --format json", 2, "is not JSON", b"[" * 200_000 + b"\n"),
-    ("csv columns", "append t --log-dir {d} --format csv", 2, "has 1 columns where the header has 2", b"a,b\n1\n"),
+    ("csv columns", "append t --log-dir {d} --format csv", 2, "has 1 column where the header has 2", b"a,b\n1\n"),
     ("csv header", "append t --log-dir {d} --format csv", 2, "names the column 'a' twice", b"a,a\n1,2\n"),
     ("csv field", "append t --log-dir {d} --format csv --key-field k", 2, "has no column 'k'", b"a,b\n1,2\n"),
     ("csv bytes", "append t --log-dir {d} --format csv", 2, "is not UTF-8", b"a\n\xff\n"),
