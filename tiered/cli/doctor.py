@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import open_remote, refuse_file, store_options
+from tiered.cli.doors import directory_error, open_remote, store_options
 from tiered.cli.locks import lock_holders
 from tiered.cli.output import counted, human_bytes, human_duration
 from tiered.cli.versions import part_versions, product_version
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, NotFoundError, TieredError
+from tiered.errors import NotFoundError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.files import PosixFiles
@@ -90,7 +90,7 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
     given = [f"{name} from {value.origin}" for name, value in app.values.items() if value.origin != "default"]
     yield Diagnosis("settings", OK, "; ".join(given) or "nothing but defaults")
     if app.log_dir is not None:
-        yield from _directory(app.log_dir, app.clock.now_ms())
+        yield from _directory(app, app.log_dir)
     else:
         yield Diagnosis("log directory", SKIP, "none was named (--log-dir)")
     if app.remote is not None:
@@ -106,16 +106,10 @@ def _attempt(name: str, check: Callable[[], Diagnosis]) -> Diagnosis:
         return Diagnosis(name, FAIL, cause.message, cause.hint, cause.exit_code)
 
 
-def _directory(directory: Path, now_ms: int) -> Iterator[Diagnosis]:
-    try:
-        refuse_file(directory)
-    except ConfigError as cause:
-        yield Diagnosis("log directory", FAIL, cause.message, cause.hint, cause.exit_code)
-        return
-    if not directory.is_dir():
-        missing = NotFoundError(f"{directory} is no directory")
-        hint = "correct --log-dir, or create a topic: `tiered topics create NAME --log-dir DIR`"
-        yield Diagnosis("log directory", FAIL, missing.message, hint, missing.exit_code)
+def _directory(app: Application, directory: Path) -> Iterator[Diagnosis]:
+    refused = directory_error(app)
+    if refused is not None:
+        yield Diagnosis("log directory", FAIL, refused.message, refused.hint, refused.exit_code)
         return
     if not os.access(directory, os.R_OK | os.X_OK):
         yield Diagnosis("log directory", FAIL, f"{directory} cannot be read", "check its owner and mode", 12)
@@ -131,7 +125,7 @@ def _directory(directory: Path, now_ms: int) -> Iterator[Diagnosis]:
     yield _attempt("volume", lambda: _volume(directory))
     held = [
         f"{role}: {holder.program} (pid {holder.pid} on {holder.host})"
-        f" for {human_duration(max(0, now_ms - holder.since_ms))}"
+        f" for {human_duration(max(0, app.clock.now_ms() - holder.since_ms))}"
         for role, holder in lock_holders(directory).items()
     ]
     yield Diagnosis("locks", OK, "; ".join(held) or "nobody writes, nobody uploads")

@@ -73,3 +73,12 @@ def test_a_lost_directory_shows_the_remote_part(cli: Cli, tmp_path: Path, url: s
         alone = cli("status", "--log-dir", lost)
         assert (alone.code, alone.out) == (10, b"")
         assert words in alone.err
+
+
+def test_doctor_knows_the_way_back_too(cli: Cli, tmp_path: Path, url: str) -> None:
+    append(cli, tmp_path / "d", url, b"1\n", "--durability", "remote")
+    seen = cli("doctor", "--log-dir", tmp_path / "gone", "--remote", url, "--json")
+    failed = next(each for each in seen.summary["checks"] if each["state"] == "fail")
+    assert (seen.code, failed["name"]) == (10, "log directory")
+    assert f"`tiered restore --remote {url} --to {tmp_path / 'gone'}` rebuilds it" in failed["hint"]
+    assert max(map(len, cli("doctor").text.splitlines())) <= 130
