@@ -14,13 +14,15 @@ from typing import NamedTuple
 from tiered.config import TopicConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.format.crc import crc32c
-from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.format.keys import index_name, log_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
 from tiered.format.time_index import TIME_ENTRY_BYTES
+from tiered.format.txn_index import TXN_ENTRY_BYTES, encode_txns
 from tiered.local.files import Files
 from tiered.local.indexes import SegmentIndexes
 from tiered.local.scan import LogFile
 from tiered.local.seal import SEAL_SUFFIX, SegmentStats, measure, write_note
+from tiered.model import AbortedTxn
 from tiered.plan.roll import (
     MAX_RELATIVE_OFFSET,
     RollReason,
@@ -87,6 +89,7 @@ class ActiveSegment:
         self._jitter_ms = jitter_ms
         self._sealed = False
         self._index_handles: tuple[int, int] | None = None
+        self._txn_handle: int | None = None
         self.configure(config)
         self._log: int | None = files.open_write(self.path)
 
@@ -169,6 +172,13 @@ class ActiveSegment:
         self.leader_epoch = leader_epoch
         self.appended_ms = now_ms
 
+    def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
+        """Behind the other entries of the transaction index. On an error it is in doubt: recovery writes it anew."""
+        if self._txn_handle is None:
+            self._txn_handle = self._files.open_write(self.directory / txn_index_name(self.base_offset))
+        size = self._files.size(self._txn_handle)
+        self._files.write_at(self._txn_handle, encode_txns(txns), size - size % TXN_ENTRY_BYTES)
+
     def _set_bounds(self) -> None:
         """What :meth:`roll_reason` compares with; they change at the first append and when an index is full."""
         full = self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
@@ -192,6 +202,8 @@ class ActiveSegment:
     def sync(self) -> None:
         """The records are durable. The indexes only once sealed: recovery rebuilds those of the active segment."""
         self._files.sync(self._handle())
+        if self._txn_handle is not None:
+            self._files.sync(self._txn_handle)
         if self._sealed and self._index_handles is not None:
             for handle in self._index_handles:
                 self._files.sync(handle)
@@ -207,10 +219,10 @@ class ActiveSegment:
 
     def close(self) -> None:
         """Releases the handles; nothing is written."""
-        for handle in (self._log, *(self._index_handles or ())):
+        for handle in (self._log, self._txn_handle, *(self._index_handles or ())):
             if handle is not None:
                 self._files.close(handle)
-        self._log = self._index_handles = None
+        self._log = self._txn_handle = self._index_handles = None
 
     def _handle(self) -> int:
         if self._log is None:

@@ -57,6 +57,7 @@ def open_writer(
         start_offset=start,
         recovery_point=end if clean else max(recovery_point, 0),
     )
+    writer.load_producers(met=recovery.met_producers)
     if not clean:
         writer.flush_recovered()
     return writer

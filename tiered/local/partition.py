@@ -89,8 +89,20 @@ class PartitionLog:
 
         Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
         without timestamp (-1) stays so. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+
+        Batches with a producer are appended once: a repetition of one of its five newest (after a restart: of the
+        newest) changes nothing and is answered with the offsets it has. OutOfOrderSequenceError, ProducerFencedError
+        or InvalidTxnStateError where a producer breaks its order.
         """
         return self._write().append_batches(data)
+
+    def append_as_coordinator(self, data: bytes) -> RecordMetadata:
+        """One encoded batch of a coordinator, as a rule the marker that ends a transaction.
+
+        InvalidRecordError unless ``data`` is one v2 batch of a producer, ProducerFencedError if its epoch or that of
+        the coordinator is too old, CorruptionError for damage. Nothing is appended then. Sequences are not looked at.
+        """
+        return self._write().append_as_coordinator(data)
 
     def append_as_follower(self, data: bytes) -> RecordMetadata | None:
         """Batches as a leader stored them, bytes, offsets and epochs kept; None if ``data`` holds no whole batch.
@@ -132,6 +144,11 @@ class PartitionLog:
 
     def last_stable_offset(self) -> int:
         """Where a ``read_committed`` read ends: the first offset of the oldest open transaction, else the end."""
+        if self._writer is not None:
+            self._check_process()
+            known = self._writer.stable_offset()
+            if known is not None:
+                return known
         return steadily(self._view, lambda view: last_stable_offset(self._files, self._source.directory, view))
 
     def flush(self) -> None:

@@ -15,6 +15,7 @@ import logging
 from pathlib import Path
 
 from tiered.errors import CorruptionError
+from tiered.format.header import BatchHeader
 from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.aborted import is_readable, rebuild_txn_index
 from tiered.local.epochs import LeaderEpochs
@@ -59,6 +60,7 @@ class Recovery:
         self._torn_bytes = 0
         self._unsplittable: set[int] = set()
         self._transactional: set[int] = set()
+        self.met_producers = False
 
     def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
         """The segments as they can be used; an empty partition gets one at ``start_offset``, file to be created."""
@@ -205,8 +207,7 @@ class Recovery:
                         continue
                     if reached == 0:
                         segment.first_timestamp = header.max_timestamp
-                    if header.is_transactional:
-                        self._transactional.add(base)
+                    self._look_for_producer(base, header)
                     if header.max_timestamp > largest:
                         largest, at = header.max_timestamp, span.last_offset
                     if since > self._interval:
@@ -228,6 +229,11 @@ class Recovery:
         if not nothing_new and (damage is None or damage[1] != expected):
             store_indexes(self._files, self._directory, base, indexes)
         return damage
+
+    def _look_for_producer(self, base: int, header: BatchHeader) -> None:
+        self.met_producers = self.met_producers or header.producer_id >= 0
+        if header.is_transactional:
+            self._transactional.add(base)
 
     def _indexed(self, base: int) -> bool:
         """Whether an empty segment has its index files."""

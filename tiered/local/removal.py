@@ -42,6 +42,7 @@ class PartitionRemover(PartitionRoller):
             if self.upload is None:
                 self.log_start = max(self.log_start, going[-1].end_offset)
                 self.epochs.truncate_from_start(self.log_start)
+                self._producers.raise_log_start(self.log_start)
             self._sealed = left
             try:
                 self._throw_away(going)
@@ -82,6 +83,7 @@ class PartitionRemover(PartitionRoller):
             if wanted > self.log_start:
                 self.log_start = wanted
                 self.epochs.truncate_from_start(wanted)
+                self._producers.raise_log_start(wanted)
             return self.log_start
 
     def apply_retention(self, now_ms: int) -> list[int]:
@@ -114,9 +116,15 @@ class PartitionRemover(PartitionRoller):
         return self.delete_local_before(plan.delete_below) if plan.bases else []
 
     def retain(self, now_ms: int) -> None:
-        """One pass of the retention rules, unless the partition is out of service."""
+        """One pass of the retention rules, unless the partition is out of service; idle producers are forgotten."""
         if self.at_work and not self.fenced:
+            self.expire_producers(now_ms)
             self.apply_retention(now_ms)
+
+    def expire_producers(self, now_ms: int) -> None:
+        """Forgets producers that were idle for a day, at most every ten minutes."""
+        with self._lock:
+            self._producers.expire(now_ms)
 
     def empty_trash(self, now_ms: int) -> None:
         """Unlinks the files whose ``file.delete.delay.ms`` is over."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
+from tiered.format.keys import TXN_INDEX_SUFFIX
 from tiered.local.state import PartitionState
 from tiered.plan.roll import RollReason
 
@@ -49,6 +51,7 @@ class PartitionRoller(PartitionState):
         self._new_names = True
         self._sealed = (*self._sealed, self._factory.sealed(old, base))
         self._end = base
+        self._producers.take(base)
         LOGGER.debug("segment_sealed partition=%s base=%d end=%d reason=%s", self.tp, old.base_offset, base, reason)
 
     def _replace_empty(self, base_offset: int, now_ms: int) -> None:
@@ -62,7 +65,9 @@ class PartitionRoller(PartitionState):
         self._new_names = True
         if not self._sealed:
             self.log_start = max(self.log_start, base_offset)
+            self._producers.raise_log_start(self.log_start)
         self._end = base_offset
+        self._producers.settle((), base_offset)
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""
@@ -111,10 +116,25 @@ class PartitionRoller(PartitionState):
 
     def flush_recovered(self) -> None:
         """After a recovery: what is on disk becomes durable, so that it counts as flushed."""
-        for path in [segment.path for segment in self._sealed if segment.end_offset > self._flushed]:
-            handle = self._files.open_read(path)
-            try:
-                self._files.sync(handle)
-            finally:
-                self._files.close(handle)
+        for segment in self._sealed:
+            if segment.end_offset > self._flushed:
+                self._sync_closed(segment.path)
+        self._sync_txn_index(self._active.path)
         self.flush_to(self._end)
+
+    def _sync_closed(self, log: Path) -> None:
+        """Fsyncs the ``.log`` of a segment that nobody holds open, and its transaction index."""
+        self._sync_file(log)
+        self._sync_txn_index(log)
+
+    def _sync_txn_index(self, log: Path) -> None:
+        path = log.with_suffix(TXN_INDEX_SUFFIX)
+        if self._files.state(path) is not None:
+            self._sync_file(path)
+
+    def _sync_file(self, path: Path) -> None:
+        handle = self._files.open_read(path)
+        try:
+            self._files.sync(handle)
+        finally:
+            self._files.close(handle)

@@ -17,6 +17,7 @@ from tiered.local.epochs import LeaderEpochs
 from tiered.local.factory import SegmentFactory
 from tiered.local.files import Files
 from tiered.local.found import LoadedPartition
+from tiered.local.producers import PartitionProducers
 from tiered.local.reading import Extent, View
 from tiered.local.sealed import SealedLocalSegment
 from tiered.local.space import DiskReserve
@@ -93,6 +94,7 @@ class PartitionState:
         self._epoch = epochs.latest
         self._epoch_unassigned = False
         self._sparse = around.files.state(directory / SPARSE_NAME) is not None
+        self._producers = PartitionProducers(around.files, directory)
         self._last_retention_ms = self._last_flush_ms = now_ms
 
     @property
@@ -151,6 +153,31 @@ class PartitionState:
             start = self.local_start
         extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s) for s in sealed]
         return View(self.tp, start, end, (*extents, tail), not (self.config.compacted or self._sparse))
+
+    def stable_offset(self) -> int | None:
+        """The first offset of the oldest open transaction, else the end; None while no producer was ever seen."""
+        with self._lock:
+            self._check_open()
+            state = self._producers.state
+            return None if state is None else state.last_stable_offset(self._end)
+
+    def load_producers(self, *, met: bool) -> None:
+        """After loading: the state at the end if there is a snapshot, or if the recovery ``met`` a producer."""
+        if met or self._producers.any_on_disk():
+            with self._lock:
+                self._rebuild_producers()
+
+    def _rebuild_producers(self) -> None:
+        """From snapshots and batches. The lock is held."""
+        start = self.log_start
+        floor = start if self.upload is None else min(start, self.first_base - 1)  # the bucket knows what came before
+        self._producers.rebuild(
+            (*self._sealed, self._active),
+            log_start=start,
+            floor=floor,
+            end=self._end,
+            now_ms=self._around.clock.now_ms(),
+        )
 
     def set_uploaded(self, upload: PartitionUpload) -> None:
         """What the bucket holds; a committed end never goes back."""

@@ -126,6 +126,8 @@ class PartitionTruncator(PartitionRemover):
             self.log_start = min(self.log_start, offset)
             self.epochs.truncate_from_end(offset)
             remove_snapshots_above(self._files, self.directory, offset)
+            if self._producers.state is not None:
+                self._rebuild_producers()
             self._files.sync_directory(self.directory)
         except TieredError as error:
             self._go_offline(error)
@@ -142,11 +144,7 @@ class PartitionTruncator(PartitionRemover):
         bases = {segment.base_offset for segment in self._sealed}
         for segment in self._closing:
             if segment.base_offset in bases:
-                handle = self._files.open_read(segment.path)
-                try:
-                    self._files.sync(handle)
-                finally:
-                    self._files.close(handle)
+                self._sync_closed(segment.path)
         self._closing.clear()
 
     def _restart(self, offset: int, log_start: int) -> None:
@@ -169,6 +167,7 @@ class PartitionTruncator(PartitionRemover):
             self.log_start = log_start
             self.epochs.clear()
             remove_snapshots_above(self._files, self.directory, NO_PRODUCERS_END)
+            self._producers.forget()
             self._files.sync_directory(self.directory)
         except TieredError as error:
             self._go_offline(error)

@@ -18,15 +18,23 @@ from tiered.errors import (
     RecordTooLargeError,
     TieredError,
 )
-from tiered.format.batch import assign_offsets, encode_batch
-from tiered.local.active import BatchTuple
+from tiered.format.batch import assign_offsets, encode_batch, read_header
+from tiered.local.active import BatchFacts, BatchTuple
 from tiered.local.exchange import PartitionExchanger
-from tiered.local.incoming import given_batches, settle_batches
+from tiered.local.incoming import GivenBatches, given_batches, settle_batches
+from tiered.local.producers import read_producer
 from tiered.local.seal import SEAL_SUFFIX, write_note
 from tiered.model import NewRecord, RecordMetadata
+from tiered.plan.producer import Origin, ProducerBatch
+from tiered.plan.producer_state import Duplicate, Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 
 LOGGER = logging.getLogger("tiered.local")
+
+PRODUCER_ID = slice(43, 51)
+"""Where a v2 batch has its producer id; those that are appended are all v2."""
+
+NO_PRODUCER = b"\xff" * 8
 
 
 class PartitionWriter(PartitionExchanger):
@@ -63,23 +71,45 @@ class PartitionWriter(PartitionExchanger):
     def append_batches(self, data: bytes) -> RecordMetadata:
         """A producer's batches, all or none; offsets and leader epoch are assigned here."""
         now_ms = self._around.clock.now_ms()
-        settled = settle_batches(self._rules, data, now_ms)
+        return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
+
+    def append_as_coordinator(self, data: bytes) -> RecordMetadata:
+        """One batch of a transaction or group coordinator, as a rule a marker; offset and leader epoch are assigned."""
+        given = given_batches(data)
+        if given is None or len(given.headers) != 1 or given.headers[0].producer_id < 0:
+            raise InvalidRecordError("a coordinator appends one batch of a producer at a time")
+        header, fact = given.headers[0], given.facts[0]
+        settled = [(given.data, fact._replace(last_offset=header.last_offset_delta))]
+        return self._append_settled(settled, Origin.COORDINATOR, self._around.clock.now_ms())
+
+    def _append_settled(
+        self, settled: Sequence[tuple[bytes, BatchFacts]], origin: Origin, now_ms: int
+    ) -> RecordMetadata:
+        """Gives offsets; ``last_offset`` of the facts is relative to each batch."""
         buffer = bytearray(b"".join(piece for piece, _ in settled))
         if len(buffer) > self._active.segment_bytes:
             self._rules.check_size(len(buffer), ())
+        producers = [_producer_of(piece, fact) for piece, fact in settled]
+        batches = [batch for batch in producers if batch is not None]
         with self._lock:
+            self._check_writable()
+            answer = self._ask(batches, origin)
+            if isinstance(answer, Duplicate):
+                return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
             base = end = self._end
             position = 0
-            facts = []
-            for piece, fact in settled:
+            facts, bases = [], []
+            for (piece, fact), batch in zip(settled, producers, strict=True):
                 assign_offsets(memoryview(buffer)[position:], end, self._epoch)
                 facts.append(fact._replace(last_offset=end + fact.last_offset))
+                if batch is not None:
+                    bases.append(end)
                 end += fact.last_offset + 1
                 position += len(piece)
             greatest = max(fact.max_timestamp for fact in facts)
-            rolled = self._store(bytes(buffer), facts, greatest, end, now_ms)
+            rolled = self._store(bytes(buffer), facts, greatest, end, now_ms, answer=answer, bases=bases)
         self._settle_append(rolled)
-        return RecordMetadata(self.tp.topic, self.tp.partition, base, greatest, end)
+        return self._metadata(base, greatest, end)
 
     def append_as_follower(self, data: bytes) -> RecordMetadata | None:
         """Batches as the leader stored them: offsets, epochs and bytes are kept. None if no whole batch is there."""
@@ -92,6 +122,7 @@ class PartitionWriter(PartitionExchanger):
             raise RecordTooLargeError(
                 f"{len(given.data)} bytes in one append, segment.bytes is {self._active.segment_bytes}"
             )
+        batches = _producers_in(given)
         with self._lock:
             self._check_writable()
             end = self._end
@@ -103,6 +134,7 @@ class PartitionWriter(PartitionExchanger):
                     latest=end,
                     hint="ask the leader from the end on, or truncate first",
                 )
+            answer = self._ask(batches, Origin.REPLICATION)
             if first > end or not given.contiguous:
                 self._mark_sparse()
             for header in given.headers:
@@ -112,7 +144,14 @@ class PartitionWriter(PartitionExchanger):
             greatest = max(fact.max_timestamp for fact in given.facts)
             base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
             rolled = self._store(
-                given.data, given.facts, greatest, last.next_offset, now_ms, base=base, epoch=last.leader_epoch
+                given.data,
+                given.facts,
+                greatest,
+                last.next_offset,
+                now_ms,
+                base=base,
+                epoch=last.leader_epoch,
+                answer=answer if isinstance(answer, Prepared) else None,
             )
         self._settle_append(rolled)
         return RecordMetadata(self.tp.topic, self.tp.partition, first, greatest, last.next_offset)
@@ -127,10 +166,13 @@ class PartitionWriter(PartitionExchanger):
         *,
         base: int | None = None,
         epoch: int | None = None,
+        answer: Prepared | None = None,
+        bases: Sequence[int] | None = None,
     ) -> bool:
         """Writes, rolling first if it is time; returns whether it rolled. The lock is held.
 
         ``base`` and ``epoch`` are a follower's: where a new segment would begin, and the epoch of the last batch.
+        ``answer`` is what the producer state said, ``bases`` the offsets of its batches (None: those that they had).
         """
         self._check_writable()
         if epoch is None:
@@ -157,7 +199,32 @@ class PartitionWriter(PartitionExchanger):
             self._go_offline(error)
             raise
         self._end = end
+        if self._producers.state is not None:
+            self._settle_producers(answer, bases)
         return reason is not None
+
+    def _ask(self, batches: Sequence[ProducerBatch], origin: Origin) -> Prepared | Duplicate | None:
+        """Whether these batches of producers may be appended now; None without any. The lock is held."""
+        if not batches:
+            return None
+        return self._producers.prepare(batches, origin, log_start=self.log_start, end=self._end)
+
+    def _settle_producers(self, answer: Prepared | None, bases: Sequence[int] | None) -> None:
+        """The bytes are written. If the transaction index cannot be, what is stable stays where it was."""
+        state = self._producers.state
+        completed = () if answer is None or state is None else state.apply(answer, bases)
+        aborted = [txn.index_entry for txn in completed if txn.index_entry is not None]
+        if aborted:
+            try:
+                self._active.append_aborted(aborted)
+            except TieredError as error:
+                self._go_offline(error)
+                raise self._offline_error(error) from error
+            self._new_names = True
+        self._producers.settle(completed, self._end)
+
+    def _metadata(self, base: int, timestamp: int, end: int) -> RecordMetadata:
+        return RecordMetadata(self.tp.topic, self.tp.partition, base, timestamp, end)
 
     def _settle_append(self, rolled: bool) -> None:
         """What an append leaves to do without the lock: a segment that it sealed, and ``flush.messages``."""
@@ -192,6 +259,7 @@ class PartitionWriter(PartitionExchanger):
         if not fenced and now_ms - self._last_retention_ms >= self._around.config.retention_check_interval_ms:
             self._last_retention_ms = now_ms
             self.apply_retention(now_ms)
+        self.expire_producers(now_ms)
         self._empty_trash(now_ms)
 
     def close(self, timeout_seconds: float) -> bool:
@@ -209,6 +277,7 @@ class PartitionWriter(PartitionExchanger):
             if clean:
                 with self._lock:
                     self._active.seal()
+                    self._producers.take(self._end)
                 self._flushed = min(self._flushed, self._active.base_offset)  # the trimmed indexes are synced, too
                 self.flush_to(max(self._end, self._flushed + 1))
                 if self._active.stats is not None and self._active.size_bytes:
@@ -223,3 +292,22 @@ class PartitionWriter(PartitionExchanger):
                 for segment in (*self._closing, self._active):
                     segment.close()
         return clean
+
+
+def _producer_of(piece: bytes, fact: BatchFacts) -> ProducerBatch | None:
+    """Of a settled batch; its header is looked at only if there is a producer."""
+    if piece[PRODUCER_ID] == NO_PRODUCER:
+        return None
+    return read_producer(read_header(piece), piece, timestamp=fact.max_timestamp)
+
+
+def _producers_in(given: GivenBatches) -> list[ProducerBatch]:
+    """Of a leader's batches those that have a producer."""
+    found = []
+    position = 0
+    for header, fact in zip(given.headers, given.facts, strict=True):
+        batch = read_producer(header, memoryview(given.data)[position : position + fact.size])
+        if batch is not None:
+            found.append(batch)
+        position += fact.size
+    return found

@@ -1,0 +1,185 @@
+"""Producers after a kill, a power cut, a cut of the log: what is stable, what was aborted, what is a repetition."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.test_producers import PID, ProducerBench, data, end
+from tiered.errors import OutOfOrderSequenceError
+from tiered.format.batch import read_header
+from tiered.model import AbortedTxn
+from tiered.testing.disk import PowerCut
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> ProducerBench:
+    return ProducerBench(tmp_path / "log", index_interval_bytes=100)
+
+
+def opened(bench: ProducerBench) -> None:
+    """An aborted transaction, an open one of another producer, and batches of a third."""
+    bench.plain(4)
+    bench.send(0, 2, pid=1, txn=True)
+    bench.send(0, 3, pid=2, txn=True)
+    bench.mark(abort=True, pid=1)
+    for sequence in range(3):
+        bench.send(sequence)
+
+
+def check(bench: ProducerBench, *, window: int) -> None:
+    """``window``: so many of a producer's batches are known again."""
+    assert (bench.end, bench.lso) == (13, 6)
+    assert bench.aborted() == [AbortedTxn(1, 4, 9, 6)]
+    for sequence in range(3 - window, 3):
+        assert bench.send(sequence).offset == 10 + sequence
+    if window == 1:
+        with pytest.raises(OutOfOrderSequenceError):
+            bench.send(1)
+    assert bench.send(3).offset == 13
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_after_a_kill(bench: ProducerBench, flushed: bool, rolled: bool) -> None:
+    opened(bench)
+    if rolled:
+        bench.partition.roll()
+    if flushed:
+        bench.partition.flush()
+    bench.unclean()
+    check(bench, window=1 if rolled else 3)
+    bench.mark(pid=2)
+    assert bench.lso == bench.end
+
+
+def test_producers_below_the_recovery_point_are_remembered(bench: ProducerBench) -> None:
+    """Nothing behind the recovery point says that there are producers; below it nothing is read for the indexes."""
+    bench.plain(3)
+    bench.send(0, txn=True)
+    for _ in range(20):
+        bench.plain(1)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    bench.plain(1)
+    bench.unclean()
+    assert (bench.end, bench.lso) == (25, 3)
+    assert bench.send(0, txn=True).offset == 3
+
+
+def test_after_a_clean_stop_only_the_newest_batch_is_known(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.reopen()
+    assert bench.snapshots == [13]
+    check(bench, window=1)
+
+
+def test_a_kill_between_the_marker_and_its_index_entry(bench: ProducerBench) -> None:
+    bench.send(0, 2, txn=True)
+
+    def fail(name: str, path: Path) -> int:
+        if (name, path.suffix) == ("write", ".txnindex"):
+            raise PowerCut
+        return 0
+
+    bench.files.fail = fail
+    with pytest.raises(PowerCut):
+        bench.mark(abort=True)
+    bench.files.fail = None
+    bench.unclean()
+    assert (bench.end, bench.lso, bench.aborted()) == (3, 3, [AbortedTxn(PID, 0, 2, 3)])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_power_goes(bench: ProducerBench, seed: int) -> None:
+    """What was flushed is there; of the rest a beginning. The state is that of the batches that are there."""
+    dice = random.Random(seed)
+    for sequence in range(dice.randint(1, 4)):
+        bench.send(sequence, txn=True)
+    bench.mark(abort=True)
+    if dice.random() < 0.5:
+        bench.partition.flush()
+    flushed = bench.partition.positions().flushed_offset
+    bench.send(0, epoch=1, txn=True)
+    if dice.random() < 0.5:
+        bench.partition.roll()
+        flushed = bench.partition.positions().flushed_offset
+    bench.mark(abort=True, epoch=1)
+    bench.kill()
+    bench.files.cut_power(dice)
+    bench.open()
+    assert bench.end >= flushed
+    aborted, first, stable = [], None, 0
+    for batch in bench.partition.read_batches(0):
+        header = read_header(batch)
+        if header.is_control and first is not None:
+            aborted.append(AbortedTxn(PID, first, header.last_offset, header.next_offset))
+            first = None
+        elif first is None:
+            first = header.base_offset
+        stable = header.next_offset
+    assert bench.aborted() == aborted
+    assert bench.lso == (stable if first is None else first)
+
+
+def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.partition.truncate_to(9)
+    assert (bench.lso, bench.aborted()) == (4, [])
+    bench.mark(abort=True, pid=2)
+    assert (bench.lso, bench.aborted()) == (4, [AbortedTxn(2, 6, 9, 4)])
+    bench.partition.truncate_to(4)
+    assert (bench.lso, bench.aborted(), len(bench.state)) == (4, [], 0)
+    bench.send(5)
+    bench.unclean()
+    assert bench.send(5).offset == 4
+
+
+def test_a_log_that_starts_again_knows_nobody(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.partition.roll()
+    bench.partition.truncate_fully_and_start_at(40)
+    assert (bench.snapshots, bench.lso) == ([], 40)
+    bench.send(9)
+    bench.unclean()
+    assert bench.send(9).offset == 40
+
+
+def test_a_log_from_before_snapshots(bench: ProducerBench) -> None:
+    """After a kill its batches are read."""
+    opened(bench)
+    bench.kill()
+    for name in bench.names(".snapshot"):
+        (bench.folder / name).unlink()
+    bench.open()
+    check(bench, window=3)
+
+
+def test_snapshots_of_nobody_go(bench: ProducerBench) -> None:
+    opened(bench)
+    bench.log.close()
+    good = (bench.folder / f"{13:020d}.snapshot").read_bytes()
+    for offset in (5, 9, 99):
+        (bench.folder / f"{offset:020d}.snapshot").write_bytes(good)
+    bench.open()
+    check(bench, window=1)
+    assert bench.snapshots == [13]
+
+
+def test_a_follower_and_its_leader_have_the_same_files(tmp_path: Path) -> None:
+    leader, follower = ProducerBench(tmp_path / "a"), ProducerBench(tmp_path / "b")
+    for sent in (data(0, 2, txn=True), end(abort=True), data(2, txn=True)):
+        if sent == end(abort=True):
+            leader.partition.append_as_coordinator(sent)
+        else:
+            leader.partition.append_batches(sent)
+    follower.partition.append_as_follower(b"".join(leader.partition.read_batches(0)))
+    for bench in (leader, follower):
+        bench.log.close()
+    names = [path.name for path in sorted(leader.folder.iterdir())]
+    assert [path.name for path in sorted(follower.folder.iterdir())] == names
+    for name in names:
+        if name.endswith((".snapshot", ".txnindex")):
+            assert (leader.folder / name).read_bytes() == (follower.folder / name).read_bytes()
