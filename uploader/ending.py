@@ -113,7 +113,7 @@ class Finisher(Planner):
         if drain is None or self._exited:
             return
         ending = drain.ending(self._partitions, now_ms, obstacle=self._obstacle)
-        if ending is not None and ending.code == 0 and drain.last and not looked:
+        if ending is not None and ending.code == 0 and drain.last and (self._seal_order or not looked):
             ending = self._look(drain, now_ms)
         if ending is not None:
             self._exited = True
@@ -127,7 +127,7 @@ class Finisher(Planner):
         if drain.is_over(now_ms):
             reason = "ended before a last look at the log directory: whether the bucket holds it all is not known"
             return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
-        if not self._look_order:
+        if not self._look_order and not self._seal_order:  # while we seal, our own lock looks like a writer's
             self._look_order = self._order(Look).order
         return None
 
