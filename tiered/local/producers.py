@@ -140,7 +140,7 @@ class PartitionProducers:
             self._birth = None
         points = points_of_rebuild(bases, end)
         for segment in segments:
-            if segment.base_offset in points and segment.base_offset > state.map_end_offset:
+            if segment.base_offset in points and segment.base_offset >= state.map_end_offset:
                 self.take(segment.base_offset)
             self._replay(state, segment)
         self.take(end)

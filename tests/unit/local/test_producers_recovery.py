@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.unit.local.test_producers import PID, ProducerBench, data, end
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
 from tiered.model import AbortedTxn
-from tiered.testing.disk import PowerCut
+from tiered.testing.disk import PowerCut, on_nth
 
 
 @pytest.fixture
@@ -111,17 +112,140 @@ def test_power_goes(bench: ProducerBench, seed: int) -> None:
     bench.files.cut_power(dice)
     bench.open()
     assert bench.end >= flushed
-    aborted, first, stable = [], None, 0
+    compare(bench)
+
+
+def compare(bench: ProducerBench) -> None:
+    """What is stable and aborted is what the batches that are there say; the newest of them is a repetition."""
+    first: dict[int, int] = {}
+    aborted = []
+    newest: dict[int, memoryview] = {}
     for batch in bench.partition.read_batches(0):
         header = read_header(batch)
-        if header.is_control and first is not None:
-            aborted.append(AbortedTxn(PID, first, header.last_offset, header.next_offset))
-            first = None
-        elif first is None:
-            first = header.base_offset
-        stable = header.next_offset
-    assert bench.aborted() == aborted
-    assert bench.lso == (stable if first is None else first)
+        who = header.producer_id
+        if header.is_control:
+            begun = first.pop(who, None)
+            newest.pop(who, None)
+            if begun is not None:
+                stable = min(first.values(), default=header.next_offset)
+                aborted.append(AbortedTxn(who, begun, header.last_offset, stable))
+        elif who >= 0:
+            first.setdefault(who, header.base_offset)
+            newest[who] = batch
+    assert sorted(bench.aborted()) == sorted(aborted)
+    assert bench.lso == min(first.values(), default=bench.end)
+    before = bench.end
+    for batch in newest.values():
+        assert bench.partition.append_batches(bytes(batch)).offset == read_header(batch).base_offset
+    assert bench.end == before
+
+
+def busy(bench: ProducerBench) -> None:
+    for epoch in range(3):
+        for pid in (1, 2):
+            bench.send(0, 2, pid=pid, epoch=epoch, txn=True)
+            bench.send(2, pid=pid, epoch=epoch, txn=True)
+        bench.plain(1)
+        bench.mark(abort=True, pid=1, epoch=epoch)
+        if epoch == 1:
+            bench.partition.flush()
+        bench.send(3, pid=2, epoch=epoch, txn=True)
+        if epoch < 2:
+            bench.mark(abort=True, pid=2, epoch=epoch)
+    bench.partition.truncate_to(bench.end - 1)
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("per_segment", [None, 4])
+def test_a_stop_at_any_effect(tmp_path: Path, power: bool, per_segment: int | None) -> None:
+    """A kill, or the power going, at every fifth effect on files."""
+    for n in range(1, 200, 5):
+        bench = ProducerBench(tmp_path / str(n), per_segment=per_segment, index_interval_bytes=100)
+        assert bench.end == 0
+        bench.log.checkpoint()
+        bench.files.fail = on_nth(n, "*", PowerCut)
+        try:
+            busy(bench)
+        except PowerCut:
+            pass
+        else:
+            break
+        finally:
+            bench.files.fail = None
+        bench.kill()
+        if power:
+            bench.files.cut_power(random.Random(n))
+        bench.open()
+        compare(bench)
+        bench.log.close()
+        shutil.rmtree(bench.directory)
+    assert n > 30
+
+
+def test_a_recovery_leaves_snapshots_at_the_last_bases_and_at_the_end(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log")
+    for sequence in range(4):
+        bench.send(sequence)
+        bench.partition.roll()
+    bench.send(4)
+    bench.kill()
+    for name in bench.names(".snapshot"):
+        (bench.folder / name).unlink()
+    (bench.directory / "recovery-point-offset-checkpoint").unlink()
+    bench.open()
+    assert bench.send(0).offset == 0
+    assert bench.snapshots == [3, 4, 5]
+
+
+def test_a_damaged_snapshot_is_deleted(bench: ProducerBench) -> None:
+    bench.send(0)
+    bench.partition.roll()
+    bench.send(1)
+    bench.reopen()
+    bench.send(2)
+    bench.kill()
+    assert bench.snapshots == [1, 2]
+    (bench.folder / f"{2:020d}.snapshot").write_bytes(b"")
+    bench.open()
+    assert bench.send(2).offset == 2
+    assert bench.snapshots == [1, 3]
+
+
+def test_retention_moves_the_log_start_past_an_open_transaction(bench: ProducerBench) -> None:
+    bench.send(0, 5, txn=True)
+    bench.partition.roll()
+    bench.plain(1)
+    assert bench.lso == 0
+    bench.partition.delete_local_before(5)
+    assert (bench.lso, bench.snapshots) == (5, [5])
+
+
+def test_an_empty_segment_that_makes_way_moves_the_state(bench: ProducerBench) -> None:
+    bench.send(0)
+    bench.partition.roll()
+    bench.partition.roll(9)
+    assert bench.lso == 9
+    bench.reopen()
+    assert bench.send(0).offset == 0
+    assert bench.snapshots == [9]
+
+
+def test_a_tiered_log_keeps_the_state_where_its_disk_begins(tmp_path: Path) -> None:
+    """What came before lies in the bucket: its producers go on, its transaction is open."""
+    bench = ProducerBench(tmp_path / "log")
+    bench.log.close()
+    bench.open(remote=True)
+    bench.send(0, txn=True)
+    bench.partition.roll()
+    bench.partition.set_uploaded(1)
+    bench.partition.delete_local_before(1)
+    assert bench.snapshots == [1]
+    bench.kill()
+    (bench.directory / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    bench.open(remote=True)
+    assert bench.send(0, txn=True).offset == 0
+    bench.mark(abort=True)
+    assert bench.aborted()[0].first_offset == 0
 
 
 def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:
