@@ -79,6 +79,7 @@ class PartitionState:
         self._trash: list[tuple[int, Path]] = []
         self._offline: TieredError | None = None
         self._closed = False
+        self._ending = False  # close has begun: what changes the log is refused, what makes it durable goes on
         self._factory = SegmentFactory(around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs)
         self.configure(config)
         now_ms = around.clock.now_ms()
@@ -204,7 +205,7 @@ class PartitionState:
             raise ClosedError(f"{self.tp} was closed before")
 
     def _check_writable(self, *, fenced_too: bool = True) -> None:
-        if self._closed:
+        if self._closed or (self._ending and fenced_too):
             raise ClosedError(f"{self.tp} was closed before")
         if self._offline is not None:
             raise self._offline_error(self._offline)

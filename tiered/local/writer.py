@@ -193,12 +193,15 @@ class PartitionWriter(PartitionExchanger):
                 )
         try:
             active.append(data, facts, epoch, now_ms)
+            self._end = end
         except DiskFullError:
             raise
         except TieredError as error:
             self._go_offline(error)
             raise
-        self._end = end
+        except BaseException:  # an interrupt: the file and what is known of it may differ, only a new open can tell
+            self._go_offline(LocalIOError(f"{self.tp}: an append was interrupted while it wrote"))
+            raise
         if self._producers.state is not None:
             self._settle_producers(answer, bases)
         return reason is not None
@@ -269,6 +272,7 @@ class PartitionWriter(PartitionExchanger):
         self._flush_lock.release()
         if not self._lock.acquire(timeout=timeout_seconds):
             raise LocalIOError(f"{self.tp}: a write has not returned for {timeout_seconds} s")
+        self._ending = True  # no append gets in between this and the seal
         self._lock.release()
         if self._closed:
             return True
