@@ -13,17 +13,18 @@
       flights-0/
         00000000000000000000.log .index .timeindex      sealed: immutable, indexes trimmed
         00000000000000004711.log .index .timeindex      active: indexes preallocated
+        *.txnindex *.snapshot                           where there are producers: aborted transactions, producer state
         leader-epoch-checkpoint  partition.metadata
       weather-0.{uuid}-delete/         a deleted topic's, removed after file.delete.delay.ms or at the next open
       weather-1.{uuid}-future/         a partition on its way here from another log directory
       weather-2.{uuid}-stray/          a broker's; kept, never loaded
 
-What a caller may rely on. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns the bytes
+What a caller may rely on. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns its bytes
 are in the page cache. ``flush`` returns after fsync; an fsync that fails takes the partition offline and is never
 repeated as if nothing had happened. A torn tail is copied beside its segment before it is cut. Damage in a sealed
 segment is an error at the read that meets it, with path, position and offset; it never keeps the log from opening and
 never takes later records away. Local bytes go only below a committed end that was read back from the store.
 
 Every effect goes through ``files.Files``, so that tests can tear, fill and fail the disk. ``manager.LocalLog`` opens a
-What a caller may rely on. ``append`` is atomic: one batch or nothing, also after ``kill -9``; when it returns its bytes
+directory for writing or read-only (beside its writer, or a Kafka broker's); ``partition.PartitionLog`` is one partition.
 """
