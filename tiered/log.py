@@ -322,7 +322,7 @@ class Log:
         look = self._clock.monotonic()
         while behind := self._behind(ends):
             if self._clock.monotonic() >= look:
-                self._upload_sealed(ends)
+                self._upload_sealed(ends, deadline)
                 look = self._clock.monotonic() + UPLOAD_CHECK_S
                 continue
             if self._uploader is not None and self._uploader.error is not None:
@@ -336,18 +336,17 @@ class Log:
             if self._closed.is_set():
                 raise DataLocalError(f"the log was closed while waiting; not committed yet: {behind}")
 
-    def _upload_sealed(self, ends: Mapping[TopicPartition, int]) -> None:
+    def _upload_sealed(self, ends: Mapping[TopicPartition, int], deadline: float | None) -> None:
         """What an uploader would do now; trouble that may pass is left to the next look."""
         if self._uploader is not None or self._tiering is None or self._tiering.held_elsewhere():
             return
-        sealed: dict[TopicPartition, int] = {}
-        for tp in ends:
-            log = self._local.partition(tp)
-            if segments := log.sealed_segments(log.positions().uploaded_offset):
-                sealed[tp] = segments[-1].end_offset
+        logs = [self._local.partition(tp) for tp in ends]
+        found = ((log.tp, log.sealed_segments(log.positions().uploaded_offset)) for log in logs)
+        sealed = {tp: segments[-1].end_offset for tp, segments in found if segments}
         try:
             if sealed:
-                self._tiering.sync(sealed, None)
+                left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+                self._tiering.sync(sealed, left)
         except (RemoteUnavailableError, CommitUnknown, LockedError) as error:
             _logger.warning("what waits for the bucket goes on waiting: %s", error)
 

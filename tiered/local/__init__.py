@@ -26,5 +26,6 @@ segment is an error at the read that meets it, with path, position and offset; i
 never takes later records away. Local bytes go only below a committed end that was read back from the store.
 
 Every effect goes through ``files.Files``, so that tests can tear, fill and fail the disk. ``manager.LocalLog`` opens a
-directory for writing or read-only (beside its writer, or a Kafka broker's); ``partition.PartitionLog`` is one partition.
+directory for writing or read-only (beside its writer, or a Kafka broker's), ``directories.LocalLogs`` several;
+``partition.PartitionLog`` is one partition.
 """
