@@ -39,7 +39,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupted)
     OUTPUT.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="work-", dir=OUTPUT)).resolve()
-    remote = args.remote or f"file://{scratch / 'store'}"
+    remote = args.remote or f"file://{OUTPUT.resolve() / 'store' if args.keep else scratch / 'store'}"
     place = Place(f"{remote.rstrip('/')}/demo-{uuid.uuid4().hex[:12]}", args.endpoint_url)
     children = Children(scratch)
     report = Report(place.url)
