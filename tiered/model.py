@@ -51,8 +51,7 @@ class Record(NamedTuple):
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerRecord:
+class ConsumerRecord(NamedTuple):
     """One record as a reader sees it; field names are those of Kafka's Python clients.
 
     ``value is None`` is a tombstone. ``tier`` is ``"local"`` or ``"remote"``.
