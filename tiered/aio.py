@@ -33,7 +33,8 @@ from tiered import log as sync_log
 from tiered import reader as sync_reader
 from tiered.errors import ClosedError
 from tiered.model import ConsumerRecord, Headers, Positions, RecordMetadata, TopicPartition
-from tiered.topic import AppendRecord, Time, TopicReads
+from tiered.stream import Time
+from tiered.topic import AppendRecord, TopicReads
 from tiered.topic import Topic as SyncTopic
 
 if TYPE_CHECKING:

@@ -27,9 +27,8 @@ from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
-from tiered.stream import PartitionStream, ReadRange
-from tiered.times import parse_time
-from tiered.topic import Time, TopicReads
+from tiered.stream import PartitionStream, ReadRange, Time
+from tiered.topic import TopicReads
 
 if TYPE_CHECKING:
     import pyarrow
@@ -197,11 +196,7 @@ class Reader:
         if not isinstance(key, bytes):
             raise ConfigError(f"key is {type(key).__name__}, not bytes", hint="encode it first")
         reads = self.topic(topic)
-        now_ms = self._clock.now_ms()
-        wanted = ReadRange(
-            since_ms=None if since is None else parse_time(since, now_ms=now_ms),
-            until_ms=None if until is None else parse_time(until, now_ms=now_ms),
-        )
+        wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         report = FindReport(topic)
         chosen = range(reads.partitions) if partition is None else (partition,)
         return Found(report, self._search(reads, key, wanted, chosen, report))
@@ -237,11 +232,7 @@ class Reader:
         Needs the extra ``arrow``. The table is in memory whole: for more, use Spark or ``read``.
         """
         reads = self.topic(topic)
-        now_ms = self._clock.now_ms()
-        wanted = ReadRange(
-            since_ms=None if since is None else parse_time(since, now_ms=now_ms),
-            until_ms=None if until is None else parse_time(until, now_ms=now_ms),
-        )
+        wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         chosen = range(reads.partitions) if partition is None else (partition,)
         pieces = [piece for p in chosen for piece in _record_batches(reads.stream(p), wanted, columns or COLUMNS)]
         return arrow_table(pieces, columns or COLUMNS)

@@ -11,6 +11,7 @@ handed on undecoded; records are decoded one batch at a time, only when the call
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -20,7 +21,9 @@ from tiered.format.batch import BatchHeader, ControlType, control_type, decode_r
 from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.remote.reader import RemotePartition
+from tiered.times import parse_time
 
+Time = int | str | dt.datetime
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 ON_TRIMMED = ("raise", "jump")
 MAX_REPLANS = 8
@@ -75,6 +78,24 @@ class ReadRange:
             raise ConfigError("start (an offset) and since (a time) exclude each other", hint="give one of them")
         if self.end is not None and self.until_ms is not None:
             raise ConfigError("end (an offset) and until (a time) exclude each other", hint="give one of them")
+
+    @classmethod
+    def of_times(
+        cls,
+        since: Time | None,
+        until: Time | None,
+        *,
+        now_ms: int,
+        start: int | str | None = None,
+        end: int | str | None = None,
+    ) -> ReadRange:
+        """With times as users write them (``tiered.times``). Raises InvalidTimestampError, ConfigError."""
+        return cls(
+            start,
+            end,
+            None if since is None else parse_time(since, now_ms=now_ms),
+            None if until is None else parse_time(until, now_ms=now_ms),
+        )
 
     def wants(self, timestamp: int) -> bool:
         """Whether a record with this timestamp lies in the wanted times."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import socket
@@ -36,7 +37,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.root import Root
-from tiered.local.uploads import SAME, ClaimProof, PartitionUpload, uploader_lock
+from tiered.local.uploads import ClaimProof, PartitionUpload, uploader_lock
 from tiered.model import Row, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
@@ -297,15 +298,8 @@ class Tiering:
 
     def _catalog(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
         if tp not in self._catalogs:
-
-            def persist(token: str | None, last_append: str | None) -> None:
-                self._claims.write(
-                    tp,
-                    token=SAME if token is None else token,
-                    last_append=SAME if last_append is None else last_append,
-                )
-
-            self._catalogs[tp] = Catalog(log.topic_id, tp.partition, tp.topic, persist=persist)
+            keep = functools.partial(self._claims.keep, tp)
+            self._catalogs[tp] = Catalog(log.topic_id, tp.partition, tp.topic, persist=keep)
         return self._catalogs[tp]
 
     def _claimed(self, tp: TopicPartition, log: PartitionLog) -> Catalog:

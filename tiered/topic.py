@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tiered.errors import ConfigError, InvalidRecordError, UnknownTopicError
 from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
-from tiered.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange
+from tiered.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange, Time
 from tiered.times import parse_time
 
 if TYPE_CHECKING:
@@ -20,7 +19,6 @@ DURABILITIES = ("memory", "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0
 """How long ``durability="remote"`` waits for the next seal and its commit before it raises DataLocalError."""
 
-Time = int | str | dt.datetime
 AppendRecord = NewRecord | tuple[bytes | None, bytes | None] | bytes
 
 
@@ -73,13 +71,7 @@ class TopicReads:
             raise ConfigError(
                 f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
             )
-        now_ms = self._now_ms()
-        wanted = ReadRange(
-            start,
-            end,
-            None if since is None else parse_time(since, now_ms=now_ms),
-            None if until is None else parse_time(until, now_ms=now_ms),
-        )
+        wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
         chosen = range(self.partitions) if partition is None else (self._check_partition(partition),)
         return self._read(chosen, wanted, isolation, on_trimmed)
 

@@ -7,6 +7,7 @@ each claim, and the bound on what is in flight. Blocking work on local files run
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -23,7 +24,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import Role, segment_key
-from tiered.local.uploads import SAME, ClaimProof, Claims
+from tiered.local.uploads import ClaimProof, Claims
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
@@ -270,12 +271,9 @@ class Bucket:
         return Prepared(descriptor, segment.open_log(), indexes)
 
     def _catalog(self, tp: TopicPartition) -> Catalog:
-        def persist(token: str | None, last_append: str | None) -> None:
-            self._claims.write(
-                tp, token=SAME if token is None else token, last_append=SAME if last_append is None else last_append
-            )
-
-        return Catalog(self._directory.topic_id(tp), tp.partition, tp.topic, persist=persist)
+        return Catalog(
+            self._directory.topic_id(tp), tp.partition, tp.topic, persist=functools.partial(self._claims.keep, tp)
+        )
 
     def _proof(self, tp: TopicPartition) -> VolumeProof:
         proof = self._claims.read().get(tp, ClaimProof())

@@ -219,6 +219,10 @@ class Claims:
         entries = [{"topic": t.topic, "partition": t.partition, **asdict(p)} for t, p in sorted(proofs.items())]
         self._file.store({"partitions": entries})
 
+    def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
+        """A catalog's ``persist`` on a volume (``remote.fence``): durable when it returns; None leaves one as it is."""
+        self.write(tp, token=SAME if token is None else token, last_append=SAME if last_append is None else last_append)
+
 
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
     """The lock of the one uploader of a log directory."""
