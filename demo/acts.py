@@ -19,7 +19,7 @@ from demo.flights import AIRCRAFT, FLIGHTS, TOPIC, Truth, flights
 from demo.processes import ROOT, Children, Daemon, DemoError, Job
 from demo.report import Report
 from demo.store import Place
-from tiered.local.uploads import JOURNAL_NAME
+from tiered.local.disk.uploads import JOURNAL_NAME
 
 APPEND_TIMEOUT_S = 150
 READ_TIMEOUT_S = 90

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tiered.local.files import PosixFiles
-from tiered.local.uploads import UploadCheckpoint
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import UploadCheckpoint
 
 SAMPLE_S = 0.2
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from tiered.config import TopicConfig
-    from tiered.local.topics import TopicInfo
+    from tiered.local.disk.topics import TopicInfo
 
 __all__ = ["Found", "Log", "Reader", "Reads", "Topic", "open", "open_reader"]
 

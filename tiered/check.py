@@ -20,8 +20,8 @@ from tiered.check_local import LocalCheck, LocalFacts
 from tiered.check_remote import RemoteCheck, RemoteFacts
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
 from tiered.findings import Finding, Severity
-from tiered.local.files import Files, PosixFiles
-from tiered.local.topics import read_topics
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.topics import read_topics
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.store.base import Store

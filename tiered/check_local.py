@@ -37,10 +37,10 @@ from tiered.format.keys import (
     parse_partition_dir,
 )
 from tiered.inspection import Expectations, LogScan, inspect_log
-from tiered.local.files import Files
-from tiered.local.sealed import FileSource
-from tiered.local.topics import read_topics
-from tiered.local.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.files import Files
+from tiered.local.disk.topics import read_topics
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
 
 FOREIGN_DIRECTORIES = ("remote-log-index-cache", "__cluster_metadata-0", "lost+found")

@@ -35,9 +35,9 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.local.directories import LocalLogs, check_paths, open_directories
-from tiered.local.manager import LocalLog
-from tiered.local.topics import TopicInfo
+from tiered.local.directory.directories import LocalLogs, check_paths, open_directories
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.topics import TopicInfo
 from tiered.model import Positions, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Store

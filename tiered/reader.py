@@ -17,8 +17,8 @@ from tiered.arrow import COLUMNS, ArrowDecoder, arrow_table
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
-from tiered.local.manager import LocalLog
-from tiered.local.topics import TopicInfo
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.topics import TopicInfo
 from tiered.model import ConsumerRecord, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import list_topics, load_topic

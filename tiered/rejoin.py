@@ -19,18 +19,18 @@ from pathlib import Path
 from tiered.clock import Clock
 from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
 from tiered.format.keys import partition_dir
-from tiered.local.checkpoints import (
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
     REPLICATION_NAME,
     OffsetsFile,
 )
-from tiered.local.files import Files, PosixFiles
-from tiered.local.lock import DirectoryLock
-from tiered.local.manager import LocalLog
-from tiered.local.topics import TOPICS_NAME
-from tiered.local.uploads import Claims, UploadCheckpoint, uploader_lock
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.topics import TOPICS_NAME
+from tiered.local.disk.uploads import Claims, UploadCheckpoint, uploader_lock
 from tiered.model import TopicPartition
 
 _IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)

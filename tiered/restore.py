@@ -30,7 +30,7 @@ from tiered.format.checkpoint import (
 from tiered.format.keys import FLAG_HOLE, index_name, log_name, partition_dir, time_index_name
 from tiered.format.root import STATE_DELETING, Root
 from tiered.format.rows import Rows
-from tiered.local.checkpoints import (
+from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
     RECOVERY_POINT_NAME,
@@ -38,9 +38,9 @@ from tiered.local.checkpoints import (
     OffsetsFile,
     mark_clean,
 )
-from tiered.local.files import Files, PosixFiles
-from tiered.local.topics import TopicInfo, write_topics
-from tiered.local.uploads import Claims, PartitionUpload, UploadCheckpoint
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.topics import TopicInfo, write_topics
+from tiered.local.disk.uploads import Claims, PartitionUpload, UploadCheckpoint
 from tiered.model import Row, TopicPartition
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topics, load_topic

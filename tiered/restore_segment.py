@@ -22,11 +22,11 @@ from tiered.format.keys import (
     txn_index_name,
 )
 from tiered.inspection import Expectations, inspect_log
-from tiered.local.files import Files
-from tiered.local.indexes import rebuild_indexes, store_indexes
-from tiered.local.scan import LogFile
-from tiered.local.seal import SEAL_SUFFIX, SegmentStats, write_note
-from tiered.local.sealed import FileSource
+from tiered.local.disk.files import Files
+from tiered.local.segment.indexes import rebuild_indexes, store_indexes
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, write_note
+from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.store.base import Get, Missing, Object, Steps, Store, Together
 from tiered.store.driver import drive

@@ -37,7 +37,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.root import Root
-from tiered.local.uploads import ClaimProof, PartitionUpload, uploader_lock
+from tiered.local.disk.uploads import ClaimProof, PartitionUpload, uploader_lock
 from tiered.model import Row, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
@@ -50,10 +50,10 @@ from tiered.store.probe import probe
 from tiered.store.retry import RetryingStore
 
 if TYPE_CHECKING:
-    from tiered.local.manager import LocalLog
-    from tiered.local.partition import PartitionLog
-    from tiered.local.sealed import SealedLocalSegment
-    from tiered.local.topics import TopicInfo
+    from tiered.local.directory.manager import LocalLog
+    from tiered.local.disk.topics import TopicInfo
+    from tiered.local.partition.partition import PartitionLog
+    from tiered.local.segment.sealed import SealedLocalSegment
 
 UPLOADS_TOGETHER = 4
 """Segments of one partition that an inline sync uploads at once."""

@@ -13,7 +13,7 @@ from tiered.times import parse_time
 
 if TYPE_CHECKING:
     from tiered.config import TopicConfig
-    from tiered.local.partition import PartitionLog
+    from tiered.local.partition.partition import PartitionLog
 
 DURABILITIES = ("memory", "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0

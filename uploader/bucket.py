@@ -24,7 +24,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import Role, segment_key
-from tiered.local.uploads import ClaimProof, Claims
+from tiered.local.disk.uploads import ClaimProof, Claims
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog

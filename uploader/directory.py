@@ -10,12 +10,12 @@ from uuid import UUID
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.errors import FencedError, LockedError, NotFoundError, TieredError
-from tiered.local.files import Files, PosixFiles
-from tiered.local.lock import DirectoryLock
-from tiered.local.manager import LocalLog
-from tiered.local.sealed import SealedLocalSegment
-from tiered.local.topics import TopicInfo
-from tiered.local.uploads import PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploads import PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
+from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from uploader.discover import Scanner, living
 from uploader.events import Event, SegmentRef

@@ -20,12 +20,12 @@ from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties, decode_partition_metadata
 from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
-from tiered.local.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
-from tiered.local.files import Files
-from tiered.local.lock import DirectoryLock, Holder
-from tiered.local.sealed import SealedLocalSegment
-from tiered.local.topics import TopicInfo, read_topics
-from tiered.local.uploads import UploadCheckpoint
+from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.files import Files
+from tiered.local.disk.lock import DirectoryLock, Holder
+from tiered.local.disk.topics import TopicInfo, read_topics
+from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from uploader.events import Event, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
 

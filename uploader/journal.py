@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ClosedError, NotFoundError
-from tiered.local.files import Files
-from tiered.local.uploads import JOURNAL_NAME
+from tiered.local.disk.files import Files
+from tiered.local.disk.uploads import JOURNAL_NAME
 from tiered.model import TopicPartition
 
 COMPACT_LINES = 1_000

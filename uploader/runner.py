@@ -14,7 +14,7 @@ from typing import Any
 
 from tiered.clock import Clock
 from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
-from tiered.local.uploads import PartitionUpload
+from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
 from uploader import actions as act
 from uploader import events as ev

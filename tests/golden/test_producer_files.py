@@ -11,8 +11,8 @@ from tests.golden.test_producers import LEFT_ALONE, MADE_MS, is_cleaned, snapsho
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import walk
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.local.manager import LocalLog
-from tiered.local.partition import PartitionLog
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 

@@ -14,8 +14,8 @@ from tiered.format.checkpoint import decode_epochs, decode_partition_metadata
 from tiered.format.keys import parse_partition_dir
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
-from tiered.local.manager import LocalLog
-from tiered.local.partition import PartitionLog
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
 from tiered.testing.clock import FakeClock, SeededIds
 
 INTERVAL_BYTES = 256

@@ -20,7 +20,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.format.rows import Rows
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
 from tiered.remote.topics import register_topic
 from tiered.store.directory import DirectoryStore

@@ -19,8 +19,8 @@ from tiered.config import LogConfig
 from tiered.errors import NotFoundError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.keys import TOPICS_PREFIX
-from tiered.local.files import PosixFiles
-from tiered.local.uploads import UploadCheckpoint
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.driver import drive
 from tiered.store.probe import check_capabilities, probe

@@ -16,8 +16,8 @@ from tiered.cli.settings import suggestion
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
-from tiered.local.checkpoints import META_PROPERTIES_NAME
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.remote.topics import list_topics, load_topic
 from tiered.store.base import Store
 from tiered.store.driver import drive

@@ -26,7 +26,7 @@ from tiered.format.root import decode_root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.inspection import batches
-from tiered.local.seal import SEAL_SUFFIX
+from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import ByteSource, ConsumerRecord, Record
 from tiered.times import format_time
 

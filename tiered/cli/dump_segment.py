@@ -17,8 +17,8 @@ from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from tiered.inspection import Expectations, inspect_log
-from tiered.local.files import PosixFiles
-from tiered.local.sealed import FileSource
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, SealedIndexes
 from tiered.object_source import ObjectSource
 from tiered.store.location import StoreLocation

@@ -11,9 +11,9 @@ from tiered.cli.confirming import confirm
 from tiered.cli.doors import chosen_partitions, need_topic
 from tiered.cli.output import columns
 from tiered.errors import NotFoundError
-from tiered.local.cleaner import CleaningStatus
-from tiered.local.cleaning_round import CleaningReport
-from tiered.local.manager import LocalLog
+from tiered.local.cleaning.cleaner import CleaningStatus
+from tiered.local.cleaning.rounds import CleaningReport
+from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 
 MAX_ROUNDS = 1000

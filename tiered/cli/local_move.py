@@ -9,7 +9,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.confirming import confirm, destructive, one_partition
 from tiered.errors import NotFoundError
-from tiered.local.directories import LocalLogs
+from tiered.local.directory.directories import LocalLogs
 
 
 @click.command("move", cls=Command)

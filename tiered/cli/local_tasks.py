@@ -9,9 +9,9 @@ import click
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.output import columns
 from tiered.errors import NotFoundError
-from tiered.local.files import PosixFiles
-from tiered.local.manager import LocalLog
-from tiered.local.tasks import TaskStatus, read_status
+from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.tasks import TaskStatus, read_status
+from tiered.local.disk.files import PosixFiles
 
 
 @click.command("tasks", cls=Command)

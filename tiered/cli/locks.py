@@ -7,8 +7,8 @@ import os
 import socket
 from pathlib import Path
 
-from tiered.local.files import PosixFiles
-from tiered.local.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 
 
 def lock_holders(directory: Path) -> dict[str, Holder]:

@@ -14,7 +14,7 @@ from tiered.cli.output import counted, human_bytes, human_duration
 from tiered.cli.partition_status import PartitionStatus, gather
 from tiered.config import LogConfig
 from tiered.errors import NotFoundError, RemoteUnavailableError
-from tiered.local.files import PosixFiles
+from tiered.local.disk.files import PosixFiles
 from tiered.times import format_time
 
 EXIT_UNHEALTHY = 3

@@ -9,7 +9,7 @@ from tiered.cli.confirming import confirm, destructive
 from tiered.cli.doors import need_topic
 from tiered.cli.output import columns
 from tiered.errors import ConfigError, NotFoundError
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 
 

@@ -7,7 +7,7 @@ import click
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.confirming import confirm, destructive, one_partition
 from tiered.errors import ConfigError, NotFoundError
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 
 
 @click.command("truncate", cls=Command)

@@ -25,7 +25,8 @@ repeated as if nothing had happened. A torn tail is copied beside its segment be
 segment is an error at the read that meets it, with path, position and offset; it never keeps the log from opening and
 never takes later records away. Local bytes go only below a committed end that was read back from the store.
 
-Every effect goes through ``files.Files``, so that tests can tear, fill and fail the disk. ``manager.LocalLog`` opens a
-directory for writing or read-only (beside its writer, or a Kafka broker's), ``directories.LocalLogs`` several;
-``partition.PartitionLog`` is one partition.
+Every effect goes through ``disk.files.Files``, so that tests can tear, fill and fail the disk.
+``directory.manager.LocalLog`` opens a directory for writing or read-only (beside its writer, or a Kafka broker's),
+``directory.directories.LocalLogs`` several; ``partition.partition.PartitionLog`` is one partition. The rooms, from the
+ground up: ``disk``, ``segment``, ``recovery``, ``partition``, ``cleaning``, ``directory``.
 """

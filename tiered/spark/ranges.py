@@ -16,8 +16,8 @@ from uuid import UUID
 
 from tiered.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
 from tiered.format.root import Root
-from tiered.local.manager import LocalLog
-from tiered.local.partition import PartitionLog
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.read import Tier, plan_tiers, segment_ranges
 from tiered.remote.reader import RemotePartition

@@ -27,7 +27,7 @@ from tiered.errors import NotFoundError
 from tiered.format.batch import BatchHeader, read_header
 from tiered.format.bundle import SectionKind
 from tiered.format.offset_index import OffsetIndex
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 from tiered.model import Row
 from tiered.plan.read import Tier
 from tiered.remote.fetch import SegmentGone

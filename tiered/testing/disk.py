@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from tiered.local.files import DiskSpace, PosixFiles, translate
+from tiered.local.disk.files import DiskSpace, PosixFiles, translate
 
 
 class PowerCut(BaseException):

@@ -13,7 +13,7 @@ from tests.integration.servers.commands import ROOT, require
 from tests.integration.servers.kafka import Broker, Seen
 from tiered.config import TopicConfig
 from tiered.format.batch import decode_records, read_header
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 

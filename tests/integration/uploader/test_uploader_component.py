@@ -10,8 +10,8 @@ import tiered
 from tests.integration.uploader.logs import T0, judge
 from tiered.clock import SystemClock
 from tiered.errors import LockedError
-from tiered.local.files import PosixFiles
-from tiered.local.uploads import UploadCheckpoint, uploader_lock
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
 from uploader import Uploader
 from uploader.component import AttachedUploader
 

@@ -15,8 +15,8 @@ import tiered
 from tiered.config import TopicConfig
 from tiered.format.keys import index_key, root_key, segment_key
 from tiered.format.root import Root, decode_root
-from tiered.local.files import PosixFiles
-from tiered.local.topics import read_topics
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.topics import read_topics
 from tiered.model import NewRecord, Row
 from tiered.store.base import ABSENT, Delete, Get, List, Object, Page, Put, PutResult, PutStatus
 from tiered.store.memory import MemoryStore

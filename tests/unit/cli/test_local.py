@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
-from tiered.local.manager import LocalLog
-from tiered.local.uploads import PartitionUpload
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)

@@ -18,7 +18,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import doors
-from tiered.local.lock import LOCK_NAME
+from tiered.local.disk.lock import LOCK_NAME
 
 REFUSALS = {
     "denied": (403, "AccessDenied", "no"),

@@ -9,8 +9,8 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock
-from tiered.local.files import PosixFiles
-from tiered.local.uploads import uploader_lock
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import uploader_lock
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tiered.cli import append, tail
 from tiered.cli.main import COMMANDS
 from tiered.cli.output import counted
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
-from tiered.local.files import translate
+from tiered.local.disk.files import translate
 
 
 @pytest.fixture

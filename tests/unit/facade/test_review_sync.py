@@ -16,9 +16,9 @@ import tiered
 from tiered import aio
 from tiered.clock import SystemClock
 from tiered.errors import FencedError, LogDestroyedError
-from tiered.local.files import PosixFiles
-from tiered.local.lock import UPLOADER_LOCK_NAME, DirectoryLock
-from tiered.local.uploads import PartitionUpload
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
+from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.restore import restore
 from tiered.store.location import StoreLocation, open_store

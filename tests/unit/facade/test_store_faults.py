@@ -9,7 +9,7 @@ import pytest
 from tiered.clock import SystemIds
 from tiered.config import TopicConfig
 from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError, TieredError
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.store.memory import MemoryStore

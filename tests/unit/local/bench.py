@@ -11,7 +11,7 @@ from tiered.format.batch import decode_records, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
-from tiered.local.writer import PartitionWriter
+from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord, Record
 
 RECORD_BYTES = 69

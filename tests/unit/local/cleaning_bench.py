@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tests.unit.local.test_partition import TP
-from tiered.local.checkpoints import CLEANER_NAME, OffsetsFile
-from tiered.local.cleaning_round import CleaningReport
-from tiered.local.files import PosixFiles
+from tiered.local.cleaning.rounds import CleaningReport
+from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
+from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 
 KEYED_BYTES = RECORD_BYTES + 1

@@ -13,8 +13,8 @@ from tiered.config import LogConfig
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, read_header
 from tiered.format.keys import parse_partition_dir
-from tiered.local.manager import LocalLog
-from tiered.local.partition import PartitionLog
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, Record
 from tiered.testing.clock import FakeClock, SeededIds
 

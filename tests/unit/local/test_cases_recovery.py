@@ -13,7 +13,7 @@ from tiered.errors import ConfigError
 from tiered.format.codecs import Codec
 from tiered.format.keys import CLEANED_SUFFIX, log_name, parse_local_name
 from tiered.format.txn_index import decode_txns, encode_txns
-from tiered.local.replacement import SegmentCopy
+from tiered.local.segment.replacement import SegmentCopy
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.local.bench import CaseBench
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError, OffsetOutOfRangeError
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import on_nth

@@ -13,8 +13,8 @@ from tiered.errors import ConfigError
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import collect, decode_txns, encode_txns, truncate
-from tiered.local.active import ActiveSegment
-from tiered.local.files import PosixFiles
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.active import ActiveSegment
 from tiered.model import AbortedTxn, EpochEntry
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 from tiered.testing.clock import START_MS

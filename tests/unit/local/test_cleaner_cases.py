@@ -12,7 +12,7 @@ import pytest
 from tests.unit.local.cleaning_bench import CleaningBench
 from tests.unit.local.test_partition import TP
 from tiered.format.keys import DELETED_SUFFIX
-from tiered.local.checkpoints import CLEANER_NAME
+from tiered.local.disk.checkpoints import CLEANER_NAME
 from tiered.model import NewRecord
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 

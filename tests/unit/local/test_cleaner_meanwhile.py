@@ -15,13 +15,13 @@ from tests.unit.local.test_partition import TP
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, TieredError
 from tiered.format.batch import decode_records
-from tiered.local.checkpoints import CLEANER_NAME, OffsetsFile
-from tiered.local.cleaner import PAUSED
-from tiered.local.cleaning_round import CleaningStoppedError
-from tiered.local.directories import LocalLogs
-from tiered.local.files import PosixFiles
-from tiered.local.manager import LocalLog
-from tiered.local.reading import read_batches
+from tiered.local.cleaning.cleaner import PAUSED
+from tiered.local.cleaning.rounds import CleaningStoppedError
+from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.reading import read_batches
 from tiered.model import NewRecord
 from tiered.plan.roll import RollReason
 from tiered.testing.clock import FakeClock, SeededIds

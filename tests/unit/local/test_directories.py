@@ -11,8 +11,8 @@ import pytest
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError, UnknownTopicError
 from tiered.format.batch import decode_records
-from tiered.local.directories import LocalLogs
-from tiered.local.manager import LocalLog
+from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth

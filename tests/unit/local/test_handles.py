@@ -10,9 +10,9 @@ import pytest
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError
-from tiered.local.files import PosixFiles
-from tiered.local.handles import FIRST_LEASE, PooledFiles, default_open_files
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.handles import FIRST_LEASE, PooledFiles, default_open_files
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles

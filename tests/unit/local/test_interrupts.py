@@ -10,9 +10,9 @@ import pytest
 from tiered.config import TopicConfig
 from tiered.errors import ClosedError, LocalIOError, TieredError
 from tiered.format.batch import decode_records
-from tiered.local.files import PosixFiles
-from tiered.local.manager import LocalLog
-from tiered.local.partition import PartitionLog
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import PosixFiles
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)

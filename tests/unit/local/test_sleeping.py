@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.config import LogConfig, TopicConfig
-from tiered.local.manager import LocalLog
-from tiered.local.roster import WAKE_AT_ONCE
-from tiered.local.uploads import PartitionUpload
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.partition.roster import WAKE_AT_ONCE
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles

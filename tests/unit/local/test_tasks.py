@@ -10,9 +10,9 @@ import pytest
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError
-from tiered.local.files import PosixFiles
-from tiered.local.manager import LocalLog
-from tiered.local.tasks import TASKS_NAME, Task, Tasks, read_status
+from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.tasks import TASKS_NAME, Task, Tasks, read_status
+from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles

@@ -11,9 +11,9 @@ import pytest
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalIOError, LockedError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
-from tiered.local.manager import LocalLog
-from tiered.local.topics import TOPICS_NAME
-from tiered.local.uploads import PartitionUpload, uploader_lock
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.topics import TOPICS_NAME
+from tiered.local.disk.uploads import PartitionUpload, uploader_lock
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth

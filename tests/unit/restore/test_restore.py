@@ -26,9 +26,9 @@ from tiered.errors import (
 )
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.rows import Rows
-from tiered.local.files import DiskSpace, PosixFiles
-from tiered.local.manager import LocalLog
-from tiered.local.uploads import Claims
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import DiskSpace, PosixFiles
+from tiered.local.disk.uploads import Claims
 from tiered.model import Row, TopicPartition
 from tiered.restore import RestoreOptions, choose_rows, restore
 from tiered.store.memory import MemoryStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.check import CheckOptions, check
-from tiered.local.manager import LocalLog
+from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 from tiered.plan.lifecycle import VolumeProof
 from tiered.remote.catalog import Catalog

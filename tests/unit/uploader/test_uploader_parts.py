@@ -11,9 +11,9 @@ import pytest
 from tests.unit.uploader.world import topic_id, tp
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, NotFoundError
-from tiered.local.files import PosixFiles
-from tiered.local.manager import LocalLog
-from tiered.local.uploads import JOURNAL_NAME
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import JOURNAL_NAME
 from tiered.model import NewRecord
 from tiered.testing.clock import FakeClock
 from uploader import status

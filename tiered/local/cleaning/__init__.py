@@ -1,0 +1,1 @@
+"""Keyed compaction on the local disk: which partition is cleaned now, one round over it, how far it is cleaned."""

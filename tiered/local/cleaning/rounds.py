@@ -1,0 +1,214 @@
+"""One round of compaction over one partition: the map of its dirty part, then each group of segments rewritten.
+
+::
+
+    first dirty .. first uncleanable  ── OffsetMapBuilder ──>  newest offset of every key, up to map end
+    log start .. map end, in groups   ── BatchFilter ───────>  .cleaned ── replace_segments ──> in their place
+    map end                           ───────────────────────>  cleaner-offset-checkpoint (the caller's)
+
+What is read is sealed and durable: a record goes only if the newer one of its key survives a power cut. A round that
+ends early, for whatever reason, leaves each group as it was or cleaned; the next one begins where this one began.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from tiered.errors import CorruptionError, NotFoundError, TieredError
+from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
+from tiered.format.producer_snapshot import ProducerEntry
+from tiered.local.disk.files import Files
+from tiered.local.partition.writer import PartitionWriter
+from tiered.local.segment.found import FoundSegment
+from tiered.local.segment.isolation import aborted_txns
+from tiered.local.segment.replacement import SegmentCopy
+from tiered.local.segment.scan import LogFile, Span
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import AbortedTxn
+from tiered.plan.batch_filter import BatchFilter, Dropped
+from tiered.plan.cleaning import (
+    CleaningCandidate,
+    LogState,
+    SegmentState,
+    group_segments,
+    legacy_delete_horizon,
+)
+from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
+
+BUFFER_BYTES = 1024 * 1024
+"""Log files are read in pieces of this size; a larger batch gets a buffer of its own."""
+
+
+class CleaningStoppedError(TieredError):
+    """The log changed under the cleaner (cut, closed, deleted, another policy): nothing more was replaced."""
+
+    code = "cleaning_stopped"
+    retriable = True
+
+
+@dataclass(slots=True)
+class CleaningReport:
+    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each."""
+
+    first_dirty: int
+    end_offset: int = -1
+    keys: int = 0
+    records_read: int = 0
+    records_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    groups: list[tuple[int, ...]] = field(default_factory=list)
+    dropped: Counter[Dropped] = field(default_factory=Counter)
+
+
+class CleaningRound:
+    """``spend`` is told of bytes read and of bytes to be written; it may sleep, and raise (a limit, a reserve)."""
+
+    def __init__(
+        self,
+        files: Files,
+        writer: PartitionWriter,
+        state: LogState,
+        candidate: CleaningCandidate,
+        *,
+        segments: dict[int, SealedLocalSegment],
+        producers: tuple[ProducerEntry, ...],
+        now_ms: int,
+        memory_bytes: int,
+        spend: Callable[[int, int], None],
+    ) -> None:
+        self._files = files
+        self._writer = writer
+        self._state = state
+        self._candidate = candidate
+        self._segments = segments
+        self._producers = producers
+        self._now_ms = now_ms
+        self._map = OffsetMap(memory_bytes)
+        self._spend = spend
+        self._watched: SealedLocalSegment | None = None
+        self.report = CleaningReport(candidate.first_dirty)
+
+    def run(self) -> CleaningReport:
+        """All of it. Raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError."""
+        state, candidate, report = self._state, self._candidate, self.report
+        aborted = aborted_txns(self._files, self._writer.directory, 0, state.end_offset)
+        self._build_map(aborted)
+        groups = group_segments(
+            state.segments,
+            map_end=self._map.end_offset,
+            first_uncleanable=candidate.first_uncleanable,
+            config=state.config,
+        )
+        kept = BatchFilter(
+            self._map,
+            first_uncleanable=candidate.first_uncleanable,
+            now_ms=self._now_ms,
+            delete_retention_ms=state.config.delete_retention_ms,
+            producers=self._producers,
+            aborted=aborted,
+            legacy_horizon_ms=legacy_delete_horizon(
+                state.segments, candidate.first_dirty, state.config.delete_retention_ms
+            ),
+        )
+        report.keys = len(self._map)
+        self._watched = self._segments[groups[-1][-1].base_offset]  # no cut reached below it while it is there
+        for group in groups:
+            self._replace(group, self._rewrite(group, kept))
+            report.groups.append(tuple(segment.base_offset for segment in group))
+        stats = kept.stats
+        report.records_read, report.records_written = stats.records_read, stats.records_written
+        report.bytes_read, report.bytes_written = stats.bytes_read, stats.bytes_written
+        report.dropped = stats.dropped
+        report.end_offset = self._map.end_offset
+        return report
+
+    def _build_map(self, aborted: list[AbortedTxn]) -> None:
+        candidate = self._candidate
+        builder = OffsetMapBuilder(self._map, start_offset=candidate.first_dirty, aborted=aborted)
+        for segment in self._state.from_offset(candidate.first_dirty):
+            if segment.base_offset >= candidate.first_uncleanable:
+                return
+            self._watched = self._segments[segment.base_offset]
+            for log, span, batch in self._batches(segment, candidate.first_dirty):
+                try:
+                    full = builder.add(batch)
+                except CorruptionError as error:
+                    raise log.damage(span.position, error.message, span.base_offset) from error
+                if full:
+                    return
+                self._spend(span.size, 0)
+            builder.end_segment(segment.end_offset)
+
+    def _rewrite(self, group: tuple[SegmentState, ...], kept: BatchFilter) -> FoundSegment:
+        """The group as one finished copy, still named ``.cleaned``; nothing is left of one that does not get so far."""
+        directory, base = self._writer.directory, group[0].base_offset
+        copy = SegmentCopy(self._files, directory, base, interval_bytes=self._state.config.index_interval_bytes)
+        try:
+            for segment in group:
+                kept.begin_segment(segment.modified_ms)
+                for log, span, batch in self._batches(segment, 0):
+                    try:
+                        cleaned = kept.clean(batch)
+                    except CorruptionError as error:
+                        raise log.damage(span.position, error.message, span.base_offset) from error
+                    if cleaned is None:
+                        self._spend(span.size, 0)
+                        continue
+                    self._spend(span.size, len(cleaned.data))
+                    copy.append(memoryview(cleaned.data))
+            for txn in kept.take_aborted():
+                copy.add_aborted(txn)
+            found = copy.finish()
+            path = directory / local_name(base, LOG_SUFFIX, CLEANED_SUFFIX)
+            self._files.set_modified(path, max(group[-1].modified_ms, 0))
+        except BaseException:
+            with contextlib.suppress(TieredError):
+                copy.abandon()
+            raise
+        return found
+
+    def _replace(self, group: tuple[SegmentState, ...], found: FoundSegment) -> None:
+        """The copy takes the place of its group, if the log is still the one that was read.
+
+        Nothing is tidied up when that fails: once a name has changed, only the next open may tell what that means.
+        """
+        bases = [segment.base_offset for segment in group]
+        if not self._writer.replace_segments([found], bases, witness=self._watched):
+            raise self._stopped(f"segments {bases} changed or left while they were cleaned")
+
+    def _batches(self, segment: SegmentState, start_offset: int) -> Iterator[tuple[LogFile, Span, memoryview]]:
+        """Every batch of a segment that ends at or above ``start_offset``. The view is valid until the next step."""
+        local = self._segments[segment.base_offset]
+        position = local.lookup.position_of(start_offset) if start_offset > segment.base_offset else 0
+        with self._open(local) as log:
+            for span, batch in log.batches(position, local.size_bytes, buffer_bytes=BUFFER_BYTES):
+                self._check()
+                position = span.position + span.size
+                if span.last_offset >= start_offset:
+                    yield log, span, batch
+            if position != local.size_bytes:
+                raise log.damage(position, f"no whole batch is here, {local.size_bytes - position} bytes are left")
+
+    def _open(self, local: SealedLocalSegment) -> LogFile:
+        try:
+            return LogFile(self._files, local.path)
+        except NotFoundError:
+            self._check()
+            return LogFile(self._files, local.path)  # retention renamed it just now, which changes the path
+
+    def _check(self) -> None:
+        """Whoever cuts, closes or deletes the log does not wait for a cleaner: it looks up between two batches."""
+        writer = self._writer
+        if not writer.at_work:
+            raise self._stopped("it was closed or went offline")
+        if not writer.config.compacted:
+            raise self._stopped("cleanup.policy says compact no more")
+        if self._watched is not None and not writer.holds(self._watched):
+            raise self._stopped("it was cut, or retention took what was being cleaned")
+
+    def _stopped(self, why: str) -> CleaningStoppedError:
+        return CleaningStoppedError(f"{self._writer.tp} is not cleaned any further: {why}")

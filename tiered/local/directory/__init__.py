@@ -1,0 +1,1 @@
+"""A log directory, or several: topics and partitions, background tasks, moves, deletion, and the end."""

@@ -1,0 +1,346 @@
+"""One log over several directories, as a broker's ``log.dirs``: each has its own lock, id, checkpoints and fate.
+
+A new partition goes to the directory with the fewest. A directory whose disk fails goes offline with its partitions and
+no other. An uploader serves one directory per process: a log that is tiered has one directory.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ConfigError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
+from tiered.format.keys import parse_partition_dir
+from tiered.local.directory.deletion import remove_tree
+from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.moving import move, read_ready, swap_in
+from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.handles import PooledFiles, default_open_files
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.volume import partition_names
+from tiered.local.partition.partition import PartitionLog
+from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class LocalLogs:
+    """Several :class:`LocalLog` as one. Thread-safe. ``offline``: the directories that failed, and why."""
+
+    def __init__(self, directories: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> None:
+        self.directories = list(directories)
+        self.config = config
+        self.offline: dict[Path, TieredError] = {}
+        self._clock = clock
+        self._ids = ids
+        self._logs: dict[Path, LocalLog] = {}
+        self._unseen: set[Path] = set()
+
+    @classmethod
+    def open(
+        cls,
+        directories: Sequence[Path | str],
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        files: Files | None = None,
+        config: LogConfig | None = None,
+    ) -> LocalLogs:
+        """Opens all for writing. One whose disk fails is offline; LocalIOError only if all are.
+
+        Raises ConfigError (no directory, one twice, a partition in two of them, one topic with two ids), LockedError
+        and whatever else :meth:`LocalLog.open` raises; then none stays open.
+        """
+        paths = [Path(path) for path in directories]
+        if not paths:
+            raise ConfigError("no log directory was named")
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise ConfigError(f"one log directory is named twice: {', '.join(map(str, paths))}")
+        config = config or LogConfig()
+        logs = cls(paths, clock=clock or SystemClock(), ids=ids or SystemIds(), config=config)
+        pool = PooledFiles(files or PosixFiles(), config.max_open_files or default_open_files())
+        try:
+            for path in paths:
+                logs._open_one(path, pool)
+            if not logs._logs:
+                raise next(iter(logs.offline.values()))
+            logs._check_topics()
+            logs._settle_moves()
+        except BaseException:
+            for log in logs._logs.values():
+                log.close()
+            raise
+        return logs
+
+    def _open_one(self, path: Path, files: Files) -> None:
+        try:
+            self._logs[path] = LocalLog.open(path, clock=self._clock, ids=self._ids, files=files, config=self.config)
+        except LocalIOError as error:
+            LOGGER.error("directory_offline path=%s error=%s", path, error)
+            self.offline[path] = error
+            self._unseen.add(path)
+
+    @property
+    def directory(self) -> Path:
+        """The first directory: what the log is called by."""
+        return self.directories[0]
+
+    @property
+    def volume_id(self) -> UUID:
+        """The id of the first directory that is in service."""
+        return self._online()[0].volume_id
+
+    def logs(self) -> dict[Path, LocalLog]:
+        """The directories that opened, offline ones included."""
+        return dict(self._logs)
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics by name, over all directories."""
+        found: dict[str, TopicInfo] = {}
+        for log in self._logs.values():
+            for name, info in log.topics().items():
+                before = found.get(name)
+                count = max(info.partitions, before.partitions if before else 0)
+                found[name] = info._replace(partitions=count, held=None)
+        return found
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions, sorted; those of an offline directory included."""
+        return sorted(tp for log in self._logs.values() for tp in log.partitions())
+
+    def directory_of(self, tp: TopicPartition) -> Path:
+        """Where a partition lies. Raises UnknownTopicError."""
+        for path, log in self._logs.items():
+            if tp in log.roster:
+                return path
+        where = ", ".join(map(str, self.directories))
+        lost = f"; {', '.join(map(str, sorted(self._unseen)))} could not be opened" if self._unseen else ""
+        raise UnknownTopicError(f"no partition {tp} in {where}{lost}", hint="`tiered topics list` names them")
+
+    def partition(self, tp: TopicPartition) -> PartitionLog:
+        """Raises UnknownTopicError; LocalIOError if its directory is offline."""
+        path = self.directory_of(tp)
+        self._check(path)
+        return self._logs[path].partition(tp)
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: TopicConfig | None = None, topic_id: UUID | None = None
+    ) -> TopicInfo:
+        """A new topic, each partition where there are fewest; a directory that fails at it makes way for the next.
+
+        ConfigError if it exists, or while a directory cannot be opened that may hold it.
+        """
+        if self._unseen:
+            raise ConfigError(
+                f"topic {name} is not created: {sorted(self._unseen)[0]} could not be opened and may hold it",
+                hint="repair the disk, or leave the directory out",
+            )
+        if name in self.topics():
+            raise ConfigError(f"topic {name} exists already in {self.directory}")
+        while topic_id is None or not usable_id(topic_id):
+            topic_id = self._ids.uuid()
+        self._place(TopicInfo(name, topic_id, partitions, config or TopicConfig()), range(partitions))
+        return self.topics()[name]
+
+    def _place(self, topic: TopicInfo, numbers: Sequence[int]) -> None:
+        counts = {log.directory: len(log.partitions()) for log in self._online()}
+        held: dict[Path, list[int]] = {}
+        for number in numbers:
+            path = min(counts, key=lambda candidate: counts[candidate])
+            counts[path] += 1
+            held.setdefault(path, []).append(number)
+        for path, here in held.items():
+            log = self._logs[path]
+            try:
+                known = log.topics().get(topic.name)
+                before = frozenset(known.here) if known else frozenset[int]()
+                if known is None:
+                    log.create_topic(topic.name, topic.partitions, topic.config, topic.topic_id, held=here)
+                else:
+                    log.registry.store(topic._replace(held=before | frozenset(here)))
+            except LocalIOError as error:
+                self._take_offline(path, error)
+                self._place(topic, here)
+
+    def alter_topic(
+        self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
+    ) -> TopicInfo:
+        """Changes settings, adds partitions. ConfigError while one of the topic's directories is offline."""
+        topic = self.topics().get(name)
+        if topic is None:
+            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topics list` names them")
+        holders = [log for log in self._logs.values() if name in log.topics()]
+        for log in holders:
+            self._check(log.directory)
+        count = topic.partitions if partitions is None else partitions
+        for log in holders:
+            info = log.topics()[name]
+            log.registry.store(info._replace(held=frozenset(info.here)))
+            log.alter_topic(name, properties, partitions=count)
+        self._place(self.topics()[name], range(topic.partitions, count))
+        return self.topics()[name]
+
+    def delete_topic(self, name: str) -> list[Path]:
+        """The topic leaves every directory; see :meth:`LocalLog.delete_topic`. None of them may be offline."""
+        holders = [log for log in self._logs.values() if name in log.topics()]
+        if not holders:
+            raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topics list` names them")
+        for log in holders:
+            self._check(log.directory)
+        return [path for log in holders for path in log.delete_topic(name)]
+
+    def move(self, tp: TopicPartition, directory: Path | str) -> None:
+        """Moves a partition; see ``local.moving``. ConfigError for a tiered one: the bucket knows it by its volume."""
+        source, target = self.directory_of(tp), Path(directory)
+        if target not in self._logs:
+            raise ConfigError(
+                f"{target} is none of this log's directories", hint=f"they are {', '.join(map(str, self._logs))}"
+            )
+        if source == target:
+            raise ConfigError(f"{tp} is in {target} already")
+        self._check(source)
+        self._check(target)
+        log = self._logs[source]
+        if tp in log.claims.read() or tp in log.uploads.read():
+            raise ConfigError(f"{tp} is tiered: the bucket knows it by its volume", hint="`tiered restore` moves it")
+        seconds = self.config.close_timeout_ms / 1000
+        try:
+            move(log, self._logs[target], tp, uid=self._ids.uid(), timeout_seconds=seconds)
+        finally:
+            self._look_for_failures()
+
+    def flush(self) -> None:
+        """Flushes every directory in service; one that fails goes offline, and its error is raised after the others."""
+        self._each(LocalLog.flush)
+
+    def tick(self) -> None:
+        """All tasks of every directory in service; errors as for :meth:`flush`."""
+        self._each(LocalLog.tick)
+
+    def refresh_uploads(self) -> None:
+        """What uploaders noted, in every directory in service."""
+        self._each(LocalLog.refresh_uploads)
+
+    def close(self) -> None:
+        """Closes all; the first error is raised after the last."""
+        first: TieredError | None = None
+        for path, log in self._logs.items():
+            try:
+                log.close()
+            except TieredError as error:
+                if path not in self.offline:
+                    first = first or error
+        if first is not None:
+            raise first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _online(self) -> list[LocalLog]:
+        found = [log for path, log in self._logs.items() if path not in self.offline]
+        if not found:
+            raise LocalIOError(f"all log directories are offline: {', '.join(map(str, self.directories))}")
+        return found
+
+    def _check(self, path: Path) -> None:
+        error = self.offline.get(path)
+        if error is not None:
+            raise LocalIOError(
+                f"log directory {path} is offline: {error.message}", hint="repair the disk, then open the log again"
+            )
+
+    def _each(self, work: Callable[[LocalLog], None]) -> None:
+        first: TieredError | None = None
+        for log in self._online():
+            try:
+                work(log)
+            except LocalIOError as error:
+                self._take_offline(log.directory, error)
+                first = first or error
+            except TieredError as error:
+                first = first or error
+        self._look_for_failures()
+        if first is not None:
+            raise first
+
+    def _look_for_failures(self) -> None:
+        """An fsync that failed in an append took its partition offline: the whole disk is not to be trusted."""
+        for path, log in self._logs.items():
+            failed = [writer.offline for writer in log.roster.awake() if writer.offline is not None]
+            if failed and path not in self.offline:
+                self._take_offline(path, failed[0])
+
+    def _take_offline(self, path: Path, error: TieredError) -> None:
+        LOGGER.error("directory_offline path=%s error=%s", path, error)
+        self.offline[path] = error
+        self._logs[path].roster.go_offline(error)
+
+    def _check_topics(self) -> None:
+        holders: dict[TopicPartition, Path] = {}
+        topics: dict[str, TopicInfo] = {}
+        for path, log in self._logs.items():
+            for tp in log.partitions():
+                if tp in holders:
+                    raise ConfigError(
+                        f"{tp} is in two log directories: {holders[tp]} and {path}",
+                        hint="move one of them away, the one that is older or shorter",
+                    )
+                holders[tp] = path
+            for name, info in log.topics().items():
+                known = topics.setdefault(name, info)
+                if known.topic_id != info.topic_id:
+                    raise ConfigError(f"topic {name} has two ids: {known.topic_id} and {info.topic_id} in {path}")
+
+    def _settle_moves(self) -> None:
+        """Finishes a move that had committed, throws away the copy of one that had not."""
+        online = {log.volume_id for log in self._logs.values()}
+        present = set(self.partitions())
+        for log in self._logs.values():
+            for name in partition_names(log.directory, log.files):
+                parsed = parse_partition_dir(name)
+                if parsed.kind != "future":
+                    continue
+                ready = read_ready(log.files, log.directory / name)
+                topic = self.topics().get(parsed.tp.topic)
+                committed = ready is not None and parsed.tp not in present
+                if not committed or (topic is None and ready is not None and ready.source in online):
+                    remove_tree(log.files, log.directory / name)
+                elif topic is not None and ready is not None and ready.source in online:
+                    swap_in(log, name, parsed.tp, topic, ready)
+                else:
+                    LOGGER.warning("move_unsettled path=%s hint=open its source directory too", log.directory / name)
+
+
+def check_paths(path: str | Path | Sequence[str | Path], *, create: bool, tiered: bool) -> list[Path]:
+    """The directories of a log to be opened for writing. ConfigError, NotFoundError where that cannot be."""
+    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+    if tiered and len(paths) > 1:
+        raise ConfigError(
+            "a log over several directories cannot be tiered: an uploader serves one directory",
+            hint="open one log per directory, each with its own prefix",
+        )
+    if not create and not any((each / META_PROPERTIES_NAME).exists() for each in paths):
+        raise NotFoundError(
+            f"there is no log in {', '.join(map(str, paths))}",
+            hint="create=True makes one; restore rebuilds a lost one",
+        )
+    return paths
+
+
+def open_directories(paths: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> LocalLog | LocalLogs:
+    """One directory as it is, several as one log."""
+    if len(paths) == 1:
+        return LocalLog.open(paths[0], clock=clock, ids=ids, config=config)
+    return LocalLogs.open(paths, clock=clock, ids=ids, config=config)

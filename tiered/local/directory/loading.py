@@ -1,0 +1,73 @@
+"""What an open finds in a log directory, and what it finishes of what a crash interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tiered.format.keys import parse_partition_dir
+from tiered.local.directory.deletion import LeavingDirectories, sort_directories
+from tiered.local.disk.files import Files
+from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
+from tiered.local.disk.volume import discovered, partition_names, read_topic_id
+from tiered.local.partition.roster import Roster
+from tiered.model import TopicPartition
+
+
+@dataclass(slots=True)
+class Inventory:
+    """Topics by name, the partitions that have a directory, the directories that are to be removed."""
+
+    topics: dict[str, TopicInfo] = field(default_factory=dict)
+    present: set[TopicPartition] = field(default_factory=set)
+    leaving: list[str] = field(default_factory=list)
+    future: list[str] = field(default_factory=list)
+
+
+def take_inventory(directory: Path, files: Files) -> Inventory:
+    """Reads names and small files. Raises ConfigError for directories that are no partitions, CorruptionError."""
+    kinds = sort_directories(directory, partition_names(directory, files))
+    found = Inventory(topics=read_topics(directory, files), leaving=kinds["delete"], future=kinds["future"])
+    gone = read_leaving(directory, files)
+    for name in kinds[""]:
+        tp = parse_partition_dir(name).tp
+        if tp.topic in gone and tp.topic not in found.topics:
+            continue
+        found.topics[tp.topic] = discovered(found.topics.get(tp.topic), tp, read_topic_id(directory / name, files))
+        found.present.add(tp)
+    return found
+
+
+def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories) -> list[TopicPartition]:
+    """Renames what a deletion that was interrupted had left under its name; returns these partitions."""
+    gone = read_leaving(directory, files)
+    if not gone:
+        return []
+    topics = read_topics(directory, files)
+    kinds = sort_directories(directory, partition_names(directory, files))
+    left = [parse_partition_dir(name).tp for name in kinds[""]]
+    moved = [tp for tp in left if tp.topic in gone and tp.topic not in topics]
+    for tp in moved:
+        leaving.rename(tp, 0)
+    write_topics(directory, files, topics)
+    return moved
+
+
+def open_partitions(
+    roster: Roster,
+    found: Inventory,
+    *,
+    clean: bool,
+    points: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
+) -> None:
+    """After a clean shutdown those partitions sleep whose end a checkpoint knows; all others are opened."""
+    for topic in found.topics.values():
+        for number in topic.here:
+            tp = TopicPartition(topic.name, number)
+            point = points.get(tp, -1)
+            if clean and tp in found.present and point >= 0:
+                roster.put_to_sleep(tp, point, starts.get(tp))
+            else:
+                roster.adopt(tp, clean=clean, recovery_point=point, start=starts.get(tp))

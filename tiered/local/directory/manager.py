@@ -1,0 +1,399 @@
+"""A log directory: its lock, its id, its topics and partitions, its checkpoints, its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    ForkedLogError,
+    LocalIOError,
+    NotFoundError,
+    TieredError,
+    UnknownTopicError,
+)
+from tiered.local.cleaning.cleaner import LogCleaner
+from tiered.local.directory.deletion import LeavingDirectories
+from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
+from tiered.local.directory.notes import DirectoryNotes
+from tiered.local.directory.registry import TopicRegistry
+from tiered.local.directory.survey import Survey
+from tiered.local.directory.tasks import Tasks, store_status
+from tiered.local.directory.upkeep import Upkeep
+from tiered.local.disk.checkpoints import mark_clean, take_clean_mark
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.handles import PooledFiles, default_open_files
+from tiered.local.disk.lock import DirectoryLock
+from tiered.local.disk.space import DiskReserve
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploads import (
+    SAME,
+    ClaimProof,
+    Claims,
+    PartitionUpload,
+    SealRequest,
+    UploadCheckpoint,
+    _Same,
+)
+from tiered.local.disk.volume import NO_ID, ensure_volume
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.roster import Roster
+from tiered.local.partition.state import Surroundings
+from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class LocalLog:
+    """One log directory. Open it with :meth:`open`; a context manager closes it. Thread-safe.
+
+    For writing it holds ``.lock``; read-only it holds nothing and sees what others write. It starts no thread:
+    whoever owns it calls :meth:`tick` about once a second.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        files: Files,
+        clock: Clock,
+        ids: IdSource,
+        config: LogConfig,
+        lock: DirectoryLock | None,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.files = files
+        self._clock = clock
+        self._ids = ids
+        self._directory_lock = lock
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._closed = False
+        self._clean = True
+        self._proven: frozenset[TopicPartition] = frozenset()
+        self._uploads = UploadCheckpoint(directory, files)
+        self._seal_requests = SealRequest(directory, files)
+        self._claims = Claims(directory, files)
+        reserve = DiskReserve(files, directory, config)
+        around = Surroundings(files, clock, ids, config, reserve, self._checkpoint_sealed, self._before_cut)
+        self._roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
+        self._notes = DirectoryNotes(directory, files, self._roster)
+        self._leaving = LeavingDirectories(directory, files, ids)
+        self._registry = TopicRegistry(
+            directory,
+            files,
+            clock,
+            ids,
+            config=config,
+            roster=self._roster,
+            leaving=self._leaving,
+            uploads=self._uploads,
+            claims=self._claims,
+            checkpoint=self._checkpoint_without_gone,
+        )
+        self._upkeep = Upkeep(
+            clock,
+            ids,
+            config,
+            self._roster,
+            reserve=reserve,
+            uploads=self._uploads,
+            seal_requests=self._seal_requests,
+            leaving=self._leaving,
+            notes=self._notes,
+        )
+        self.cleaner = LogCleaner(directory, files, clock, config, roster=self._roster, reserve=reserve)
+        self._upkeep.cleaner = self.cleaner.run
+        self._survey = Survey(
+            directory,
+            around,
+            uploads=self._uploads,
+            recovery_points=self._notes.points,
+            log_starts=self._notes.starts,
+        )
+        self._volume_id = NO_ID
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path | str,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        files: Files | None = None,
+        config: LogConfig | None = None,
+        read_only: bool = False,
+    ) -> LocalLog:
+        """The log in ``directory``, created if missing unless ``read_only``; recovered after an unclean stop.
+
+        Raises LockedError (another process has it), NotFoundError (read-only and absent), ConfigError (a directory in
+        it is no partition), CorruptionError (its own small files cannot be read). Damaged records never keep a log
+        from opening.
+        """
+        directory, files = Path(directory), files or PosixFiles()
+        clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
+        if read_only:
+            if not files.is_directory(directory):
+                raise NotFoundError(f"there is no log directory {directory}")
+            log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=None)
+            log._survey.look()
+            return log
+        files.make_directory(directory)
+        if not isinstance(files, PooledFiles):
+            files = PooledFiles(files, config.max_open_files or default_open_files())
+        lock = DirectoryLock(directory, files)
+        lock.acquire(clock)
+        try:
+            log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=lock)
+            log._load()
+        except BaseException:
+            lock.release()
+            raise
+        return log
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this object only reads."""
+        return self._directory_lock is None
+
+    @property
+    def claims(self) -> Claims:
+        """The proofs of being the same volume."""
+        return self._claims
+
+    @property
+    def uploads(self) -> UploadCheckpoint:
+        """``tiered-offset-checkpoint``."""
+        return self._uploads
+
+    @property
+    def seal_requests(self) -> SealRequest:
+        """``tiered-seal-request``."""
+        return self._seal_requests
+
+    @property
+    def volume_id(self) -> UUID:
+        """``directory.id`` of ``meta.properties``; zero where a directory that is only read has none."""
+        return self._survey.volume_id if self.read_only else self._volume_id
+
+    @property
+    def tasks(self) -> Tasks:
+        """The background work: how each task did, and a way to run one now."""
+        return self._upkeep.tasks
+
+    @property
+    def registry(self) -> TopicRegistry:
+        """The topics that this process may change."""
+        return self._registry
+
+    @property
+    def roster(self) -> Roster:
+        """The partitions that this process writes."""
+        return self._roster
+
+    @property
+    def offline(self) -> TieredError | None:
+        """Why the directory is out of service, None while it is in service."""
+        return self._roster.offline
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics by name. A read-only log looks at the directory again."""
+        self._check_open()
+        if self.read_only:
+            with self._lock:
+                self._survey.look()
+                return dict(self._survey.topics)
+        return dict(self._registry.topics)
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions that this directory holds, sorted."""
+        self._check_open()
+        if self.read_only:
+            with self._lock:
+                self._survey.look()
+                return sorted(self._survey.partitions)
+        return self._roster.names()
+
+    def partition(self, tp: TopicPartition) -> PartitionLog:
+        """Opened now if nobody asked for it before. Raises UnknownTopicError."""
+        self._check_open()
+        if self.read_only:
+            with self._lock:
+                if tp not in self._survey.partitions:
+                    self._survey.look()
+                found = self._survey.partitions.get(tp)
+        else:
+            found = self._roster.find(tp)
+        if found is None:
+            raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint="`tiered topics list` names them")
+        return found
+
+    def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        config: TopicConfig | None = None,
+        topic_id: UUID | None = None,
+        *,
+        held: Collection[int] | None = None,
+    ) -> TopicInfo:
+        """A new topic; ``topic_id`` as the catalog knows it, else a random one. ConfigError if the topic exists.
+
+        ``held``: the partitions that lie in this directory, None for all.
+        """
+        self._check_writable()
+        return self._registry.create(name, partitions, config or TopicConfig(), topic_id, held)
+
+    def alter_topic(
+        self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
+    ) -> TopicInfo:
+        """Changes settings (Kafka's names) or adds partitions; they are never taken away."""
+        self._check_writable()
+        return self._registry.alter(name, properties or {}, partitions)
+
+    def delete_topic(self, name: str) -> list[Path]:
+        """The topic leaves: its directories are renamed ``-delete`` now and removed after ``file.delete.delay.ms``.
+
+        Its entries in claims and in the uploader's checkpoint go too; what a bucket holds is not touched. Reads that
+        began before may end with an error. Returns the renamed directories. Raises UnknownTopicError, LockedError
+        (an uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
+        """
+        self._check_writable()
+        return self._registry.delete(name)
+
+    def read_claims(self) -> dict[TopicPartition, ClaimProof]:
+        """What this volume can prove (``tiered-claims.json``)."""
+        return self._claims.read()
+
+    def write_claim(
+        self,
+        tp: TopicPartition,
+        *,
+        token: str | _Same | None = SAME,
+        last_append: str | _Same | None = SAME,
+        restored_from: tuple[int, int] | _Same | None = SAME,
+    ) -> None:
+        """Changes parts of one proof, durably; before the root PUT that carries them."""
+        self._claims.write(tp, token=token, last_append=last_append, restored_from=restored_from)
+
+    def refresh_uploads(self) -> None:
+        """Reads ``tiered-offset-checkpoint`` and hands each partition its part; one ``stat`` while nothing changed."""
+        self._check_writable()
+        self._upkeep.refresh_uploads()
+
+    def flush(self) -> None:
+        """Flushes every partition; those that sleep are durable."""
+        self._check_writable()
+        for writer in self._roster.awake():
+            if writer.flushed_offset < writer.end_offset:
+                writer.flush()
+
+    def tick(self) -> None:
+        """All tasks that are due (``local.upkeep``). Call it about once a second; raises the first error, after all."""
+        self._check_writable()
+        self._upkeep.tasks.tick()
+
+    def checkpoint(self) -> None:
+        """Writes recovery points and log starts: what the next open after a crash need not read again."""
+        self._notes.write_points()
+        self._notes.write_starts()
+
+    def _checkpoint_without_gone(self) -> None:
+        self.cleaner.forget_gone()
+        self.checkpoint()
+
+    def _before_cut(self, tp: TopicPartition, offset: int) -> None:
+        self.cleaner.checkpoint.lower(tp, offset)
+
+    def _checkpoint_sealed(self) -> None:
+        """After a seal. An append that succeeded does not fail because of it: an old checkpoint costs a longer scan."""
+        try:
+            self.checkpoint()
+        except TieredError as error:
+            LOGGER.warning("checkpoint_failed path=%s error=%s", self.directory, error)
+
+    def close(self) -> None:
+        """Flushes, trims and releases everything; a clean close spares the next open its recovery. Idempotent.
+
+        Raises LocalIOError if something could not be made durable, or if a thread hangs in the disk: then the lock is
+        kept until the process ends, so that nobody else writes beside it.
+        """
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._directory_lock is None or os.getpid() != self._pid:
+            return
+        deadline = self._clock.monotonic() + self.config.close_timeout_ms / 1000
+        clean = self._roster.offline is None
+        for writer in self._roster.awake():
+            clean = writer.close(max(deadline - self._clock.monotonic(), 0.01)) and clean
+        try:
+            if clean:
+                self.checkpoint()
+                self._notes.write_ends()
+                store_status(self.directory, self.files, self.tasks.status())
+                mark_clean(self.directory, self.files)
+        finally:
+            self._directory_lock.release()
+        if not clean:
+            raise LocalIOError(
+                f"{self.directory} was closed, but not everything is durable", hint="the next open recovers it"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _load(self) -> None:
+        found = take_inventory(self.directory, self.files)
+        self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
+        clean = take_clean_mark(self.directory, self.files)
+        gone = finish_deletions(self.directory, self.files, self._leaving)
+        self._registry.topics = found.topics
+        self._leaving.found(found.leaving)
+        self._proven = frozenset(self._claims.read())
+        open_partitions(
+            self._roster, found, clean=clean, points=self._notes.points.read(), starts=self._notes.starts.read()
+        )
+        self._registry.forget(gone)
+        try:
+            self._leaving.remove_due(0)
+        except TieredError as error:
+            LOGGER.warning("deletion_failed path=%s error=%s", self.directory, error)
+
+    def _topic(self, name: str) -> TopicInfo:
+        return self._registry.topics[name]
+
+    def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
+        """What a partition that is opened now starts with: the checkpoint's word, else that it was claimed at all."""
+        return self._uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"{self.directory} was closed before")
+        if os.getpid() != self._pid:
+            raise ForkedLogError(
+                f"{self.directory} was opened by process {self._pid}, this is its fork {os.getpid()}",
+                hint="open the log in the child, after the fork",
+            )
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise ConfigError(f"{self.directory} was opened read-only", hint="open it for writing")

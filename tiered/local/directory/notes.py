@@ -1,0 +1,40 @@
+"""The offset checkpoints of a directory as its roster has them now."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.files import Files
+from tiered.local.partition.roster import Roster
+
+
+class DirectoryNotes:
+    """Thread-safe: what is written last is what was true last."""
+
+    def __init__(self, directory: Path, files: Files, roster: Roster) -> None:
+        self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
+        self.starts = OffsetsFile(directory, LOG_START_NAME, files)
+        self._ends = OffsetsFile(directory, REPLICATION_NAME, files)
+        self.directory = directory
+        self.files = files
+        self._roster = roster
+        self._lock = threading.Lock()
+
+    def write_points(self) -> None:
+        """Recovery points: below which every record is durable."""
+        with self._lock:
+            self.points.write(self._roster.recovery_points())
+
+    def write_starts(self) -> None:
+        """Log starts, where the segments do not tell them."""
+        with self._lock:
+            starts = self._roster.log_starts()
+            if starts or self.files.state(self.starts.path) is not None:
+                self.starts.write(starts)
+
+    def write_ends(self) -> None:
+        """Kafka's high watermarks: with one replica, the ends."""
+        with self._lock:
+            self._ends.write(self._roster.end_offsets())

@@ -1,0 +1,152 @@
+"""The topics of a log directory that this process writes: made, changed, deleted, each step durable before the next.
+
+What a crash leaves, and what the next open does with it::
+
+    create   tiered-topics.json names the topic        -> missing directories are made
+    delete   json: the topic is "leaving"              -> its directories are renamed, then removed
+             some directories renamed, some not        -> the same
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ConfigError, UnknownTopicError
+from tiered.format.keys import check_topic_name
+from tiered.local.directory.deletion import LeavingDirectories
+from tiered.local.disk.checkpoints import usable_id
+from tiered.local.disk.files import Files
+from tiered.local.disk.topics import TopicInfo, write_topics
+from tiered.local.disk.uploads import Claims, UploadCheckpoint, uploader_lock
+from tiered.local.partition.roster import Roster
+from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class TopicRegistry:
+    """Thread-safe. ``checkpoint`` writes the offset checkpoints without the partitions that are gone."""
+
+    def __init__(
+        self,
+        directory: Path,
+        files: Files,
+        clock: Clock,
+        ids: IdSource,
+        *,
+        config: LogConfig,
+        roster: Roster,
+        leaving: LeavingDirectories,
+        uploads: UploadCheckpoint,
+        claims: Claims,
+        checkpoint: Callable[[], None],
+    ) -> None:
+        self.topics: dict[str, TopicInfo] = {}
+        self._directory = directory
+        self._files = files
+        self._clock = clock
+        self._ids = ids
+        self._config = config
+        self._roster = roster
+        self._leaving = leaving
+        self._uploads = uploads
+        self._claims = claims
+        self._checkpoint = checkpoint
+        self._lock = threading.RLock()
+
+    def create(
+        self, name: str, partitions: int, config: TopicConfig, topic_id: UUID | None, held: Collection[int] | None
+    ) -> TopicInfo:
+        """A new topic. ConfigError if it exists, or for a name or number that cannot be."""
+        check_topic_name(name)
+        if partitions < 1:
+            raise ConfigError(f"topic {name} needs at least one partition, not {partitions}")
+        with self._lock:
+            if name in self.topics:
+                raise ConfigError(f"topic {name} exists already in {self._directory}")
+            while topic_id is None or not usable_id(topic_id):
+                topic_id = self._ids.uuid()
+            return self.store(TopicInfo(name, topic_id, partitions, config, None if held is None else frozenset(held)))
+
+    def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
+        """Other settings, more partitions."""
+        with self._lock:
+            topic = self._known(name)
+            count = topic.partitions if partitions is None else partitions
+            if count < topic.partitions:
+                raise ConfigError(f"topic {name} has {topic.partitions} partitions: they cannot become {count}")
+            changed = self.store(topic._replace(config=topic.config.replace(properties), partitions=count))
+            for writer in self._roster.awake():
+                if writer.tp.topic == name:
+                    writer.configure(changed.config)
+            return changed
+
+    def store(self, topic: TopicInfo) -> TopicInfo:
+        """Makes ``topic`` what it says. The file first: the next open makes the directories that a crash prevented."""
+        with self._lock:
+            topics = {**self.topics, topic.name: topic}
+            write_topics(self._directory, self._files, topics)
+            self.topics = topics
+            for number in topic.here:
+                tp = TopicPartition(topic.name, number)
+                if tp not in self._roster:
+                    self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
+            return topic
+
+    def delete(self, name: str) -> list[Path]:
+        """Renames the topic's directories; returns their new paths. They are removed when their delay is over."""
+        with self._lock:
+            topic = self._known(name)
+            gone = [TopicPartition(name, number) for number in topic.here]
+            tiered = not {*self._uploads.read(), *self._claims.read()}.isdisjoint(gone)
+            guard = uploader_lock(self._directory, self._files).held_while(self._clock) if tiered else nullcontext()
+            with guard:
+                rest = {other: info for other, info in self.topics.items() if other != name}
+                write_topics(self._directory, self._files, rest, leaving=(name,))
+                self.topics = rest
+                due_ms = self._clock.now_ms() + topic.config.file_delete_delay_ms
+                renamed = []
+                for tp in gone:
+                    self._roster.forget(tp, self._config.close_timeout_ms / 1000)
+                    renamed.append(self._leaving.rename(tp, due_ms))
+                self.forget(gone)
+                write_topics(self._directory, self._files, rest)
+        LOGGER.info("topic_deleted path=%s topic=%s partitions=%d", self._directory, name, len(gone))
+        return renamed
+
+    def release(self, rest: TopicInfo, tp: TopicPartition) -> None:
+        """``tp``, closed before, leaves for another directory: ``rest`` no longer holds it."""
+        with self._lock:
+            topics = {**self.topics, rest.name: rest}
+            write_topics(self._directory, self._files, topics)
+            self.topics = topics
+            self._leaving.rename(tp, self._clock.now_ms() + rest.config.file_delete_delay_ms)
+            self.forget([tp])
+
+    def take(self, topic: TopicInfo, tp: TopicPartition, log_start: int) -> None:
+        """``tp`` has come from another directory, complete and durable."""
+        with self._lock:
+            self.topics = {**self.topics, topic.name: topic}
+            self._roster.adopt(tp, clean=True, recovery_point=0, start=log_start)
+            self.store(topic)
+            self._checkpoint()
+
+    def forget(self, gone: Collection[TopicPartition]) -> None:
+        """Nothing that was noted of these partitions is believed of others that may get their names."""
+        self._uploads.forget(gone)
+        self._claims.forget(gone)
+        self._checkpoint()
+
+    def _known(self, name: str) -> TopicInfo:
+        topic = self.topics.get(name)
+        if topic is None:
+            raise UnknownTopicError(f"{self._directory} holds no topic {name}", hint="`tiered topics list` names them")
+        return topic

@@ -1,0 +1,85 @@
+"""What a directory holds that somebody else writes: found again at each look, nothing locked, nothing changed."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from tiered.errors import ConfigError
+from tiered.format.keys import parse_partition_dir
+from tiered.local.disk.checkpoints import OffsetsFile
+from tiered.local.disk.topics import TopicInfo, read_topics
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.volume import NO_ID, discovered, partition_names, read_topic_id, read_volume
+from tiered.local.partition.opening import foreign_log
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.state import Surroundings
+from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class Survey:
+    """Partitions known already are kept from one look to the next. The caller holds a lock."""
+
+    def __init__(
+        self,
+        directory: Path,
+        around: Surroundings,
+        *,
+        uploads: UploadCheckpoint,
+        recovery_points: OffsetsFile,
+        log_starts: OffsetsFile,
+    ) -> None:
+        self.volume_id: UUID = NO_ID
+        self.topics: dict[str, TopicInfo] = {}
+        self.partitions: dict[TopicPartition, PartitionLog] = {}
+        self._directory = directory
+        self._around = around
+        self._uploads = uploads
+        self._recovery_points = recovery_points
+        self._log_starts = log_starts
+
+    def look(self) -> None:
+        """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
+        files, directory = self._around.files, self._directory
+        meta = read_volume(directory, files)
+        self.volume_id = (meta.directory_id if meta else None) or NO_ID
+        topics = read_topics(directory, files)
+        ours = set(topics)
+        starts = self._log_starts.read()
+        present = set()
+        for name in partition_names(directory, files):
+            try:
+                parsed = parse_partition_dir(name)
+            except ConfigError as error:
+                LOGGER.warning("directory_skipped path=%s error=%s", directory / name, error)
+                continue
+            if parsed.kind:
+                continue
+            tp, path = parsed.tp, directory / name
+            topic = discovered(topics.get(tp.topic), tp, read_topic_id(path, files))
+            topics[tp.topic] = topic
+            present.add(tp)
+            if tp not in self.partitions:
+                self.partitions[tp] = foreign_log(
+                    self._around,
+                    path,
+                    tp,
+                    topic,
+                    ours=tp.topic in ours,
+                    start=starts.get(tp, 0),
+                    upload=partial(self._upload_of, tp),
+                    recovery_point=partial(self._recovery_point_of, tp),
+                )
+        for tp in set(self.partitions) - present:
+            del self.partitions[tp]
+        self.topics = topics
+
+    def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
+        return self._uploads.read().get(tp)
+
+    def _recovery_point_of(self, tp: TopicPartition) -> int:
+        return self._recovery_points.read().get(tp, 0)

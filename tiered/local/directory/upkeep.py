@@ -1,0 +1,117 @@
+"""What a log directory does as time passes: its tasks, all from one call about once a second, no thread of its own.
+
+=========================  ==========================  ============================================================
+task                       every                       does
+=========================  ==========================  ============================================================
+space                      tick                        asks for free space: appends stop at the reserve, and go on
+uploads                    uploads_check_interval_ms   reads what the uploader noted, obeys its request to seal
+waking                     tick                        opens some of the partitions that sleep and have timers
+seal                       tick                        ``seal.ms`` of each partition
+flush                      tick                        ``flush.ms`` of each partition
+retention                  retention_check_interval    retention rules of each partition
+deletion                   tick                        files and directories whose ``file.delete.delay.ms`` is over
+cleaning                   cleaner_backoff_ms          compaction of what no bucket holds (``local.cleaner``)
+recovery-point-checkpoint  checkpoint_interval_ms      below which offsets a crash costs no reading
+log-start-checkpoint       checkpoint_interval_ms      log starts that segments do not tell
+=========================  ==========================  ============================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig
+from tiered.local.directory.deletion import LeavingDirectories
+from tiered.local.directory.notes import DirectoryNotes
+from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks, run_all, store_status
+from tiered.local.disk.space import DiskReserve
+from tiered.local.disk.uploads import SealRequest, UploadCheckpoint
+from tiered.local.partition.roster import Roster
+from tiered.local.partition.writer import PartitionWriter
+
+Cleaner = Callable[[int], None]
+"""One round of compaction at a wall-clock time in ms."""
+
+
+class Upkeep:
+    """The tasks of one directory."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        ids: IdSource,
+        config: LogConfig,
+        roster: Roster,
+        *,
+        reserve: DiskReserve,
+        uploads: UploadCheckpoint,
+        seal_requests: SealRequest,
+        leaving: LeavingDirectories,
+        notes: DirectoryNotes,
+    ) -> None:
+        self.cleaner: Cleaner | None = None
+        self._roster = roster
+        self._uploads = uploads
+        self._seal_requests = seal_requests
+        self._leaving = leaving
+        self._last_request = ""
+        every = config.checkpoint_interval_ms
+        self.tasks = Tasks(
+            clock,
+            ids,
+            (
+                Task("space", EVERY_TICK, lambda _: (reserve.check(), None)[1]),
+                Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
+                Task("waking", EVERY_TICK, lambda _: roster.wake_some()),
+                Task("seal", EVERY_TICK, self._each(PartitionWriter.seal_idle)),
+                Task("flush", EVERY_TICK, self._each(PartitionWriter.flush_in_time)),
+                Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
+                Task("deletion", EVERY_TICK, self._delete),
+                Task("cleaning", config.cleaner_backoff_ms, self._clean),
+                Task("recovery-point-checkpoint", every, lambda _: self._note(notes)),
+                Task("log-start-checkpoint", every, lambda _: notes.write_starts()),
+            ),
+        )
+
+    def _note(self, notes: DirectoryNotes) -> None:
+        notes.write_points()
+        store_status(notes.directory, notes.files, self.tasks.status())
+
+    def refresh_uploads(self) -> None:
+        """Hands each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""
+        known = self._uploads.read()
+        if not known:
+            return
+        for writer in self._roster.awake():
+            upload = known.get(writer.tp)
+            if upload is not None and writer.upload != upload:
+                writer.set_uploaded(upload)
+
+    def _each(self, work: Callable[[PartitionWriter, int], None]) -> Callable[[int], None]:
+        """A task that does ``work`` on each partition that is awake; one that fails keeps no other from its turn."""
+
+        def run(now_ms: int) -> None:
+            run_all(partial(work, writer, now_ms) for writer in self._roster.awake())
+
+        return run
+
+    def _look_at_uploads(self, _: int) -> None:
+        run_all((self.refresh_uploads, self._obey_seal_request))
+
+    def _obey_seal_request(self) -> None:
+        request = self._seal_requests.read()
+        if request is None or request[0] == self._last_request:
+            return
+        self._last_request, wanted = request
+        names = [tp for tp in self._roster.names() if wanted is None or tp in wanted]
+        run_all(partial(lambda tp: self._roster.writers[tp].roll(), tp) for tp in names)
+
+    def _delete(self, now_ms: int) -> None:
+        files = (partial(PartitionWriter.empty_trash, writer, now_ms) for writer in self._roster.awake())
+        run_all((*files, partial(self._leaving.remove_due, now_ms)))
+
+    def _clean(self, now_ms: int) -> None:
+        if self.cleaner is not None:
+            self.cleaner(now_ms)

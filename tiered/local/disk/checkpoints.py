@@ -1,0 +1,70 @@
+"""Kafka's small files of a log directory: offset checkpoints, ``meta.properties``, the mark of a clean shutdown.
+
+A checkpoint that is damaged counts as empty, as in Kafka, but says so: the price is a longer recovery, not data.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from uuid import UUID
+
+from tiered.errors import CorruptionError, NotFoundError
+from tiered.format.checkpoint import decode_offsets, encode_offsets
+from tiered.local.disk.files import Files
+from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
+
+RECOVERY_POINT_NAME = "recovery-point-offset-checkpoint"
+LOG_START_NAME = "log-start-offset-checkpoint"
+REPLICATION_NAME = "replication-offset-checkpoint"
+CLEANER_NAME = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN_NAME = ".kafka_cleanshutdown"
+META_PROPERTIES_NAME = "meta.properties"
+
+
+class OffsetsFile:
+    """One ``*-offset-checkpoint`` in the root of a log directory."""
+
+    def __init__(self, directory: Path, name: str, files: Files) -> None:
+        self.path = directory / name
+        self._files = files
+        self.damaged = False
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Offset of each partition; empty if the file is missing or damaged (then ``damaged``, and a warning)."""
+        self.damaged = False
+        try:
+            return dict(decode_offsets(self._files.read(self.path).decode()))
+        except NotFoundError:
+            return {}
+        except (CorruptionError, UnicodeDecodeError) as error:
+            self.damaged = True
+            LOGGER.warning("checkpoint_damaged path=%s error=%s", self.path, error)
+            return {}
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replaces the file, durably."""
+        self._files.replace(self.path, encode_offsets(dict(offsets)).encode())
+
+
+def mark_clean(directory: Path, files: Files) -> None:
+    """Writes the mark; the next open then trusts every file as it is."""
+    files.replace(directory / CLEAN_SHUTDOWN_NAME, b'{"version":0,"brokerEpoch":-1}')
+
+
+def take_clean_mark(directory: Path, files: Files) -> bool:
+    """Whether the last shutdown was clean; the mark is removed first, so that a crash while loading is unclean."""
+    path = directory / CLEAN_SHUTDOWN_NAME
+    if files.state(path) is None:
+        return False
+    files.unlink(path)
+    files.sync_directory(directory)
+    return True
+
+
+def usable_id(value: UUID) -> bool:
+    """Kafka reserves the ids 0 to 100 (unassigned, lost, migrating)."""
+    return value.int > 100

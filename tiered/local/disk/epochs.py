@@ -1,0 +1,106 @@
+"""Who led this partition from which offset: ``leader-epoch-checkpoint``, Kafka's file and rules (reference 6.7)."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.checkpoint import decode_epochs, encode_epochs
+from tiered.local.disk.files import Files
+from tiered.model import EpochEntry
+
+LOGGER = logging.getLogger("tiered.local")
+
+EPOCHS_NAME = "leader-epoch-checkpoint"
+
+UNDEFINED = (-1, -1)
+"""Kafka's answer where no epoch fits."""
+
+
+class LeaderEpochs:
+    """The ascending list of (epoch, first offset); every assignment is on disk before it returns."""
+
+    def __init__(self, directory: Path, files: Files, *, read_only: bool = False) -> None:
+        self.path = directory / EPOCHS_NAME
+        self._files = files
+        self._read_only = read_only
+        self.entries: tuple[EpochEntry, ...] = ()
+        self.damaged = False
+        self.reload()
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 if there is none."""
+        return self.entries[-1].epoch if self.entries else -1
+
+    def end_offset_for(self, requested: int, end_offset: int) -> tuple[int, int]:
+        """(epoch, its exclusive end) as a follower asks its leader; ``end_offset``: that of the log.
+
+        The greatest epoch at or below ``requested``; (-1, -1) if there is none to speak of, or if it is yet to come.
+        Below the first known epoch: (requested, start of the first), Kafka's answer.
+        """
+        if requested < 0 or not self.entries or requested > self.latest:
+            return UNDEFINED
+        if requested == self.latest:
+            return requested, end_offset
+        older = [entry for entry in self.entries if entry.epoch <= requested]
+        if not older:
+            return requested, self.entries[0].start_offset
+        return older[-1].epoch, self.entries[len(older)].start_offset
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch under which ``offset`` was written, -1 if it is not known."""
+        return max((entry.epoch for entry in self.entries if entry.start_offset <= offset), default=-1)
+
+    def reload(self) -> None:
+        """Reads the file again. A damaged one counts as empty: recovery learns the epochs from the batches."""
+        try:
+            self.entries = tuple(decode_epochs(self._files.read(self.path).decode()))
+        except NotFoundError:
+            self.entries = ()
+        except (CorruptionError, UnicodeDecodeError) as error:
+            LOGGER.warning("checkpoint_damaged path=%s error=%s", self.path, error)
+            self.entries, self.damaged = (), True
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """``epoch`` begins at ``start_offset``; later or equal entries go. Nothing happens if it is already current."""
+        entries = assigned(self.entries, epoch, start_offset)
+        if entries != self.entries:
+            self._store(entries)
+
+    def truncate_from_end(self, offset: int) -> None:
+        """Forgets epochs that begin at or above ``offset``."""
+        self._store(tuple(entry for entry in self.entries if entry.start_offset < offset))
+
+    def truncate_from_start(self, offset: int) -> None:
+        """The epoch that covers ``offset`` begins there; older ones go."""
+        older = [entry for entry in self.entries if entry.start_offset <= offset]
+        if older:
+            newer = self.entries[len(older) :]
+            self._store((EpochEntry(older[-1].epoch, offset), *newer))
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._store(())
+
+    def below(self, end_offset: int) -> tuple[EpochEntry, ...]:
+        """Epochs of the offsets below ``end_offset``: what travels with a segment."""
+        return tuple(entry for entry in self.entries if entry.start_offset < end_offset)
+
+    def _store(self, entries: tuple[EpochEntry, ...]) -> None:
+        if not self._read_only and (entries != self.entries or self.damaged):
+            self._files.replace(self.path, encode_epochs(entries).encode())
+        self.entries, self.damaged = entries, False
+
+
+def assigned(entries: tuple[EpochEntry, ...], epoch: int, start_offset: int) -> tuple[EpochEntry, ...]:
+    """``entries`` after ``epoch`` was seen at ``start_offset`` (Kafka's ``assign``)."""
+    if epoch < 0 or start_offset < 0:
+        raise ConfigError(f"leader epoch {epoch} at offset {start_offset} cannot be")
+    if entries and entries[-1].epoch == epoch and start_offset >= entries[-1].start_offset:
+        return entries
+    kept = list(entries)
+    while kept and (kept[-1].epoch >= epoch or kept[-1].start_offset >= start_offset):
+        kept.pop()
+    return (*kept, EpochEntry(epoch, start_offset))

@@ -1,0 +1,283 @@
+"""At most so many open files: handles for writing that lend their descriptor to others while nobody uses them.
+
+::
+
+    open_write ──> Lease (a number above every descriptor) ── used ──> descriptor open, dirty after a write
+                                     ^                                      │ more leases than descriptors:
+                                     └── reopened at the next use <── fsync, close: the one used longest ago
+
+The fsync before the close keeps the rule that a failed one is never forgotten: the kernel tells a write error once,
+to descriptors that are open then. If that fsync fails, every later use of the lease raises, and its partition goes
+offline. A file that is not the one that was closed (another inode, another length) is never opened again.
+
+Handles for reading live as long as one read; they pass through and have the reserve of descriptors for themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import heapq
+import itertools
+import resource
+import threading
+from operator import attrgetter
+from pathlib import Path
+
+from tiered.errors import LocalIOError, TieredError
+from tiered.local.disk.files import DiskSpace, Files, FileState
+
+FIRST_LEASE = 1 << 32
+"""Leases are numbered from here on; the system's descriptors stay below."""
+
+RESERVED_DESCRIPTORS = 256
+"""What the rest of the process keeps: readers, sockets, locks, the application. Half of a smaller limit."""
+
+MOST_OPEN_FILES = 16_384
+"""Default where the system allows more, or sets no limit."""
+
+LEAST_OPEN_FILES = 8
+"""However small the system's limit: an append may need a log and both of its indexes."""
+
+EVICTED_AT_ONCE = 16
+"""How many descriptors are given up together, so that the search for them is paid once."""
+
+
+def default_open_files() -> int:
+    """The process's limit of descriptors without the reserve."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (resource.RLIM_INFINITY, -1):
+        return MOST_OPEN_FILES
+    return max(LEAST_OPEN_FILES, min(MOST_OPEN_FILES, soft - min(RESERVED_DESCRIPTORS, soft // 2)))
+
+
+class Lease:
+    """One handle for writing. ``descriptor`` -1: given up; ``closed``: the file as it was then."""
+
+    __slots__ = ("closed", "descriptor", "dirty", "failed", "lock", "number", "path", "used")
+
+    def __init__(self, number: int, path: Path, descriptor: int) -> None:
+        self.number = number
+        self.path = path
+        self.descriptor = descriptor
+        self.lock = threading.Lock()
+        self.dirty = False
+        self.used = 0
+        self.failed: TieredError | None = None
+        self.closed: FileState | None = None
+
+
+class PooledFiles:
+    """Implements :class:`tiered.local.disk.files.Files` over another one. Thread-safe.
+
+    The limit is kept but for the moments in which more threads than that write at once.
+    """
+
+    def __init__(self, inner: Files, limit: int) -> None:
+        self.limit = limit
+        self.inner = inner
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(FIRST_LEASE)
+        self._uses = itertools.count(1)
+        self._leases: dict[int, Lease] = {}
+        self._open: dict[int, Lease] = {}
+        self.reopened = 0
+
+    @property
+    def open_count(self) -> int:
+        """Leases that have a descriptor now."""
+        return len(self._open)
+
+    def open_write(self, path: Path) -> int:
+        self._make_room()
+        lease = Lease(next(self._numbers), path, self.inner.open_write(path))
+        lease.used = next(self._uses)
+        with self._lock:
+            self._leases[lease.number] = self._open[lease.number] = lease
+        return lease.number
+
+    def open_read(self, path: Path) -> int:
+        try:
+            return self.inner.open_read(path)
+        except LocalIOError as error:
+            if not _out_of_descriptors(error):
+                raise
+        self._make_room(spare=EVICTED_AT_ONCE)
+        return self.inner.open_read(path)
+
+    def close(self, handle: int) -> None:
+        if handle < FIRST_LEASE:
+            self.inner.close(handle)
+            return
+        with self._lock:
+            lease = self._leases.pop(handle, None)
+            self._open.pop(handle, None)
+        if lease is None:
+            return
+        with lease.lock:
+            descriptor, lease.descriptor = lease.descriptor, -1
+            lease.failed = lease.failed or LocalIOError(f"{lease.path} was closed before")
+            if descriptor >= 0:
+                self.inner.close(descriptor)
+
+    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        lease = self._lease(handle)
+        with lease.lock:
+            descriptor = lease.descriptor
+            if descriptor < 0 or lease.failed is not None:
+                descriptor = self._reopen(lease)
+            lease.used = next(self._uses)
+            lease.dirty = True
+            self.inner.write_at(descriptor, data, position)
+
+    def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
+        if handle < FIRST_LEASE:
+            return self.inner.read_into(handle, buffer, position)
+        lease = self._lease(handle)
+        with lease.lock:
+            return self.inner.read_into(self._ready(lease), buffer, position)
+
+    def size(self, handle: int) -> int:
+        if handle < FIRST_LEASE:
+            return self.inner.size(handle)
+        lease = self._lease(handle)
+        with lease.lock:
+            return self.inner.size(self._ready(lease))
+
+    def truncate(self, handle: int, size: int) -> None:
+        if handle < FIRST_LEASE:
+            self.inner.truncate(handle, size)
+            return
+        lease = self._lease(handle)
+        with lease.lock:
+            descriptor = self._ready(lease)
+            lease.dirty = True
+            self.inner.truncate(descriptor, size)
+
+    def sync(self, handle: int) -> None:
+        """An error is kept: the lease is of no use afterwards."""
+        if handle < FIRST_LEASE:
+            self.inner.sync(handle)
+            return
+        lease = self._lease(handle)
+        with lease.lock:
+            descriptor = self._ready(lease)
+            try:
+                self.inner.sync(descriptor)
+            except TieredError as error:
+                lease.failed = error
+                raise
+            lease.dirty = False
+
+    def sync_directory(self, path: Path) -> None:
+        self.inner.sync_directory(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.inner.rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self.inner.unlink(path)
+
+    def make_directory(self, path: Path) -> None:
+        self.inner.make_directory(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self.inner.remove_directory(path)
+
+    def names(self, path: Path) -> list[str]:
+        return self.inner.names(path)
+
+    def state(self, path: Path) -> FileState | None:
+        return self.inner.state(path)
+
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        self.inner.set_modified(path, modified_ms)
+
+    def is_directory(self, path: Path) -> bool:
+        return self.inner.is_directory(path)
+
+    def read(self, path: Path) -> bytes:
+        return self.inner.read(path)
+
+    def replace(self, path: Path, data: bytes) -> None:
+        self.inner.replace(path, data)
+
+    def try_lock(self, path: Path) -> int | None:
+        return self.inner.try_lock(path)
+
+    def space(self, path: Path) -> DiskSpace:
+        return self.inner.space(path)
+
+    def _lease(self, handle: int) -> Lease:
+        try:
+            return self._leases[handle]
+        except KeyError:
+            if handle < FIRST_LEASE:  # a descriptor that passed through, such as the lock file's
+                return Lease(handle, Path(f"descriptor {handle}"), handle)
+            raise LocalIOError(f"handle {handle} was closed before") from None
+
+    def _ready(self, lease: Lease) -> int:
+        """The descriptor, open; the lease's lock is held."""
+        lease.used = next(self._uses)
+        if lease.descriptor < 0 or lease.failed is not None:
+            return self._reopen(lease)
+        return lease.descriptor
+
+    def _reopen(self, lease: Lease) -> int:
+        if lease.failed is not None:
+            raise LocalIOError(
+                f"{lease.path}: an earlier fsync or close failed: {lease.failed.message}", hint=lease.failed.hint
+            ) from lease.failed
+        self._make_room(lease)
+        now = self.inner.state(lease.path)
+        was = lease.closed
+        if now is None or was is None or (now.inode, now.size) != (was.inode, was.size):
+            lease.failed = LocalIOError(
+                f"{lease.path} is not the file it was: somebody else changed, replaced or removed it",
+                hint="nothing but one process may write in a log directory",
+            )
+            raise lease.failed
+        lease.descriptor = self.inner.open_write(lease.path)
+        with self._lock:
+            self._open[lease.number] = lease
+            self.reopened += 1
+        return lease.descriptor
+
+    def _make_room(self, wanting: Lease | None = None, *, spare: int = 0) -> None:
+        """Gives descriptors up, those unused for longest first; what is in use at this moment is left alone."""
+        with self._lock:
+            over = max(len(self._open) + 1 - self.limit, spare)
+            if over <= 0:
+                return
+            idle = heapq.nsmallest(
+                max(over, min(EVICTED_AT_ONCE, self.limit // 4)),
+                (lease for lease in self._open.values() if lease is not wanting),
+                key=attrgetter("used"),
+            )
+        for lease in idle:
+            if lease.lock.acquire(blocking=False):
+                try:
+                    self._give_up(lease)
+                finally:
+                    lease.lock.release()
+
+    def _give_up(self, lease: Lease) -> None:
+        descriptor = lease.descriptor
+        if descriptor < 0:
+            return
+        try:
+            if lease.dirty and lease.failed is None:
+                self.inner.sync(descriptor)
+                lease.dirty = False
+            lease.closed = self.inner.state(lease.path)
+        except TieredError as error:
+            lease.failed = lease.failed or error
+        lease.descriptor = -1
+        with self._lock:
+            self._open.pop(lease.number, None)
+        self.inner.close(descriptor)
+
+
+def _out_of_descriptors(error: BaseException) -> bool:
+    """Whether the system's own limit was met."""
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE)

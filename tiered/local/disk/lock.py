@@ -1,0 +1,134 @@
+"""Who has the log directory: a file lock that dies with the process, and a note that says whose it is.
+
+The lock is ``flock`` on the file, never its existence: a killed process leaves the file, not the lock. The content
+is JSON for people and error messages (``pid``, ``host``, ``program``, ``since_ms``); Kafka's own ``.lock`` is empty.
+A forked child inherits the open file and would hold the lock as long as it lives, even after its parent let it go or
+died: it closes its copy as the first thing it does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiered.clock import Clock
+from tiered.errors import LockedError, NotFoundError, TieredError
+from tiered.local.disk.files import Files
+from tiered.times import format_time
+
+LOCK_NAME = ".lock"
+UPLOADER_LOCK_NAME = "tiered-uploader.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that wrote the note; its fields are 0 and empty where the note cannot be read."""
+
+    pid: int = 0
+    host: str = ""
+    program: str = ""
+    since_ms: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.pid} on {self.host} ({self.program}), since {format_time(self.since_ms)}"
+            if self.pid
+            else "another process"
+        )
+
+
+class DirectoryLock:
+    """The exclusive lock ``name`` in ``directory``. Not reentrant; one object, one hold."""
+
+    def __init__(self, directory: Path, files: Files, *, name: str = LOCK_NAME) -> None:
+        self.path = directory / name
+        self._files = files
+        self._handle: int | None = None
+        self._owner = 0
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock, in this process."""
+        return self._handle is not None and self._owner == os.getpid()
+
+    def acquire(self, clock: Clock) -> None:
+        """Takes the lock or raises LockedError, which names the holder; never waits."""
+        handle = self._files.try_lock(self.path)
+        if handle is None:
+            raise LockedError(
+                f"{self.path.parent} is held by {self.holder()}",
+                hint="stop that process, or open the directory read-only",
+            )
+        self._handle, self._owner = handle, os.getpid()
+        _HELD.add(self)
+        note = {"pid": os.getpid(), "host": socket.gethostname(), "program": _program(), "since_ms": clock.now_ms()}
+        try:
+            self._files.truncate(handle, 0)
+            self._files.write_at(handle, json.dumps(note).encode(), 0)
+        except TieredError:
+            self._let_go()
+            raise
+
+    def try_acquire(self, clock: Clock) -> bool:
+        """As :meth:`acquire`; False if somebody else has it."""
+        try:
+            self.acquire(clock)
+        except LockedError:
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def held_while(self, clock: Clock) -> Iterator[None]:
+        """Holds the lock for the length of a block. Raises LockedError."""
+        self.acquire(clock)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Gives the lock back. The file stays: removing it would let two processes lock two files of one name."""
+        if self._handle is None:
+            return
+        try:
+            if self._owner == os.getpid():  # a forked child only closes its copy: the note is the parent's
+                self._files.truncate(self._handle, 0)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        handle, self._handle = self._handle, None
+        _HELD.discard(self)
+        if handle is not None:
+            self._files.close(handle)
+
+    def holder(self) -> Holder:
+        """What the note says; only a hint, since a note may be stale or half written."""
+        try:
+            note = json.loads(self._files.read(self.path)[:4096] or b"{}")
+            return Holder(int(note["pid"]), str(note["host"]), str(note["program"]), int(note["since_ms"]))
+        except (NotFoundError, ValueError, KeyError, TypeError):
+            return Holder()
+
+
+_HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
+"""What this process holds."""
+
+
+def _let_go_after_fork() -> None:
+    for lock in list(_HELD):
+        lock._let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_after_fork)
+
+
+def _program() -> str:
+    return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"

@@ -1,0 +1,49 @@
+"""The disk reserve: appends stop while there is still room to close, to upload and to repair."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from tiered.config import LogConfig
+from tiered.errors import DiskFullError
+from tiered.local.disk.files import Files
+
+
+class DiskReserve:
+    """One for a log directory. ``statvfs`` is asked once per ``disk_check_bytes`` appended, and at each tick."""
+
+    def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
+        self._files = files
+        self._directory = directory
+        self._config = config
+        self._lock = threading.Lock()
+        self._left = 0
+        self._low = False
+        self._reserve = 0
+
+    def take(self, size_bytes: int) -> None:
+        """Called before each append. Raises DiskFullError below the reserve; appends go on once there is room again."""
+        self._left -= size_bytes
+        if self._left < 0 or self._low:
+            self.check()
+            if self._low:
+                raise DiskFullError(
+                    f"{self._directory}: less than the reserve of {self._reserve} bytes is free",
+                    hint="free some space, or let uploaded segments go with local.retention.bytes",
+                )
+
+    def check(self) -> bool:
+        """Asks the file system; returns whether appends may go on."""
+        with self._lock:
+            space = self._files.space(self._directory)
+            self._reserve = self._config.reserve_bytes(space.total)
+            room = space.free - self._reserve
+            self._low = room <= 0
+            self._left = min(self._config.disk_check_bytes, max(room, 0))
+        return not self._low
+
+    @property
+    def low(self) -> bool:
+        """Whether appends are refused."""
+        return self._low

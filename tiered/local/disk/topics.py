@@ -1,0 +1,90 @@
+"""``tiered-topics.json``: the topics of a log directory, their ids, sizes and settings. Brokers ignore the file.
+
+::
+
+    {"version": 1,
+     "topics": {"flights": {"topic_id": "32 hex digits", "partitions": 6, "config": {...},
+                            "held": [0, 2, 4]}},        only where the others lie in another log directory
+     "leaving": ["weather"]}                            being deleted: its directories are still being renamed
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.config import TopicConfig
+from tiered.errors import CorruptionError, NotFoundError, TieredError
+from tiered.local.disk.files import Files
+
+TOPICS_NAME = "tiered-topics.json"
+VERSION = 1
+
+
+class TopicInfo(NamedTuple):
+    """One topic as this log directory knows it; ``held``: the partitions that lie here, None for all."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    config: TopicConfig
+    held: frozenset[int] | None = None
+
+    @property
+    def here(self) -> Iterable[int]:
+        """Numbers of the partitions that this directory holds, ascending."""
+        return range(self.partitions) if self.held is None else sorted(self.held)
+
+
+def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
+    """All topics of the file; empty if there is none (a broker's directory). Raises CorruptionError."""
+    path = directory / TOPICS_NAME
+    try:
+        value = json.loads(files.read(path))
+        if value["version"] != VERSION:
+            raise ValueError(f"version {value['version']}")
+        return {
+            str(name): TopicInfo(
+                str(name),
+                UUID(hex=entry["topic_id"]),
+                int(entry["partitions"]),
+                TopicConfig.from_properties(entry["config"]),
+                frozenset(int(number) for number in entry["held"]) if "held" in entry else None,
+            )
+            for name, entry in value["topics"].items()
+        }
+    except NotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError, TieredError) as error:
+        raise CorruptionError(
+            f"{path} cannot be read: {error}",
+            path_or_key=str(path),
+            hint="put the file back, or remove it and create the topics again with their ids",
+        ) from error
+
+
+def read_leaving(directory: Path, files: Files) -> frozenset[str]:
+    """Topics whose deletion had begun. What the file cannot tell is told by :func:`read_topics`, as an error."""
+    try:
+        return frozenset(str(name) for name in json.loads(files.read(directory / TOPICS_NAME)).get("leaving", ()))
+    except (NotFoundError, ValueError, TypeError, AttributeError):
+        return frozenset()
+
+
+def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo], leaving: Collection[str] = ()) -> None:
+    """Replaces the file, durably."""
+    entries = {
+        topic.name: {
+            "topic_id": topic.topic_id.hex,
+            "partitions": topic.partitions,
+            "config": topic.config.to_properties(changed_only=True),
+            **({} if topic.held is None else {"held": sorted(topic.held)}),
+        }
+        for topic in topics.values()
+    }
+    value = {"version": VERSION, "topics": entries, **({"leaving": sorted(leaving)} if leaving else {})}
+    data = json.dumps(value, indent=1, sort_keys=True)
+    files.replace(directory / TOPICS_NAME, data.encode() + b"\n")

@@ -1,0 +1,238 @@
+"""Plain files in the root of a log directory through which the writer and the uploader talk.
+
+====================================  ==================  =====================================================
+file                                  written by          says
+====================================  ==================  =====================================================
+``tiered-offset-checkpoint``          the uploader        committed end, claim epoch, fenced flag of each partition
+``tiered-uploader.lock``              the uploader        who uploads (``local.lock.DirectoryLock``)
+``tiered-uploader.journal``           the uploader        uploads under way
+``tiered-seal-request``               the uploader        "roll these partitions", once per id
+``tiered-claims.json``                whoever commits     proof that this is the volume which the bucket knows
+====================================  ==================  =====================================================
+
+Each is replaced atomically, so a reader sees one version or the other. A file that cannot be parsed is an error,
+never "nothing uploaded": deletion and fencing rest on it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tiered.errors import CorruptionError
+from tiered.local.disk.files import Files, FileState
+from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
+from tiered.model import TopicPartition
+
+OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
+JOURNAL_NAME = "tiered-uploader.journal"
+SEAL_REQUEST_NAME = "tiered-seal-request"
+CLAIMS_NAME = "tiered-claims.json"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionUpload:
+    """What the bucket holds of one partition, as read back from a root by the uploader.
+
+    ``end_offset`` exclusive committed end; ``start_offset`` the remote start, -1 if not told; ``fenced``: a newer claim
+    of another volume owns the partition.
+    """
+
+    end_offset: int
+    claim_epoch: int = -1
+    fenced: bool = False
+    start_offset: int = -1
+
+
+class _Same:
+    """Argument default: keep what is stored (None clears)."""
+
+
+SAME: Final = _Same()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimProof:
+    """What a claim must find again on this volume: ``token`` of the last claim, id of the last append commit.
+
+    ``restored_from``: (root version, next offset) of the root that this directory was restored from, None otherwise.
+    """
+
+    token: str | None = None
+    last_append: str | None = None
+    restored_from: tuple[int, int] | None = None
+
+
+class _JsonFile:
+    """One JSON object with a version, replaced atomically; remembers what it read until the file changes."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self._files = files
+        self._seen: FileState | None = None
+        self._value: dict[str, Any] | None = None
+
+    def load(self) -> dict[str, Any] | None:
+        """The object, None if there is no file. Raises CorruptionError for anything else than our JSON."""
+        state = self._files.state(self.path)
+        if state is None:
+            self._seen = self._value = None
+            return None
+        if state == self._seen:
+            return self._value
+        data = self._files.read(self.path)
+        try:
+            value = json.loads(data)
+        except ValueError as error:
+            raise self.corrupt(str(error)) from None
+        if not isinstance(value, dict) or value.get("version") != VERSION:
+            raise self.corrupt("it is not an object of version 1")
+        self._seen, self._value = state, value
+        return value
+
+    def store(self, value: Mapping[str, Any]) -> None:
+        self._files.replace(self.path, json.dumps({"version": VERSION, **value}, sort_keys=True).encode() + b"\n")
+
+    def corrupt(self, why: str) -> CorruptionError:
+        return CorruptionError(
+            f"{self.path} cannot be read: {why}",
+            path_or_key=str(self.path),
+            hint="it is rewritten by the uploader; move it away if no uploader runs",
+        )
+
+
+class UploadCheckpoint:
+    """``tiered-offset-checkpoint``. Reading costs one ``stat`` while nothing changed."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._file = _JsonFile(directory / OFFSET_CHECKPOINT_NAME, files)
+
+    def read(self) -> dict[TopicPartition, PartitionUpload]:
+        """All partitions that the file names; empty if it does not exist. Raises CorruptionError."""
+        value = self._file.load()
+        try:
+            entries = [] if value is None else value["partitions"]
+            return {
+                TopicPartition(str(entry["topic"]), int(entry["partition"])): PartitionUpload(
+                    int(entry["end_offset"]),
+                    int(entry["claim_epoch"]),
+                    bool(entry["fenced"]),
+                    int(entry.get("start_offset", -1)),
+                )
+                for entry in entries
+            }
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._file.corrupt(f"{type(error).__name__} {error}") from None
+
+    def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
+        """Replaces the whole file, durably. Only the holder of the uploader lock may."""
+        entries = [
+            {"topic": tp.topic, "partition": tp.partition, **asdict(upload)} for tp, upload in sorted(uploads.items())
+        ]
+        self._file.store({"partitions": entries})
+
+    def update(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
+        """Writes the file with these partitions changed and all others kept."""
+        self.write({**self.read(), **uploads})
+
+    def forget(self, gone: Collection[TopicPartition]) -> None:
+        """Drops what was said of partitions that are deleted, so that nothing of it is believed of a successor."""
+        known = self.read()
+        if known.keys() & set(gone):
+            self.write({tp: upload for tp, upload in known.items() if tp not in gone})
+
+
+class SealRequest:
+    """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._file = _JsonFile(directory / SEAL_REQUEST_NAME, files)
+
+    def write(self, request_id: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Asks for a roll of ``partitions``, or of all (None)."""
+        names = None if partitions is None else [[tp.topic, tp.partition] for tp in partitions]
+        self._file.store({"id": request_id, "partitions": names})
+
+    def read(self) -> tuple[str, frozenset[TopicPartition] | None] | None:
+        """The request that stands: (id, partitions or None for all); None if there never was one."""
+        value = self._file.load()
+        if value is None:
+            return None
+        try:
+            names = value["partitions"]
+            partitions = None if names is None else frozenset(TopicPartition(str(t), int(p)) for t, p in names)
+            return str(value["id"]), partitions
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._file.corrupt(f"{type(error).__name__} {error}") from None
+
+
+class Claims:
+    """``tiered-claims.json``: per partition the proof that this is the volume which the root names.
+
+    Written, and fsynced, *before* the root PUT that carries the same values; a copy of the volume that lags behind
+    then fails the comparison.
+    """
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._file = _JsonFile(directory / CLAIMS_NAME, files)
+
+    def read(self) -> dict[TopicPartition, ClaimProof]:
+        """All proofs on this volume; empty if nothing was ever claimed. Raises CorruptionError."""
+        value = self._file.load()
+        try:
+            entries = [] if value is None else value["partitions"]
+            return {TopicPartition(str(e["topic"]), int(e["partition"])): _proof(e) for e in entries}
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._file.corrupt(f"{type(error).__name__} {error}") from None
+
+    def write(
+        self,
+        tp: TopicPartition,
+        *,
+        token: str | _Same | None = SAME,
+        last_append: str | _Same | None = SAME,
+        restored_from: tuple[int, int] | _Same | None = SAME,
+    ) -> None:
+        """Changes the given parts of one partition's proof, durably, and keeps the others."""
+        proofs = self.read()
+        proof = proofs.get(tp, ClaimProof())
+        if not isinstance(token, _Same):
+            proof = replace(proof, token=token)
+        if not isinstance(last_append, _Same):
+            proof = replace(proof, last_append=last_append)
+        if not isinstance(restored_from, _Same):
+            proof = replace(proof, restored_from=restored_from)
+        proofs[tp] = proof
+        self._store(proofs)
+
+    def forget(self, gone: Collection[TopicPartition]) -> None:
+        """Drops the proofs of partitions that are deleted."""
+        known = self.read()
+        if known.keys() & set(gone):
+            self._store({tp: proof for tp, proof in known.items() if tp not in gone})
+
+    def _store(self, proofs: Mapping[TopicPartition, ClaimProof]) -> None:
+        entries = [{"topic": t.topic, "partition": t.partition, **asdict(p)} for t, p in sorted(proofs.items())]
+        self._file.store({"partitions": entries})
+
+    def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
+        """A catalog's ``persist`` on a volume (``remote.fence``): durable when it returns; None leaves one as it is."""
+        self.write(tp, token=SAME if token is None else token, last_append=SAME if last_append is None else last_append)
+
+
+def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
+    """The lock of the one uploader of a log directory."""
+    return DirectoryLock(directory, files, name=UPLOADER_LOCK_NAME)
+
+
+def _proof(entry: Mapping[str, Any]) -> ClaimProof:
+    token, last_append, restored = entry["token"], entry["last_append"], entry.get("restored_from")
+    return ClaimProof(
+        None if token is None else str(token),
+        None if last_append is None else str(last_append),
+        None if restored is None else (int(restored[0]), int(restored[1])),
+    )

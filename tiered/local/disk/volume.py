@@ -1,0 +1,90 @@
+"""What identifies a log directory and the partitions in it: ``meta.properties``, ``partition.metadata``, names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import IdSource
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.checkpoint import (
+    MetaProperties,
+    decode_meta_properties,
+    decode_partition_metadata,
+    encode_meta_properties,
+    encode_partition_metadata,
+    encode_uuid,
+)
+from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
+from tiered.local.disk.files import Files
+from tiered.local.disk.topics import TopicInfo
+from tiered.model import TopicPartition
+
+PARTITION_METADATA_NAME = "partition.metadata"
+BROKER_OWN_DIRS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
+"""Directories that other parts of a broker own: never loaded as partitions."""
+
+NO_ID = UUID(int=0)
+
+
+def partition_names(directory: Path, files: Files) -> list[str]:
+    """Names of the subdirectories that must be partitions, sorted."""
+    names = (name for name in files.names(directory) if name not in BROKER_OWN_DIRS)
+    return [name for name in names if files.is_directory(directory / name)]
+
+
+def read_volume(directory: Path, files: Files) -> MetaProperties | None:
+    """``meta.properties``, None if there is none. CorruptionError if it cannot be read."""
+    path = directory / META_PROPERTIES_NAME
+    try:
+        return decode_meta_properties(files.read(path).decode())
+    except NotFoundError:
+        return None
+    except (CorruptionError, UnicodeDecodeError) as error:
+        raise CorruptionError(
+            f"{path} cannot be read: {error}", path_or_key=str(path), hint="it tells this volume from any other"
+        ) from error
+
+
+def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfig) -> UUID:
+    """The directory's id; a new directory, or one of a broker older than such ids, gets one."""
+    meta = read_volume(directory, files)
+    if meta is not None and meta.directory_id is not None:
+        return meta.directory_id
+    volume_id = ids.uuid()
+    cluster_id = config.cluster_id or (meta.cluster_id if meta else encode_uuid(ids.uuid()))
+    new = MetaProperties(cluster_id, config.node_id if meta is None else meta.node_id, volume_id)
+    files.replace(directory / META_PROPERTIES_NAME, encode_meta_properties(new).encode())
+    return volume_id
+
+
+def read_topic_id(path: Path, files: Files) -> UUID | None:
+    """The topic id in a partition directory, None if the directory does not say."""
+    try:
+        return decode_partition_metadata(files.read(path / PARTITION_METADATA_NAME).decode())
+    except NotFoundError:
+        return None
+
+
+def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
+    """Writes the topic id into a partition directory that lacks it, before any record."""
+    if topic_id.int and files.state(path / PARTITION_METADATA_NAME) is None:
+        files.replace(path / PARTITION_METADATA_NAME, encode_partition_metadata(topic_id).encode())
+        files.sync_directory(path.parent)
+
+
+def discovered(known: TopicInfo | None, tp: TopicPartition, topic_id: UUID | None) -> TopicInfo:
+    """The topic, now that ``tp`` was found on disk; one that no file of ours names gets default settings.
+
+    Raises ConfigError if the directory belongs to another topic of the same name.
+    """
+    if known is None:
+        return TopicInfo(tp.topic, topic_id or NO_ID, tp.partition + 1, TopicConfig())
+    if topic_id is not None and known.topic_id.int and known.topic_id != topic_id:
+        raise ConfigError(
+            f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
+            hint="the directory belongs to another topic of the same name: move it away",
+        )
+    held = None if known.held is None else known.held | {tp.partition}
+    return known._replace(partitions=max(known.partitions, tp.partition + 1), held=held)

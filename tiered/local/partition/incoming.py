@@ -1,0 +1,214 @@
+"""Encoded batches on their way into the log: from a producer, whose offsets we give, or from a leader, who gave them.
+
+A producer's batch stays byte for byte what was sent where Kafka leaves it so (reference 6.2): same codec, offsets
+0, 1, 2, ...; then only these fields of its header change, and the CRC with the last two of them::
+
+     0  base_offset    i64   given under the lock        21  attributes     i16   bit 3: timestamp type
+    12  leader_epoch   i32   given under the lock        35  max_timestamp  i64
+    17  crc            u32   of bytes 21 to the end
+
+Anything else is decoded and encoded anew. Format v0 and v1 becomes v2; a follower keeps it as its leader has it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from tiered.format.batch import BatchHeader, decode_records, encode_batch, read_header, verify_batch
+from tiered.format.codecs import Codec
+from tiered.format.crc import crc32c
+from tiered.format.header import LOG_APPEND_TIME_BIT
+from tiered.local.partition.validation import RecordRules
+from tiered.local.segment.active import BatchFacts
+from tiered.local.segment.scan import LOG_OVERHEAD_BYTES, MIN_BATCH_LENGTH, MIN_TAIL_BYTES
+from tiered.model import NewRecord, Record, TimestampType
+
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
+
+Piece = tuple[bytes, BatchHeader]
+
+
+class GivenBatches(NamedTuple):
+    """What a leader sent: whole batches, offsets and epochs as they are. ``first_offset`` as far as a header tells it.
+
+    ``contiguous``: each batch begins, by its header, where the one before ended.
+    """
+
+    data: bytes
+    headers: list[BatchHeader]
+    facts: list[BatchFacts]
+    first_offset: int | None
+    contiguous: bool
+
+
+def settle_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[bytes, BatchFacts]]:
+    """A producer's batches as they will be stored, offsets still to be given; ``last_offset`` is relative to each.
+
+    Raises InvalidRecordError, InvalidTimestampError or RecordTooLargeError with the record's index in the call.
+    """
+    settled: list[tuple[bytes, BatchFacts]] = []
+    index = 0
+    for legacy, group in itertools.groupby(split(data), key=lambda piece: piece[1].magic < 2):
+        if legacy:
+            settled.append(_upgraded(rules, list(group), now_ms, index))
+            index += settled[-1][1].records
+        else:
+            for piece, header in group:
+                settled.append(_settled(rules, piece, header, now_ms, index))
+                index += header.last_offset_delta + 1
+    return settled
+
+
+def split(data: bytes) -> list[Piece]:
+    """The whole, intact batches in ``data``. Raises InvalidRecordError for anything else, and for nothing."""
+    batches: list[Piece] = []
+    position = 0
+    try:
+        while position < len(data):
+            size = read_header(data, position, limit=len(data) - position).size_bytes
+            piece = bytes(data[position : position + size])
+            batches.append((piece, verify_batch(piece)))
+            position += size
+    except CorruptionError as error:
+        raise InvalidRecordError(
+            f"batch {len(batches)} at byte {position} cannot be appended: {error.message}", index=len(batches)
+        ) from error
+    if not batches:
+        raise InvalidRecordError("there is no batch to append")
+    return batches
+
+
+def _settled(
+    rules: RecordRules, buffer: bytes, header: BatchHeader, now_ms: int, first_index: int
+) -> tuple[bytes, BatchFacts]:
+    _check_batch(rules, buffer, header, first_index)
+    create_time = bytearray(buffer)  # with the timestamps as sent, also where the log's time hides them
+    attributes = header.attributes & ~LOG_APPEND_TIME_BIT
+    struct.pack_into(">h", create_time, _ATTRIBUTES_AT, attributes)
+    records = list(decode_records(create_time))
+    count = len(records)
+    if not records or count != header.last_offset_delta + 1:
+        raise InvalidRecordError(
+            f"a batch of {count} records spans {header.last_offset_delta + 1} offsets", index=first_index
+        )
+    stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    least, greatest = rules.check_records(records, now_ms, first_index, refuse_missing_time=stamped)
+    if rules.timestamp_type:
+        attributes |= LOG_APPEND_TIME_BIT
+        least = greatest = now_ms
+    in_order = all(r.offset == header.base_offset + i for i, r in enumerate(records))
+    if in_order and (rules.keeps_codec or header.codec == rules.codec):
+        data = _patched(buffer, header, attributes, greatest)
+    else:
+        data = _encoded(rules, records, now_ms, header.codec, header)
+        rules.check_size(len(data), [NewRecord(r.value, r.key) for r in records])
+    return data, BatchFacts(len(data), count - 1, count, least, greatest)
+
+
+def _check_batch(rules: RecordRules, buffer: bytes, header: BatchHeader, index: int) -> None:
+    if len(buffer) > rules.max_bytes:
+        raise RecordTooLargeError(
+            f"a batch of {len(buffer)} bytes is larger than {rules.limit_name}, {rules.max_bytes}", index=index
+        )
+    if header.is_control:
+        raise InvalidRecordError("control batches are not appended from outside", index=index)
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise InvalidRecordError(f"a batch of producer {header.producer_id} has no sequence", index=index)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME and rules.timestamp_type:
+        raise InvalidTimestampError("the batch is already stamped LogAppendTime", index=index)
+
+
+def _patched(buffer: bytes, header: BatchHeader, attributes: int, max_timestamp: int) -> bytes:
+    if (attributes, max_timestamp) == (header.attributes, header.max_timestamp):
+        return buffer
+    patched = bytearray(buffer)
+    struct.pack_into(">h", patched, _ATTRIBUTES_AT, attributes)
+    struct.pack_into(">q", patched, _MAX_TIMESTAMP_AT, max_timestamp)
+    struct.pack_into(">I", patched, _CRC_AT, crc32c(memoryview(patched)[_ATTRIBUTES_AT:]))
+    return bytes(patched)
+
+
+def _encoded(rules: RecordRules, records: Sequence[Record], now_ms: int, codec: Codec, header: BatchHeader) -> bytes:
+    return encode_batch(
+        [NewRecord(r.value, r.key, r.timestamp, r.headers) for r in records],
+        codec=codec if rules.keeps_codec else rules.codec,
+        level=None if rules.keeps_codec else rules.level,
+        timestamp_type=rules.timestamp_type,
+        append_time_ms=now_ms if rules.timestamp_type else -1,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        transactional=header.is_transactional,
+    )
+
+
+def _upgraded(rules: RecordRules, pieces: list[Piece], now_ms: int, first_index: int) -> tuple[bytes, BatchFacts]:
+    """Messages of format v0 or v1 as one v2 batch."""
+    records = [record for piece, _ in pieces for record in decode_records(piece)]
+    least, greatest = rules.check_records(records, now_ms, first_index)
+    if rules.timestamp_type:
+        least = greatest = now_ms
+    codec = next((header.codec for _, header in reversed(pieces) if header.codec), Codec.NONE)
+    header = pieces[0][1]._replace(producer_id=-1, producer_epoch=-1, base_sequence=-1, attributes=0)
+    data = _encoded(rules, records, now_ms, codec, header)
+    rules.check_size(len(data), [NewRecord(r.value, r.key) for r in records])
+    return data, BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
+
+
+def given_batches(data: bytes) -> GivenBatches | None:
+    """What a leader sent, checked; a partial batch at the end is left out. None if nothing whole is there.
+
+    Raises CorruptionError for a damaged batch, InvalidRecordError for offsets that do not rise.
+    """
+    headers: list[BatchHeader] = []
+    facts: list[BatchFacts] = []
+    contiguous = True
+    end = 0
+    for piece in _whole(data):
+        header = verify_batch(piece)
+        if headers and header.base_offset <= headers[-1].last_offset:
+            raise InvalidRecordError(
+                f"a batch at offset {header.base_offset} follows one that ends at {headers[-1].last_offset}",
+                index=len(headers),
+                hint="ask the leader again, from the end of this log",
+            )
+        contiguous = contiguous and (not headers or header.base_offset == headers[-1].last_offset + 1)
+        contiguous = contiguous and not _hides_its_start(header)
+        headers.append(header)
+        facts.append(_facts(piece, header))
+        end += len(piece)
+    if not headers:
+        return None
+    first = None if _hides_its_start(headers[0]) else headers[0].base_offset
+    return GivenBatches(bytes(data[:end]), headers, facts, first, contiguous)
+
+
+def _hides_its_start(header: BatchHeader) -> bool:
+    """A compressed v0/v1 wrapper says only where it ends."""
+    return header.magic < 2 and header.codec is not Codec.NONE
+
+
+def _whole(data: bytes) -> Iterator[memoryview]:
+    view = memoryview(data)
+    position = 0
+    while len(view) - position > MIN_TAIL_BYTES:
+        _, length = _OFFSET_AND_LENGTH.unpack_from(view, position)
+        if length < MIN_BATCH_LENGTH:
+            raise CorruptionError(f"a batch of {length} bytes cannot be", position=position)
+        end = position + LOG_OVERHEAD_BYTES + length
+        if end > len(view):
+            return
+        yield view[position:end]
+        position = end
+
+
+def _facts(piece: memoryview, header: BatchHeader) -> BatchFacts:
+    least = header.max_timestamp
+    if header.records_count > 1 and not header.timestamp_type:
+        least = min((r.timestamp for r in decode_records(piece) if r.timestamp >= 0), default=-1)
+    return BatchFacts(len(piece), header.last_offset, header.records_count, least, header.max_timestamp)

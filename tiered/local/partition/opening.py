@@ -1,0 +1,108 @@
+"""Opens one partition directory: for writing, with the recovery it needs, or to look at what somebody else writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.volume import ensure_topic_id
+from tiered.local.partition.foreign import ForeignPartition
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.state import Surroundings
+from tiered.local.partition.writer import PartitionWriter
+from tiered.local.recovery.recovery import Recovery
+from tiered.model import TopicPartition
+
+UNKNOWN = -1
+"""Recovery point of a partition that no checkpoint names: every segment is read."""
+
+
+def open_writer(
+    around: Surroundings,
+    path: Path,
+    tp: TopicPartition,
+    topic: TopicInfo,
+    *,
+    clean: bool,
+    recovery_point: int = UNKNOWN,
+    start: int | None = None,
+) -> PartitionWriter:
+    """``start`` is the log start offset that was checkpointed, None if none was. A missing directory is created."""
+    files = around.files
+    if not files.is_directory(path):
+        files.make_directory(path)
+        clean = True
+    ensure_topic_id(path, files, topic.topic_id)
+    epochs = LeaderEpochs(path, files)
+    recovery = Recovery(
+        files,
+        path,
+        epochs=epochs,
+        interval_bytes=topic.config.index_interval_bytes,
+        now_ms=around.clock.now_ms(),
+    )
+    loaded = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
+    end = loaded.segments[-1].end_offset
+    writer = PartitionWriter(
+        around,
+        path,
+        tp,
+        topic_id=topic.topic_id,
+        config=topic.config,
+        epochs=epochs,
+        loaded=loaded,
+        start_offset=start,
+        recovery_point=end if clean else max(recovery_point, 0),
+    )
+    writer.load_producers(met=recovery.met_producers)
+    if not clean:
+        writer.flush_recovered()
+    return writer
+
+
+def writable_log(around: Surroundings, writer: PartitionWriter) -> PartitionLog:
+    """The face of a partition that this process writes."""
+    return PartitionLog(
+        around.files,
+        writer,
+        writer.config,
+        clock=around.clock,
+        upload=lambda: writer.upload,
+        recovery_point=lambda: writer.flushed_offset,
+        buffer_bytes=around.config.read_buffer_bytes,
+    )
+
+
+def foreign_log(
+    around: Surroundings,
+    path: Path,
+    tp: TopicPartition,
+    topic: TopicInfo,
+    *,
+    ours: bool,
+    start: int,
+    upload: Callable[[], PartitionUpload | None],
+    recovery_point: Callable[[], int],
+) -> PartitionLog:
+    """The face of a partition that somebody else writes; ``ours``: with our settings, so that gaps are damage."""
+    source = ForeignPartition(
+        around.files,
+        path,
+        tp,
+        topic.topic_id,
+        interval_bytes=topic.config.index_interval_bytes,
+        dense=ours and not topic.config.compacted,
+        log_start=start,
+    )
+    return PartitionLog(
+        around.files,
+        source,
+        topic.config,
+        clock=around.clock,
+        upload=upload,
+        recovery_point=recovery_point,
+        buffer_bytes=around.config.read_buffer_bytes,
+    )

@@ -1,0 +1,259 @@
+"""One partition on this disk, for writing or read-only: what the rest of the product sees of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from uuid import UUID
+
+from tiered.clock import Clock
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, ForkedLogError
+from tiered.local.disk.files import Files
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.partition.foreign import ForeignPartition
+from tiered.local.partition.steady import patient_view, read_steadily, steadily
+from tiered.local.partition.writer import PartitionWriter
+from tiered.local.segment.isolation import aborted_txns, last_stable_offset
+from tiered.local.segment.reading import View, largest_timestamp, offset_for_time
+from tiered.local.segment.scan import BUFFER_BYTES
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
+
+
+class PartitionLog:
+    """Thread-safe. A forked child gets ForkedLogError from every call; a read-only one ConfigError from writing."""
+
+    def __init__(
+        self,
+        files: Files,
+        source: PartitionWriter | ForeignPartition,
+        config: TopicConfig,
+        *,
+        clock: Clock,
+        upload: Callable[[], PartitionUpload | None],
+        recovery_point: Callable[[], int],
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        self.tp: TopicPartition = source.tp
+        self.topic_id: UUID = source.topic_id
+        self._files = files
+        self._source = source
+        self._writer = source if isinstance(source, PartitionWriter) else None
+        self._config = config
+        self._clock = clock
+        self._upload = upload
+        self._recovery_point = recovery_point
+        self._buffer_bytes = buffer_bytes
+        self._pid = os.getpid()
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's settings."""
+        return self._config if self._writer is None else self._writer.config
+
+    @property
+    def writable(self) -> bool:
+        """Whether this process may append."""
+        return self._writer is not None
+
+    def positions(self) -> Positions:
+        """Where the partition starts, and the three ends (model.Positions)."""
+        if self._writer is not None:
+            self._check_process()
+            writer = self._writer
+            upload, flushed, end = writer.upload, writer.flushed_offset, writer.end_offset
+            local_start, log_start = writer.local_start, writer.log_start
+        else:
+            view = self._view()
+            upload, end, local_start = self._upload(), view.end_offset, view.start_offset
+            flushed, log_start = min(self._recovery_point(), end), view.start_offset
+        uploaded, start = 0, log_start
+        if upload is not None:
+            uploaded = upload.end_offset
+            start = min(local_start, upload.start_offset) if upload.start_offset >= 0 else log_start
+        return Positions(start, local_start, uploaded, flushed, end)
+
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
+        """One atomic batch at the next offsets; in the page cache when this returns.
+
+        ``timestamp`` of the result is that of the first record (the log's time with LogAppendTime). Raises
+        InvalidRecordError, InvalidTimestampError or RecordTooLargeError with the record's index, DiskFullError,
+        FencedError, LocalIOError; then nothing was appended, except that LocalIOError from the fsync of a segment
+        that this call sealed leaves the partition offline with its tail in doubt.
+        """
+        return self._write().append(records)
+
+    def append_batches(self, data: bytes) -> RecordMetadata:
+        """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
+
+        Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
+        without timestamp (-1) stays so. ``timestamp`` of the result is the largest. Errors as for :meth:`append`.
+
+        Batches with a producer are appended once: a repetition of one of its five newest (after a restart: of the
+        newest) changes nothing and is answered with the offsets it has. OutOfOrderSequenceError, ProducerFencedError
+        or InvalidTxnStateError where a producer breaks its order.
+        """
+        return self._write().append_batches(data)
+
+    def append_as_coordinator(self, data: bytes) -> RecordMetadata:
+        """One encoded batch of a coordinator, as a rule the marker that ends a transaction.
+
+        InvalidRecordError unless ``data`` is one v2 batch of a producer, ProducerFencedError if its epoch or that of
+        the coordinator is too old, CorruptionError for damage. Nothing is appended then. Sequences are not looked at.
+        """
+        return self._write().append_as_coordinator(data)
+
+    def append_as_follower(self, data: bytes) -> RecordMetadata | None:
+        """Batches as a leader stored them, bytes, offsets and epochs kept; None if ``data`` holds no whole batch.
+
+        Offsets may leave gaps; where they go back it is InvalidRecordError, below the end OffsetOutOfRangeError.
+        CorruptionError for a damaged batch. Nothing is appended then. Only ``segment.bytes`` limits the size.
+        """
+        return self._write().append_as_follower(data)
+
+    def read_batches(
+        self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
+    ) -> Iterator[memoryview]:
+        """Whole raw batches, undecoded: from the one with ``start_offset`` to below ``end_offset`` (None: the end).
+
+        The first batch may begin below ``start_offset``, the last may end above ``end_offset``. ``max_bytes`` never
+        keeps back the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
+        """
+        return read_steadily(
+            self._files,
+            self._view,
+            start_offset,
+            end_offset,
+            max_bytes=max_bytes,
+            verify=verify,
+            buffer_bytes=self._buffer_bytes,
+        )
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
+        return steadily(self._view, lambda view: offset_for_time(self._files, view, timestamp))
+
+    def largest_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
+        return steadily(self._view, lambda view: largest_timestamp(self._files, view))
+
+    def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
+        return aborted_txns(self._files, self._source.directory, start_offset, end_offset)
+
+    def last_stable_offset(self) -> int:
+        """Where a ``read_committed`` read ends: the first offset of the oldest open transaction, else the end."""
+        if self._writer is not None:
+            self._check_process()
+            known = self._writer.stable_offset()
+            if known is not None:
+                return known
+        return steadily(self._view, lambda view: last_stable_offset(self._files, self._source.directory, view))
+
+    def flush(self) -> None:
+        """All records appended before this call survive a power cut when it returns. Threads share one fsync.
+
+        LocalIOError if fsync fails: the partition goes offline, since the kernel may have thrown the pages away.
+        """
+        self._write().flush()
+
+    def roll(self, base_offset: int | None = None) -> bool:
+        """Seals the active segment, durably, if it holds records; returns whether it did.
+
+        ``base_offset``: where the new segment begins, at or above the end; ConfigError below it.
+        """
+        return self._write().roll(base_offset=base_offset)
+
+    def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
+        """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
+        self._check_process()
+        return [segment for segment in self._source.sealed if segment.end_offset > start_offset]
+
+    def delete_local_before(self, offset: int) -> list[int]:
+        """Whole sealed segments below ``offset`` leave the disk; returns their bases.
+
+        On a tiered log never above the committed end (:meth:`set_uploaded`), whatever ``offset`` says.
+        """
+        return self._write().delete_local_before(offset)
+
+    def delete_records(self, offset: int) -> int:
+        """Moves the log start of a purely local log to ``offset`` (-1: the end) and returns it; it never goes back.
+
+        ConfigError unless ``cleanup.policy`` contains delete; OffsetOutOfRangeError beyond the end. The files go at the
+        next pass of retention.
+        """
+        return self._write().delete_records(offset)
+
+    def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
+        """The log ends at ``offset`` and forgets what came after, durably; a batch that reaches beyond goes whole.
+
+        ConfigError below what the bucket holds, unless ``below_uploaded``.
+        """
+        self._write().truncate_to(offset, below_uploaded=below_uploaded)
+
+    def truncate_fully_and_start_at(
+        self, offset: int, *, log_start: int | None = None, below_uploaded: bool = False
+    ) -> None:
+        """Forgets everything; an empty log begins at ``offset``. ConfigError as for :meth:`truncate_to`."""
+        self._write().truncate_fully_and_start_at(offset, log_start=log_start, below_uploaded=below_uploaded)
+
+    def truncate_by_epoch(self, epoch: int, end_offset: int, *, below_uploaded: bool = False) -> EpochEntry:
+        """Cuts what a leader does not have whose records of ``epoch`` end at ``end_offset``; returns our latest epoch
+        and end. If that epoch is not ``epoch``, ask the leader again for the one returned.
+        """
+        return self._write().truncate_by_epoch(epoch, end_offset, below_uploaded=below_uploaded)
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """(epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
+        self._check_process()
+        end = self._writer.end_offset if self._writer is not None else self._view().end_offset
+        return self._source.epochs.end_offset_for(epoch, end)
+
+    def set_uploaded(
+        self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1
+    ) -> None:
+        """Tells what a root that was *read back* holds. From then on the log counts as tiered."""
+        self._write().set_uploaded(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
+
+    def start_at(self, offset: int, leader_epoch: int) -> None:
+        """An empty log resumes at ``offset`` (a fresh volume). ConfigError if it holds records."""
+        self._write().start_at(offset, leader_epoch)
+
+    def leader_epochs(self) -> tuple[EpochEntry, ...]:
+        """Leader epochs and their first offsets, ascending."""
+        self._check_process()
+        return self._source.epochs.entries
+
+    def new_leader_epoch(self, epoch: int) -> None:
+        """Records from here on carry ``epoch``. ConfigError unless it is greater than all before."""
+        self._write().new_leader_epoch(epoch)
+
+    def apply_retention(self) -> list[int]:
+        """One pass of the local retention rules now; returns the bases that left the disk."""
+        return self._write().apply_retention(self._clock.now_ms())
+
+    def tick(self, now_ms: int) -> None:
+        """Timers of the partition; nothing on a read-only one."""
+        if self._writer is not None:
+            self._check_process()
+            self._writer.tick(now_ms)
+
+    def _view(self) -> View:
+        self._check_process()
+        if self._writer is not None:
+            return self._writer.view()
+        return patient_view(self._source.view, self._clock)
+
+    def _write(self) -> PartitionWriter:
+        if self._writer is None:
+            raise ConfigError(f"{self.tp} was opened read-only", hint="open the log directory for writing")
+        self._check_process()
+        return self._writer
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedLogError(
+                f"{self.tp} was opened by process {self._pid}, this is its fork {os.getpid()}",
+                hint="open the log in the child, after the fork; the parent keeps writing",
+            )

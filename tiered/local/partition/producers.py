@@ -1,0 +1,189 @@
+"""The producer state of one partition beside its files: begun when a producer comes, written as snapshots, rebuilt.
+
+A log that never saw a producer has no state and pays nothing. Before its first producer's batch an empty snapshot is
+left at the end of the log, so that a recovery knows from where on it has to look; it goes when a real one is there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from tiered.errors import CorruptionError, NotFoundError, TieredError
+from tiered.format.batch import decode_records
+from tiered.format.header import BatchHeader
+from tiered.format.keys import snapshot_name
+from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
+from tiered.local.disk.files import Files
+from tiered.local.disk.snapshots import snapshot_offsets
+from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.scan import LogFile
+from tiered.plan.open_txns import CompletedTxn
+from tiered.plan.producer import Origin, ProducerBatch, producer_batch
+from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
+from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
+
+LOGGER = logging.getLogger("tiered.local")
+
+EXPIRATION_CHECK_MS = 600_000
+"""Kafka's ``producer.id.expiration.check.interval.ms``."""
+
+
+class Replayable(Protocol):
+    """A segment, sealed or active. ``lookup`` is asked for only where a replay begins inside of it."""
+
+    base_offset: int
+    size_bytes: int
+    path: Path
+
+    @property
+    def lookup(self) -> SegmentIndexes:
+        """Both indexes."""
+
+
+class PartitionProducers:
+    """Not thread-safe: the partition's lock is held. ``state`` None: no producer was ever seen."""
+
+    def __init__(self, files: Files, directory: Path) -> None:
+        self.state: ProducerState | None = None
+        self._files = files
+        self._directory = directory
+        self._on_disk = False  # a snapshot tells a recovery that there are producers
+        self._birth: int | None = None
+        self._checked_ms = -1
+
+    def prepare(
+        self, batches: Sequence[ProducerBatch], origin: Origin, *, log_start: int, end: int
+    ) -> Prepared | Duplicate:
+        """As ``ProducerState.prepare``; afterwards the next recovery will look for producers."""
+        state = self.state
+        if state is None:
+            state = ProducerState(log_start)
+            state.load(Snapshot(end), log_start=log_start, now_ms=0)
+        answer = state.prepare(batches, origin)
+        if isinstance(answer, Prepared):
+            for note in answer.notes:
+                LOGGER.warning("producer_rule_broken directory=%s %s", self._directory, note)
+            if not self._on_disk:
+                self._files.replace(self._directory / snapshot_name(end), encode_snapshot(state.entries()))
+                self._on_disk, self._birth = True, end
+            self.state = state
+        return answer
+
+    def settle(self, completed: Iterable[CompletedTxn], end: int) -> None:
+        """The append is complete, up to ``end``."""
+        if self.state is not None:
+            self.state.settle(completed, end)
+            self.state.advance_high_watermark(end)
+
+    def take(self, end: int) -> None:
+        """A snapshot at ``end``, unless the newest says it all. One that fails costs the next recovery time."""
+        state = self.state
+        if state is None:
+            return
+        state.advance(end)
+        pending = state.pending_snapshot()
+        if pending is None:
+            return
+        path = self._directory / snapshot_name(pending.offset)
+        try:
+            self._files.replace(path, encode_snapshot(pending.entries))
+            state.snapshot_taken(pending.offset)
+            self._on_disk = True
+            if self._birth not in (None, pending.offset):
+                self._files.unlink(self._directory / snapshot_name(self._birth or 0))
+            self._birth = None
+        except TieredError as error:
+            LOGGER.warning("snapshot_failed path=%s error=%s", path, error)
+
+    def raise_log_start(self, log_start: int) -> None:
+        """Records below are gone; the snapshots of their segments leave with them."""
+        if self.state is not None:
+            self.state.raise_log_start(log_start)
+
+    def expire(self, now_ms: int) -> None:
+        """Idle producers are forgotten, looked for every ten minutes."""
+        if self.state is not None and not 0 <= now_ms - self._checked_ms < EXPIRATION_CHECK_MS:
+            self._checked_ms = now_ms
+            self.state.expire(now_ms)
+
+    def forget(self) -> None:
+        """The log is empty, its snapshots are gone."""
+        self.state, self._on_disk, self._birth = None, False, None
+
+    def any_on_disk(self) -> bool:
+        """Whether a snapshot says that there were producers."""
+        return bool(snapshot_offsets(self._files, self._directory))
+
+    def rebuild(self, segments: Sequence[Replayable], *, log_start: int, floor: int, end: int, now_ms: int) -> None:
+        """The state at ``end``, from the newest good snapshot above ``floor`` and the batches behind it."""
+        if self._birth is not None and end <= self._birth:
+            self._files.unlink(self._directory / snapshot_name(self._birth))
+            self.forget()
+            return
+        bases = [segment.base_offset for segment in segments]
+        offsets = snapshot_offsets(self._files, self._directory)
+        gone = set(out_of_range(offsets, floor, end))
+        gone.update(stray(set(offsets) - gone, bases))
+        for offset in sorted(gone):
+            self._files.unlink(self._directory / snapshot_name(offset))
+        state = self.state
+        if state is not None and state.is_current(log_start, end):
+            return
+        state = self.state = state or ProducerState(log_start)
+        found = self._newest(loadable(set(offsets) - gone, floor, end))
+        state.load(found, log_start=log_start, now_ms=now_ms)
+        self._on_disk = found is not None
+        if found is None or found.offset != self._birth:
+            self._birth = None
+        points = points_of_rebuild(bases, end)
+        for segment in segments:
+            if segment.base_offset in points and segment.base_offset >= state.map_end_offset:
+                self.take(segment.base_offset)
+            self._replay(state, segment)
+        self.take(end)
+        state.advance_high_watermark(end)
+
+    def _newest(self, offsets: Iterable[int]) -> Snapshot | None:
+        for offset in offsets:
+            path = self._directory / snapshot_name(offset)
+            try:
+                return Snapshot(offset, tuple(decode_snapshot(self._files.read(path))))
+            except NotFoundError:
+                continue
+            except CorruptionError as error:
+                LOGGER.warning("snapshot_deleted path=%s error=%s", path, error)
+                self._files.unlink(path)
+        return None
+
+    def _replay(self, state: ProducerState, segment: Replayable) -> None:
+        """What the segment adds. Where it is damaged the state is that of what can be read, as after a recovery."""
+        start = state.map_end_offset
+        try:
+            if not segment.size_bytes:
+                return
+            with LogFile(self._files, segment.path) as log:
+                position = segment.lookup.position_of(start) if start > segment.base_offset else 0
+                for span, view in log.batches(position, segment.size_bytes):
+                    if span.last_offset < start:
+                        continue
+                    header = log.header(view, span.position)
+                    batch = read_producer(header, view)
+                    if batch is None:
+                        state.advance(header.next_offset)
+                    else:
+                        state.replay(batch)
+        except CorruptionError as error:
+            LOGGER.warning("producers_not_replayed path=%s error=%s", segment.path, error)
+
+
+def read_producer(
+    header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
+) -> ProducerBatch | None:
+    """What the state needs of a whole batch, None if no producer wrote it."""
+    if header.producer_id < 0:
+        return None
+    record = next(iter(decode_records(data)), None) if header.is_control else None
+    return producer_batch(header, record, timestamp=timestamp)

@@ -1,0 +1,187 @@
+"""The partitions of a directory that this process writes: those awake, and those that nobody has asked for yet.
+
+After a clean shutdown the checkpoints say all there is to know about a partition: it sleeps as three numbers until it
+is named, until a request or a timer concerns it, or until the background work comes round to it. So a directory with
+ten thousand partitions opens at once, and pays for those in use.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from tiered.config import UNLIMITED, TopicConfig
+from tiered.errors import TieredError
+from tiered.format.keys import partition_dir
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.partition.opening import open_writer, writable_log
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.state import Surroundings
+from tiered.local.partition.writer import PartitionWriter
+from tiered.model import TopicPartition
+
+WAKE_AT_ONCE = 64
+"""How many sleeping partitions with timers are woken by one round of the background work."""
+
+
+class Sleeper(NamedTuple):
+    """A partition as a clean shutdown left it: its end, all of it durable, and the log start if one was noted."""
+
+    end_offset: int
+    log_start: int | None
+
+
+class _Writers(dict[TopicPartition, PartitionWriter]):
+    """Those awake; to ask for another by name wakes it. KeyError if the directory does not hold it."""
+
+    def __init__(self, wake: Callable[[TopicPartition], PartitionWriter]) -> None:
+        super().__init__()
+        self._wake = wake
+
+    def __missing__(self, tp: TopicPartition) -> PartitionWriter:
+        return self._wake(tp)
+
+
+class Roster:
+    """Thread-safe. ``topic_of`` tells the settings as they are now; ``upload_of`` what the bucket holds, if tiered."""
+
+    def __init__(
+        self,
+        directory: Path,
+        around: Surroundings,
+        *,
+        topic_of: Callable[[str], TopicInfo],
+        upload_of: Callable[[TopicPartition], PartitionUpload | None],
+    ) -> None:
+        self.directory = directory
+        self.writers = _Writers(self._wake)
+        self.offline: TieredError | None = None
+        self._around = around
+        self._topic_of = topic_of
+        self._upload_of = upload_of
+        self._lock = threading.RLock()
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._sleeping: dict[TopicPartition, Sleeper] = {}
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        return tp in self._logs or tp in self._sleeping
+
+    def names(self) -> list[TopicPartition]:
+        """All partitions, sorted; none is woken."""
+        with self._lock:
+            return sorted((*self._logs, *self._sleeping))
+
+    def awake(self) -> list[PartitionWriter]:
+        """The writers of the partitions that are awake."""
+        with self._lock:
+            return list(self.writers.values())
+
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
+        """The partition, woken if it slept; None if there is none."""
+        found = self._logs.get(tp)
+        if found is None and tp in self._sleeping:
+            self._wake(tp)
+            found = self._logs.get(tp)
+        return found
+
+    def put_to_sleep(self, tp: TopicPartition, end_offset: int, log_start: int | None) -> None:
+        """A partition that a clean shutdown left, not opened now."""
+        with self._lock:
+            self._sleeping[tp] = Sleeper(end_offset, log_start)
+
+    def adopt(self, tp: TopicPartition, *, clean: bool, recovery_point: int, start: int | None) -> PartitionWriter:
+        """Opens a partition, recovered if ``clean`` is not known of it; a missing directory is created."""
+        with self._lock:
+            writer = open_writer(
+                self._around,
+                self.directory / partition_dir(tp),
+                tp,
+                self._topic_of(tp.topic),
+                clean=clean,
+                recovery_point=recovery_point,
+                start=start,
+            )
+            upload = self._upload_of(tp)
+            if upload is not None:
+                writer.set_uploaded(upload)
+            self.writers[tp] = writer
+            self._logs[tp] = writable_log(self._around, writer)
+            self._sleeping.pop(tp, None)
+            return writer
+
+    def wake_all(self) -> None:
+        """Wakes every partition, so that a task that is run by hand concerns them all."""
+        for tp in self.names():
+            self.find(tp)
+
+    def wake_some(self, count: int = WAKE_AT_ONCE) -> None:
+        """Wakes sleeping partitions that have a timer (not ``flush.ms``: all they hold is durable)."""
+        if not self._sleeping:
+            return
+        with self._lock:
+            timed = (tp for tp in self._sleeping if has_timers(self._topic_of(tp.topic).config))
+            due = list(islice(timed, count))
+        for tp in due:
+            self.find(tp)
+
+    def forget(self, tp: TopicPartition, timeout_seconds: float) -> None:
+        """Closes a partition whose directory goes elsewhere; it is no longer of this directory."""
+        writer = self.writers.get(tp)
+        if writer is not None:
+            writer.close(timeout_seconds)  # not under the lock: a seal in there writes a checkpoint
+        with self._lock:
+            self.writers.pop(tp, None)
+            self._logs.pop(tp, None)
+            self._sleeping.pop(tp, None)
+
+    def recovery_points(self) -> dict[TopicPartition, int]:
+        """Below which every record is durable."""
+        with self._lock:
+            points = {tp: writer.flushed_offset for tp, writer in self.writers.items()}
+            return points | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
+
+    def log_starts(self) -> dict[TopicPartition, int]:
+        """Log starts that the segments themselves do not tell."""
+        with self._lock:
+            awake = self.writers.items()
+            starts = {tp: w.log_start for tp, w in awake if w.log_start != w.first_base or w.upload is not None}
+            slept = {tp: s.log_start for tp, s in self._sleeping.items() if s.log_start is not None}
+            return starts | slept
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """The next offset of each partition."""
+        with self._lock:
+            ends = {tp: writer.end_offset for tp, writer in self.writers.items()}
+            return ends | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
+
+    def sleeping_count(self) -> int:
+        """How many nobody has asked for."""
+        return len(self._sleeping)
+
+    def go_offline(self, error: TieredError) -> None:
+        """The disk failed under the directory: none of its partitions acknowledges anything from now on."""
+        with self._lock:
+            self.offline = self.offline or error
+            for writer in self.writers.values():
+                writer.go_offline(error)
+
+    def _wake(self, tp: TopicPartition) -> PartitionWriter:
+        with self._lock:
+            known = self.writers.get(tp)
+            if known is not None:
+                return known
+            sleeper = self._sleeping[tp]
+            writer = self.adopt(tp, clean=True, recovery_point=sleeper.end_offset, start=sleeper.log_start)
+            if self.offline is not None:
+                writer.go_offline(self.offline)
+            return writer
+
+
+def has_timers(config: TopicConfig) -> bool:
+    """Whether time alone can change a partition with these settings."""
+    limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
+    return config.seal_ms > UNLIMITED or max(limits) > UNLIMITED or config.compacted

@@ -1,0 +1,216 @@
+"""Takes back the end of one partition: a follower that went astray, a log that starts again elsewhere.
+
+The cut is looked for first; then segments above it go, the last one first, so that a crash between two steps leaves a
+log without a hole; then the file that stays is cut and its indexes are written anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tiered.errors import ConfigError, TieredError
+from tiered.format.keys import log_name
+from tiered.local.disk.files import Files
+from tiered.local.disk.snapshots import remove_snapshots_above
+from tiered.local.partition.removal import PartitionRemover
+from tiered.local.segment.active import ActiveSegment
+from tiered.local.segment.found import FoundSegment
+from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.segment.sealed import rename_away
+from tiered.model import EpochEntry
+
+LOGGER = logging.getLogger("tiered.local")
+
+NO_PRODUCERS_END = -1
+"""Below every offset: no snapshot outlives a log that starts again."""
+
+
+class PartitionTruncator(PartitionRemover):
+    """Cuts at an offset, by leader epoch, or to nothing."""
+
+    def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
+        """The log ends at ``offset``; a batch that reaches beyond goes whole. Nothing happens to an end below it.
+
+        Below the first segment: as :meth:`truncate_fully_and_start_at`. Log start, recovery point, epochs, indexes,
+        transaction index and snapshots follow. Durable on return. ConfigError below what the bucket holds, unless
+        ``below_uploaded``; CorruptionError, with nothing done, if the place cannot be found.
+        """
+        with self._flush_lock, self._lock:
+            self._check_cut(offset, below_uploaded)
+            if offset >= self._end:
+                self.epochs.truncate_from_end(self._end)
+            elif offset < self.first_base:
+                self._restart(offset, offset)
+            else:
+                self._cut(offset)
+            self._epoch_unassigned = self.epochs.latest < self._epoch
+        self._around.sealed()
+
+    def truncate_fully_and_start_at(
+        self, offset: int, *, log_start: int | None = None, below_uploaded: bool = False
+    ) -> None:
+        """Every segment goes; an empty log begins at ``offset``. ``log_start``: of a tiered log, may be lower."""
+        with self._flush_lock, self._lock:
+            self._check_cut(offset, below_uploaded)
+            self._restart(offset, offset if log_start is None else log_start)
+            self._epoch_unassigned = True
+        self._around.sealed()
+
+    def truncate_by_epoch(self, epoch: int, end_offset: int, *, below_uploaded: bool = False) -> EpochEntry:
+        """Cuts what a leader does not have, whose records of ``epoch`` end at ``end_offset`` (its end_offset_for).
+
+        Returns our (epoch, end offset) after it. If that epoch is not ``epoch``, the leader has to be asked again, for
+        the one returned. (-1, -1) from the leader, or no epoch of ours to compare with: nothing is known, nothing cut.
+        """
+        ours, our_end = self.end_offset_for(epoch)
+        if epoch < 0 or end_offset < 0 or (ours < 0 and self.epochs.latest < 0):
+            return EpochEntry(self.epochs.latest, self._end)
+        self.truncate_to(end_offset if ours < 0 else min(end_offset, our_end), below_uploaded=below_uploaded)
+        return EpochEntry(self.epochs.latest, self._end)
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """(epoch, its exclusive end), Kafka's OffsetsForLeaderEpoch; (-1, -1) if it is not known."""
+        return self.epochs.end_offset_for(epoch, self._end)
+
+    def start_at(self, offset: int, leader_epoch: int) -> None:
+        """An empty log resumes at ``offset`` under ``leader_epoch``. ConfigError if it holds records."""
+        with self._flush_lock, self._lock:
+            self._check_writable(fenced_too=False)
+            if self._sealed or self._active.size_bytes:
+                raise ConfigError(f"{self.tp} holds records: it cannot start at offset {offset}")
+            self._restart(offset, offset)
+            self.epochs.assign(leader_epoch, offset)
+            self._epoch = leader_epoch
+            self._epoch_unassigned = False
+
+    def _check_cut(self, offset: int, below_uploaded: bool) -> None:
+        self._check_writable()
+        if offset < 0:
+            raise ConfigError(f"{self.tp}: a log cannot end at offset {offset}")
+        if self.upload is not None and offset < self.upload.end_offset and not below_uploaded:
+            raise ConfigError(
+                f"{self.tp}: the bucket holds all below {self.upload.end_offset}, the disk would end at {offset}",
+                hint="below_uploaded=True cuts nevertheless; the offsets must not be given out again",
+            )
+
+    def _cut(self, offset: int) -> None:
+        """``offset`` lies inside. Both locks are held."""
+        self._around.cut(self.tp, offset)
+        active = self._active
+        kept = [segment for segment in self._sealed if segment.base_offset <= offset]
+        going = self._sealed[len(kept) :]
+        if active.base_offset <= offset:
+            base, size, indexes = active.base_offset, active.size_bytes, active.indexes
+        else:
+            last = kept.pop()
+            base, size, indexes = last.base_offset, last.size_bytes, last.lookup
+        found, straddled = find_cut(self._files, self.directory / log_name(base), size, indexes, offset)
+        try:
+            if straddled:
+                self._mark_sparse()
+            self._sealed = tuple(kept)
+            active.close()
+            if active.base_offset > offset:
+                self._throw_active_away(active)
+            self._throw_away(going[::-1])
+            carry_out_cut(self._files, self.directory, found, offset)
+            self._active = self._factory.resume(found, self._around.clock.now_ms())
+            for segment in self._closing:
+                segment.close()
+            self._sync_closing()
+            self._end = offset
+            self._flushed = min(self._flushed, offset)
+            self.log_start = min(self.log_start, offset)
+            self.epochs.truncate_from_end(offset)
+            remove_snapshots_above(self._files, self.directory, offset)
+            if self._producers.state is not None:
+                self._rebuild_producers()
+            self._files.sync_directory(self.directory)
+        except TieredError as error:
+            self._go_offline(error)
+            raise
+        LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", self.tp, offset, len(going))
+
+    def _throw_active_away(self, active: ActiveSegment) -> None:
+        renamed = rename_away(self._files, self.directory, active.base_offset)
+        active.path = renamed[0]
+        self._trash_later(renamed)
+
+    def _sync_closing(self) -> None:
+        """Segments that were sealed and not yet fsynced: those that stay are synced now, by name."""
+        bases = {segment.base_offset for segment in self._sealed}
+        for segment in self._closing:
+            if segment.base_offset in bases:
+                self._sync_closed(segment.path)
+        self._closing.clear()
+
+    def _restart(self, offset: int, log_start: int) -> None:
+        """Nothing is left but an empty segment at ``offset``. Both locks are held."""
+        self._around.cut(self.tp, offset)
+        old = self._active
+        try:
+            old.close()
+            for segment in self._closing:
+                segment.close()
+            self._closing.clear()
+            if old.size_bytes:
+                self._throw_active_away(old)
+            else:
+                self._factory.remove(old.base_offset)
+            going, self._sealed = self._sealed, ()
+            self._throw_away(going[::-1])
+            self._active = self._factory.create(offset, self._around.clock.now_ms())
+            self._end = self._flushed = offset
+            self.log_start = log_start
+            self.epochs.clear()
+            remove_snapshots_above(self._files, self.directory, NO_PRODUCERS_END)
+            self._producers.forget()
+            self._files.sync_directory(self.directory)
+        except TieredError as error:
+            self._go_offline(error)
+            raise
+
+
+def find_cut(
+    files: Files, path: Path, size_bytes: int, indexes: SegmentIndexes, offset: int
+) -> tuple[FoundSegment, bool]:
+    """The segment as it will be when it ends at ``offset``; whether a batch reached across that. Nothing is changed.
+
+    The indexes lose their entries at or above ``offset`` at once, which costs a lookup nothing but a longer scan.
+    """
+    base = int(path.stem)
+    position, straddled = size_bytes, False
+    found = FoundSegment(base, offset, 0, indexes)
+    with LogFile(files, path) as log:
+        for span, _ in log.batches(indexes.position_of(offset), size_bytes):
+            if span.last_offset >= offset:
+                position, straddled = span.position, span.base_offset < offset
+                break
+        indexes.truncate_to(offset)
+        largest, at = indexes.last_time
+        if position:
+            found.first_timestamp = log.header_at(0, position).max_timestamp
+        for span, view in log.batches(indexes.position_of(at), position):
+            timestamp = log.header(view, span.position).max_timestamp
+            if timestamp > largest:
+                largest, at = timestamp, span.last_offset
+    found.size_bytes, found.largest = position, (largest, at)
+    return found, straddled
+
+
+def carry_out_cut(files: Files, directory: Path, found: FoundSegment, offset: int) -> None:
+    """Cuts the ``.log``, writes the indexes as they are now, cuts the transaction index, forgets the note."""
+    path = directory / log_name(found.base_offset)
+    handle = files.open_write(path)
+    try:
+        files.truncate(handle, found.size_bytes)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.unlink(path.with_suffix(SEAL_SUFFIX))
+    if found.indexes is not None:
+        store_indexes(files, directory, found.base_offset, found.indexes)
+    cut_txn_index(files, directory, found.base_offset, offset)

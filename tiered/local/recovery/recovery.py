@@ -1,0 +1,325 @@
+"""Brings one partition directory to a state that can be appended to, after any kind of stop.
+
+What is lost and what is kept, for damage that begins at offset X, with the recovery point R (all below was fsynced):
+
+* X >= R: nobody was told that X is safe. The torn bytes are *copied* to ``{base}.log.torn-{ms}`` and the file is
+  cut; later segments, whose records nobody was promised either, are renamed to ``.torn-{ms}`` whole.
+* X < R: acknowledged bytes have rotted. Nothing is cut or moved: the segment stays as it is, reads of the range
+  raise CorruptionError, offsets below R are never given out again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from pathlib import Path
+
+from tiered.errors import CorruptionError
+from tiered.format.header import BatchHeader
+from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import Files
+from tiered.local.disk.snapshots import remove_snapshots_above
+from tiered.local.recovery.aborted import is_readable, rebuild_txn_index
+from tiered.local.recovery.leftovers import INDEX_SUFFIXES, settle_leftovers
+from tiered.local.recovery.prefix import known_prefix
+from tiered.local.segment.found import FoundSegment, LoadedPartition
+from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, store_indexes
+from tiered.local.segment.replacement import split_overflowed
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.model import EpochEntry
+from tiered.plan.roll import MAX_RELATIVE_OFFSET
+
+LOGGER = logging.getLogger("tiered.local")
+
+COPY_BYTES = 1024 * 1024
+NOTHING = -1
+"""Below every offset: no snapshot outlives a log that starts again."""
+
+
+class _OffsetOverflowError(Exception):
+    """A segment holds offsets that its base is too far away for; no error of the product: it is split."""
+
+    def __init__(self, base_offset: int) -> None:
+        super().__init__(base_offset)
+        self.base_offset = base_offset
+
+
+class Recovery:
+    """Loads one partition directory for writing. ``now_ms`` only names the torn copies."""
+
+    def __init__(
+        self, files: Files, directory: Path, *, epochs: LeaderEpochs, interval_bytes: int, now_ms: int
+    ) -> None:
+        self._files = files
+        self._directory = directory
+        self._epochs = epochs
+        self._interval = interval_bytes
+        self._now_ms = now_ms
+        self._torn_bytes = 0
+        self._unsplittable: set[int] = set()
+        self._transactional: set[int] = set()
+        self.met_producers = False
+
+    def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
+        """The segments as they can be used; an empty partition gets one at ``start_offset``, file to be created."""
+        while True:
+            bases = settle_leftovers(self._files, self._directory)
+            try:
+                self._check_overflow(bases)
+                return self._load(bases, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
+            except _OffsetOverflowError as overflow:
+                self._split(overflow.base_offset)
+
+    def _load(self, bases: list[int], *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
+        segments = [self._found(base) for base in bases]
+        for segment, following in itertools.pairwise(segments):
+            segment.end_offset = following.base_offset
+        if segments:
+            first = len(segments) - 1
+            if recovery_point < 0:  # nobody remembers: all but the last segment count as promised
+                first, recovery_point = 0, segments[-1].base_offset
+            if not clean:
+                while first > 0 and segments[first].base_offset > recovery_point:
+                    first -= 1
+            if not clean or not self._load_tail(segments[-1]):
+                segments = self._recover(segments, first, recovery_point)
+                self._rebuild_txn_indexes([segment.base_offset for segment in segments])
+        if not segments or segments[-1].end_offset < start_offset:
+            if segments:
+                self._set_all_aside(segments)
+                self._epochs.clear()
+                remove_snapshots_above(self._files, self._directory, NOTHING)
+            segments = [FoundSegment(start_offset, start_offset, 0, SegmentIndexes.empty(start_offset))]
+        self._epochs.truncate_from_end(segments[-1].end_offset + 1)
+        return LoadedPartition(segments, self._torn_bytes)
+
+    def _check_overflow(self, bases: list[int]) -> None:
+        """Only where the next base lies so far away can a segment hold offsets that do not fit."""
+        for base, following in itertools.pairwise(bases):
+            if following - base <= MAX_RELATIVE_OFFSET + 1 or base in self._unsplittable:
+                continue
+            with LogFile(self._files, self._directory / log_name(base)) as log:
+                try:
+                    for span, _ in log.batches(0, log.size()):
+                        if span.last_offset - base > MAX_RELATIVE_OFFSET:
+                            raise _OffsetOverflowError(base)
+                except CorruptionError:
+                    continue  # recovery, or the read that meets it, says so
+
+    def _split(self, base: int) -> None:
+        try:
+            bases = split_overflowed(self._files, self._directory, base, self._interval)
+        except CorruptionError as error:
+            self._unsplittable.add(base)
+            LOGGER.error("segment_not_split base=%d directory=%s error=%s", base, self._directory, error)
+            return
+        LOGGER.warning("segment_split base=%d directory=%s bases=%s", base, self._directory, bases)
+
+    def _found(self, base: int) -> FoundSegment:
+        state = self._files.state(self._directory / log_name(base))
+        return FoundSegment(base, base, 0 if state is None else state.size)
+
+    def _load_tail(self, tail: FoundSegment) -> bool:
+        """Finds the end of the last segment after a clean shutdown, from its last index entry; False if it is torn."""
+        with LogFile(self._files, self._directory / log_name(tail.base_offset)) as log:
+            indexes = load_indexes(self._files, log, tail.base_offset, tail.size_bytes, self._interval, repair=True)
+            end, reached = tail.base_offset, indexes.last_position
+            try:
+                if tail.size_bytes:
+                    tail.first_timestamp = log.header_at(0, tail.size_bytes).max_timestamp
+                for span, view in log.batches(reached, tail.size_bytes):
+                    log.verify(span, view)
+                    if self._overflows(tail.base_offset, span.last_offset):
+                        raise _OffsetOverflowError(tail.base_offset)
+                    end, reached = span.last_offset + 1, span.position + span.size
+            except CorruptionError:
+                return False
+        tail.indexes, tail.end_offset = indexes, end
+        return reached == tail.size_bytes
+
+    def _overflows(self, base: int, last_offset: int) -> bool:
+        return last_offset - base > MAX_RELATIVE_OFFSET and base not in self._unsplittable
+
+    def _recover(self, segments: list[FoundSegment], first: int, recovery_point: int) -> list[FoundSegment]:
+        kept = segments[:first]
+        for i, segment in enumerate(segments[first:], start=first):
+            last = i == len(segments) - 1
+            damage = self._recover_one(segment, recovery_point)
+            kept.append(segment)
+            if damage is None:
+                if not last:
+                    segment.end_offset = segments[i + 1].base_offset
+                continue
+            position, offset = damage
+            if offset >= recovery_point:
+                self._cut(segment, position, offset, recovery_point)
+                for later in segments[i + 1 :]:
+                    self._set_aside(later)
+                return kept
+            segment.damaged = True
+            LOGGER.error(
+                "segment_damaged path=%s position=%d offset=%d hint=kept as it is, reads of it raise",
+                self._directory / log_name(segment.base_offset),
+                position,
+                offset,
+            )
+            if last:
+                resume = max(recovery_point, segment.end_offset)
+                segment.end_offset = resume
+                kept.append(FoundSegment(resume, resume, 0, SegmentIndexes.empty(resume)))
+            else:
+                segment.end_offset = segments[i + 1].base_offset
+        return kept
+
+    def _recover_one(self, segment: FoundSegment, recovery_point: int) -> tuple[int, int] | None:
+        """Reads every batch, rebuilds the indexes; (position, offset) where damage begins, None if there is none.
+
+        What indexes that hold good know to lie below the recovery point is not read again (``local.prefix``).
+        ``segment.end_offset`` is what the good batches reach, those behind the damage included.
+        """
+        base = segment.base_offset
+        indexes = SegmentIndexes.empty(base)
+        damage: tuple[int, int] | None = None
+        if not is_readable(self._files, self._directory, base):
+            self._transactional.add(base)
+        expected, reached, since = base, 0, 0
+        largest, at = -1, base
+        entries: list[EpochEntry] = []
+        with LogFile(self._files, self._directory / log_name(base)) as log:
+            known = None
+            if self._epochs.entries:  # else the batches have to tell them
+                known = known_prefix(self._files, log, base, segment.size_bytes, recovery_point)
+            if known is not None:
+                reached, expected, segment.first_timestamp, indexes = known
+                largest, at = indexes.last_time
+            try:
+                for span, view in log.batches(reached, segment.size_bytes):
+                    try:
+                        header = log.verify(span, view)
+                        if self._overflows(base, span.last_offset):
+                            raise _OffsetOverflowError(base)
+                        if span.base_offset < expected or not 0 <= span.last_offset - base <= MAX_RELATIVE_OFFSET:
+                            raise log.damage(span.position, "offsets go back or overflow", span.base_offset)
+                    except CorruptionError:
+                        damage = damage or (span.position, expected)
+                        continue
+                    if reached == 0:
+                        segment.first_timestamp = header.max_timestamp
+                    self._look_for_producer(base, header)
+                    if header.max_timestamp > largest:
+                        largest, at = header.max_timestamp, span.last_offset
+                    if since > self._interval:
+                        indexes.append(span.last_offset, span.position, largest, at)
+                        since = 0
+                    since += span.size
+                    expected, reached = span.last_offset + 1, span.position + span.size
+                    if damage is None and header.leader_epoch > (entries[-1].epoch if entries else self._epochs.latest):
+                        entries.append(EpochEntry(header.leader_epoch, span.base_offset))
+            except CorruptionError:
+                damage = damage or (reached, expected)
+        if damage is None and reached < segment.size_bytes:
+            damage = (reached, expected)
+        for entry in entries:
+            self._epochs.assign(*entry)
+        indexes.close_times(largest, at)
+        segment.indexes, segment.end_offset = indexes, expected
+        nothing_new = damage is None and expected == recovery_point and (known is not None or self._indexed(base))
+        if not nothing_new and (damage is None or damage[1] != expected):
+            store_indexes(self._files, self._directory, base, indexes)
+        return damage
+
+    def _look_for_producer(self, base: int, header: BatchHeader) -> None:
+        self.met_producers = self.met_producers or header.producer_id >= 0
+        if header.is_transactional:
+            self._transactional.add(base)
+
+    def _indexed(self, base: int) -> bool:
+        """Whether an empty segment has its index files."""
+        names = log_name(base), index_name(base), time_index_name(base)
+        states = [self._files.state(self._directory / name) for name in names]
+        return None not in states and states[0] is not None and states[0].size == 0
+
+    def _rebuild_txn_indexes(self, bases: list[int]) -> None:
+        """Of the segments that were read and hold transactions; those of an empty tail have no file yet."""
+        on_disk = [base for base in bases if self._files.state(self._directory / log_name(base)) is not None]
+        for base in on_disk:
+            if base in self._transactional:
+                rebuild_txn_index(self._files, self._directory, on_disk, base)
+
+    def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int) -> None:
+        """Copies what lies behind ``position`` aside, cuts the file there, and reads the rest again for its indexes."""
+        path = self._directory / log_name(segment.base_offset)
+        torn = segment.size_bytes - position
+        copy = self._copy_tail(path, position, segment.size_bytes)
+        handle = self._files.open_write(path)
+        try:
+            self._files.truncate(handle, position)
+            self._files.sync(handle)
+        finally:
+            self._files.close(handle)
+        self._torn_bytes += torn
+        LOGGER.warning(
+            "torn_tail_cut path=%s position=%d offset=%d bytes=%d copy=%s",
+            path,
+            position,
+            offset,
+            torn,
+            copy or "zeros",
+        )
+        segment.size_bytes = position
+        self._recover_one(segment, recovery_point)
+        cut_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
+        remove_snapshots_above(self._files, self._directory, segment.end_offset)
+
+    def _copy_tail(self, path: Path, position: int, size: int) -> Path | None:
+        """The bytes from ``position`` on as a file of their own, durable; None if they are all zero."""
+        source = self._files.open_read(path)
+        target_path = self._torn_path(path)
+        target: int | None = None
+        try:
+            buffer = bytearray(COPY_BYTES)
+            start = position
+            while position < size:
+                count = self._files.read_into(source, memoryview(buffer)[: size - position], position)
+                if count == 0:
+                    break
+                if target is None and any(memoryview(buffer)[:count]):
+                    target = self._files.open_write(target_path)
+                if target is not None:
+                    self._files.write_at(target, memoryview(buffer)[:count], position - start)
+                position += count
+            if target is None:
+                return None
+            self._files.sync(target)
+            self._files.sync_directory(self._directory)
+        finally:
+            self._files.close(source)
+            if target is not None:
+                self._files.close(target)
+        return target_path
+
+    def _torn_path(self, path: Path) -> Path:
+        stamp = self._now_ms
+        while self._files.state(target := path.with_name(f"{path.name}.torn-{stamp}")) is not None:
+            stamp += 1
+        return target
+
+    def _set_aside(self, segment: FoundSegment) -> None:
+        """A later segment of a log that was cut: its bytes are kept under another name."""
+        path = self._directory / log_name(segment.base_offset)
+        if segment.size_bytes:
+            target = self._torn_path(path)
+            self._files.rename(path, target)
+            self._torn_bytes += segment.size_bytes
+            LOGGER.warning("segment_set_aside path=%s bytes=%d copy=%s", path, segment.size_bytes, target)
+        else:
+            self._files.unlink(path)
+        for suffix in (*INDEX_SUFFIXES, SEAL_SUFFIX):
+            self._files.unlink(path.with_suffix(suffix))
+        self._files.sync_directory(self._directory)
+
+    def _set_all_aside(self, segments: list[FoundSegment]) -> None:
+        for segment in segments:
+            self._set_aside(segment)

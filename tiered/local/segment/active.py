@@ -1,0 +1,257 @@
+"""The active segment: the only file that grows, its two indexes, and its running totals.
+
+The copies of the indexes in memory are the truth; their files are written along, preallocated with zeros as Kafka
+does, and written whole and trimmed at the seal. An index write that fails therefore costs nothing but that.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tiered.config import TopicConfig
+from tiered.errors import LocalIOError, TieredError
+from tiered.format.crc import crc32c
+from tiered.format.keys import index_name, log_name, time_index_name, txn_index_name
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES
+from tiered.format.time_index import TIME_ENTRY_BYTES
+from tiered.format.txn_index import TXN_ENTRY_BYTES, encode_txns
+from tiered.local.disk.files import Files
+from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, measure, write_note
+from tiered.model import AbortedTxn
+from tiered.plan.roll import (
+    MAX_RELATIVE_OFFSET,
+    RollReason,
+    effective_segment_ms,
+    idle_roll,
+    record_time_bound,
+    roll_before_append,
+    waited_ms,
+    wall_clock_bound,
+)
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class BatchFacts(NamedTuple):
+    """One encoded batch of an append. ``last_offset`` inclusive; timestamps -1 where there are none."""
+
+    size: int
+    last_offset: int
+    records: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+BatchTuple = tuple[int, int, int, int, int]
+"""The fields of :class:`BatchFacts` without its name: the append of one record builds one each time."""
+
+
+class ActiveSegment:
+    """Append, index, measure, seal. Not thread-safe: the partition's lock guards it.
+
+    ``stats`` is None while the totals are not known (after a recovery): they are measured at the seal.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        base_offset: int,
+        *,
+        config: TopicConfig,
+        created_ms: int,
+        jitter_ms: int = 0,
+        indexes: SegmentIndexes | None = None,
+        stats: SegmentStats | None = None,
+        size_bytes: int = 0,
+        first_timestamp: int = -1,
+        first_append_ms: int = -1,
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.path = directory / log_name(base_offset)
+        self.indexes = indexes or SegmentIndexes.empty(base_offset)
+        self.stats = stats if size_bytes else SegmentStats()
+        self.size_bytes = size_bytes
+        self.created_ms = created_ms
+        self.first_timestamp = first_timestamp
+        self.first_append_ms = first_append_ms
+        self.appended_ms = created_ms
+        self.max_timestamp, self.max_timestamp_offset = self.indexes.last_time
+        self.leader_epoch = -1
+        self._files = files
+        self._since_index = 0
+        self._jitter_ms = jitter_ms
+        self._sealed = False
+        self._index_handles: tuple[int, int] | None = None
+        self._txn_handle: int | None = None
+        self.configure(config)
+        self._log: int | None = files.open_write(self.path)
+
+    @property
+    def lookup(self) -> SegmentIndexes:
+        """Both indexes, in memory."""
+        return self.indexes
+
+    def configure(self, config: TopicConfig) -> None:
+        """Takes over changed settings."""
+        self.segment_bytes = config.segment_bytes
+        self._seal_ms = config.seal_ms
+        self._segment_ms = effective_segment_ms(
+            config.segment_ms, config.max_compaction_lag_ms, config.compacted, self._jitter_ms
+        )
+        self._interval = config.index_interval_bytes
+        self._max_offsets = config.segment_index_bytes // OFFSET_ENTRY_BYTES
+        self._max_times = config.segment_index_bytes // TIME_ENTRY_BYTES - 1  # one entry is kept for the seal
+        self._set_bounds()
+
+    def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
+        """Whether this append must go to a new segment (plan.roll), before anything is written.
+
+        Nearly always the answer is no, which four comparisons with bounds from plan.roll tell.
+        """
+        if (
+            self.size_bytes + incoming_bytes <= self.segment_bytes
+            and max_timestamp <= self._time_bound
+            and now_ms < self._clock_bound
+            and last_offset <= self._offset_bound
+        ):
+            return None
+        reason = roll_before_append(
+            self.size_bytes,
+            incoming_bytes,
+            self.segment_bytes,
+            waited_ms(max_timestamp, self.first_timestamp, now_ms, self.created_ms),
+            self._segment_ms,
+            last_offset - self.base_offset,
+            self.indexes.offset_count >= self._max_offsets,
+            self.indexes.time_count >= self._max_times,
+        )
+        return reason or self.idle_reason(now_ms)
+
+    def idle_reason(self, now_ms: int) -> RollReason | None:
+        """``seal.ms`` since the first append."""
+        return idle_roll(self.size_bytes, self.first_append_ms, self._seal_ms, now_ms)
+
+    def append(self, data: bytes, batches: Sequence[BatchTuple], leader_epoch: int, now_ms: int) -> None:
+        """All of ``data``, one batch after the other, in one write, or nothing of it.
+
+        Raises DiskFullError with the file as it was before; LocalIOError if not even that is certain.
+        """
+        position = self.size_bytes
+        handle = self._handle()
+        try:
+            self._files.write_at(handle, data, position)
+        except TieredError:
+            self._files.truncate(handle, position)
+            raise
+        if position == 0:
+            self.first_timestamp = batches[0][4]
+            self.first_append_ms = now_ms
+            self._set_bounds()
+        stats = self.stats
+        for size, last_offset, records, min_timestamp, max_timestamp in batches:
+            if max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.max_timestamp_offset = max_timestamp, last_offset
+            if self._since_index > self._interval:
+                self._index(last_offset, position)
+            self._since_index += size
+            position += size
+            if stats is not None:
+                stats.count(records, min_timestamp, max_timestamp)
+        if stats is not None:
+            stats.size_bytes = position
+            stats.crc32c = crc32c(data, stats.crc32c)
+            stats.leader_epoch = leader_epoch
+        self.size_bytes = position
+        self.leader_epoch = leader_epoch
+        self.appended_ms = now_ms
+
+    def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
+        """Behind the other entries of the transaction index. On an error it is in doubt: recovery writes it anew."""
+        if self._txn_handle is None:
+            self._txn_handle = self._files.open_write(self.directory / txn_index_name(self.base_offset))
+        size = self._files.size(self._txn_handle)
+        self._files.write_at(self._txn_handle, encode_txns(txns), size - size % TXN_ENTRY_BYTES)
+
+    def _set_bounds(self) -> None:
+        """What :meth:`roll_reason` compares with; they change at the first append and when an index is full."""
+        full = self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
+        self._time_bound = record_time_bound(self.first_timestamp, self._segment_ms)
+        self._clock_bound = wall_clock_bound(self.first_append_ms, self._seal_ms)
+        self._offset_bound = -1 if full else self.base_offset + MAX_RELATIVE_OFFSET
+
+    def seal(self) -> None:
+        """The closing time entry, and both index files whole and trimmed. Nothing is appended afterwards."""
+        self.indexes.close_times(self.max_timestamp, self.max_timestamp_offset)
+        self._sealed = True
+        self.write_indexes()
+
+    def write_indexes(self) -> None:
+        """Both index files as they are in memory, without the zeros behind."""
+        offsets, times = self._open_indexes()
+        for handle, data in ((offsets, self.indexes.offset_bytes()), (times, self.indexes.time_bytes())):
+            self._files.write_at(handle, data, 0)
+            self._files.truncate(handle, len(data))
+
+    def sync(self) -> None:
+        """The records are durable. The indexes only once sealed: recovery rebuilds those of the active segment."""
+        self._files.sync(self._handle())
+        if self._txn_handle is not None:
+            self._files.sync(self._txn_handle)
+        if self._sealed and self._index_handles is not None:
+            for handle in self._index_handles:
+                self._files.sync(handle)
+
+    def write_seal(self) -> None:
+        """The note beside the segment, its totals measured if nobody counted along. It may fail: it only saves time."""
+        try:
+            if self.stats is None:
+                self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes)
+            write_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.stats)
+        except TieredError as error:
+            LOGGER.warning("seal_note_failed path=%s error=%s", self.path, error)
+
+    def close(self) -> None:
+        """Releases the handles; nothing is written."""
+        for handle in (self._log, self._txn_handle, *(self._index_handles or ())):
+            if handle is not None:
+                self._files.close(handle)
+        self._log = self._txn_handle = self._index_handles = None
+
+    def _handle(self) -> int:
+        if self._log is None:
+            raise LocalIOError(f"{self.path} is closed")
+        return self._log
+
+    def _index(self, last_offset: int, position: int) -> None:
+        """One entry in both indexes: the batch's last offset with the batch's start, and the running maximum."""
+        self._since_index = 0
+        at_offset = self.indexes.offset_count * OFFSET_ENTRY_BYTES
+        at_time = self.indexes.time_count * TIME_ENTRY_BYTES
+        offset_entry, time_entry = self.indexes.append(
+            last_offset, position, self.max_timestamp, self.max_timestamp_offset
+        )
+        self._set_bounds()
+        try:
+            offsets, times = self._open_indexes()
+            self._files.write_at(offsets, offset_entry, at_offset)
+            if time_entry:
+                self._files.write_at(times, time_entry, at_time)
+        except TieredError as error:  # the record is safe; the seal writes the index whole
+            LOGGER.warning("index_write_failed path=%s error=%s", self.path, error)
+
+    def _open_indexes(self) -> tuple[int, int]:
+        if self._index_handles is None:
+            files, base = self._files, self.base_offset
+            offsets = files.open_write(self.directory / index_name(base))
+            times = files.open_write(self.directory / time_index_name(base))
+            self._index_handles = (offsets, times)
+            files.truncate(offsets, self._max_offsets * OFFSET_ENTRY_BYTES)
+            files.truncate(times, (self._max_times + 1) * TIME_ENTRY_BYTES)
+        return self._index_handles

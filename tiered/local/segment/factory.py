@@ -1,0 +1,129 @@
+"""Makes the segment objects of one partition: new, resumed after a stop, adopted, sealed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import IdSource
+from tiered.config import TopicConfig
+from tiered.format.keys import local_name, log_name
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import Files
+from tiered.local.segment.active import ActiveSegment
+from tiered.local.segment.found import FoundSegment
+from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, read_note
+from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
+from tiered.model import TopicPartition
+from tiered.plan.roll import jitter_ms
+
+
+class SegmentFactory:
+    """``config`` is that of the topic as it is now."""
+
+    def __init__(
+        self,
+        files: Files,
+        ids: IdSource,
+        directory: Path,
+        tp: TopicPartition,
+        *,
+        topic_id: UUID,
+        epochs: LeaderEpochs,
+    ) -> None:
+        self.config = TopicConfig()
+        self._files = files
+        self._ids = ids
+        self._directory = directory
+        self._tp = tp
+        self._topic_id = topic_id
+        self._epochs = epochs
+
+    def create(self, base_offset: int, now_ms: int) -> ActiveSegment:
+        """A new, empty active segment."""
+        self.remove(base_offset)  # a crash, or somebody else, may have left files of that name
+        return ActiveSegment(
+            self._files,
+            self._directory,
+            base_offset,
+            config=self.config,
+            created_ms=now_ms,
+            jitter_ms=self._jitter_ms(),
+        )
+
+    def remove(self, base_offset: int) -> None:
+        """Unlinks the files of a segment that holds nothing."""
+        for suffix in SEGMENT_SUFFIXES:
+            self._files.unlink(self._directory / local_name(base_offset, suffix))
+
+    def resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
+        """The active segment of a log that was open before."""
+        path = self._directory / log_name(tail.base_offset)
+        stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
+        modified_ms = min(self._modified_ms(tail.base_offset, now_ms), now_ms)
+        first_append_ms = -1
+        if tail.size_bytes:
+            # Not known after a crash: no later than the last append, no earlier than its records say.
+            first_append_ms = stats.first_append_ms if stats else min(max(tail.first_timestamp, 0), modified_ms)
+        active = ActiveSegment(
+            self._files,
+            self._directory,
+            tail.base_offset,
+            config=self.config,
+            created_ms=modified_ms,
+            jitter_ms=self._jitter_ms(),
+            indexes=tail.indexes,
+            stats=stats,
+            size_bytes=tail.size_bytes,
+            first_timestamp=tail.first_timestamp,
+            first_append_ms=first_append_ms,
+        )
+        if tail.largest is not None:
+            active.max_timestamp, active.max_timestamp_offset = tail.largest
+        active.leader_epoch = self._epochs.latest
+        return active
+
+    def adopt(self, found: FoundSegment) -> SealedLocalSegment:
+        """A sealed segment that was on disk before."""
+        modified_ms = self._modified_ms(found.base_offset, 0)
+        return self._make(found.base_offset, found.end_offset, found.size_bytes, modified_ms, found.indexes, None)
+
+    def sealed(self, active: ActiveSegment, end_offset: int) -> SealedLocalSegment:
+        """What the active segment has become."""
+        sealed = self._make(
+            active.base_offset, end_offset, active.size_bytes, active.appended_ms, active.indexes, active.stats
+        )
+        sealed.before = active
+        return sealed
+
+    def _jitter_ms(self) -> int:
+        return jitter_ms(self.config.segment_jitter_ms, self.config.segment_ms, self._ids.random())
+
+    def _modified_ms(self, base_offset: int, default: int) -> int:
+        state = self._files.state(self._directory / log_name(base_offset))
+        return default if state is None else state.modified_ns // 1_000_000
+
+    def _make(  # noqa: PLR0917 - the common half of adopt and sealed
+        self,
+        base_offset: int,
+        end_offset: int,
+        size_bytes: int,
+        appended_ms: int,
+        indexes: SegmentIndexes | None,
+        stats: SegmentStats | None,
+    ) -> SealedLocalSegment:
+        return SealedLocalSegment(
+            self._files,
+            self._directory,
+            self._tp,
+            self._topic_id,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            size_bytes=size_bytes,
+            appended_ms=appended_ms,
+            interval_bytes=self.config.index_interval_bytes,
+            epochs=self._epochs.below,
+            indexes=indexes,
+            stats=stats,
+        )

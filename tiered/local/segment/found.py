@@ -1,0 +1,31 @@
+"""What loading a partition directory found: plain values that the writer starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tiered.local.segment.indexes import SegmentIndexes
+
+
+@dataclass(slots=True)
+class FoundSegment:
+    """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
+
+    ``largest``: the largest timestamp and the last offset of its batch; None: the last entry of the time index.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    indexes: SegmentIndexes | None = None
+    first_timestamp: int = -1
+    damaged: bool = False
+    largest: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class LoadedPartition:
+    """Segments ascending, the last one to be appended to; ``torn_bytes`` were copied aside."""
+
+    segments: list[FoundSegment]
+    torn_bytes: int = 0

@@ -1,0 +1,234 @@
+"""Both indexes of one segment in memory: the truth for lookups; loaded from files that are checked, else rebuilt."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from tiered.config import MAX_INT
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.format.keys import index_name, time_index_name, txn_index_name
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
+from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
+from tiered.format.txn_index import decode_txns, encode_txns, truncate
+from tiered.local.disk.files import Files
+from tiered.local.segment.scan import LogFile
+
+LOGGER = logging.getLogger("tiered.local")
+
+READ_PIECE_BYTES = 96 * 1024
+"""Index files of a live writer are read in pieces of this size until the zeros begin (a multiple of both entries)."""
+
+
+class SegmentIndexes:
+    """Sparse offset and time index of one segment. One thread appends, any number look up."""
+
+    def __init__(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+        self._offsets = offsets
+        self._times = times
+        self._lock = threading.Lock()  # an entry is two columns; a reader must not see one of them
+
+    @classmethod
+    def empty(cls, base_offset: int) -> SegmentIndexes:
+        """Indexes of a segment without records."""
+        return cls(OffsetIndex(base_offset, max_bytes=MAX_INT), TimeIndex(base_offset, max_bytes=MAX_INT))
+
+    @property
+    def offset_count(self) -> int:
+        """Entries of the offset index."""
+        return len(self._offsets)
+
+    @property
+    def time_count(self) -> int:
+        """Entries of the time index."""
+        return len(self._times)
+
+    @property
+    def last_time(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last time entry: once sealed, the largest timestamp. None: (-1, base)."""
+        with self._lock:
+            return self._times.last_entry
+
+    @property
+    def last_position(self) -> int:
+        """Where the last indexed batch starts; 0 if none is indexed."""
+        with self._lock:
+            return self._offsets.entry(-1)[1] if len(self._offsets) else 0
+
+    def position_of(self, offset: int) -> int:
+        """Where to scan from to find ``offset``: a batch's start at or before it."""
+        with self._lock:
+            return self._offsets.lookup(offset)[1]
+
+    def position_for_time(self, timestamp: int, start_offset: int) -> int:
+        """Where to scan from to find the first record at or after ``timestamp`` and ``start_offset``."""
+        with self._lock:
+            offset = max(self._times.lookup(timestamp)[1], start_offset)
+            return self._offsets.lookup(offset)[1]
+
+    def append(self, last_offset: int, position: int, timestamp: int, timestamp_offset: int) -> tuple[bytes, bytes]:
+        """Indexes one batch and the running maximum; returns the entries as they go into the files (``b""``: none)."""
+        with self._lock:
+            offset_entry = self._offsets.append(last_offset, position)
+            time_entry = self._times.maybe_append(timestamp, timestamp_offset, closing=True) if timestamp >= 0 else b""
+        return offset_entry, time_entry
+
+    def close_times(self, timestamp: int, timestamp_offset: int) -> None:
+        """The closing entry of the time index: the largest timestamp of the segment."""
+        if timestamp >= 0:
+            with self._lock:
+                self._times.maybe_append(timestamp, timestamp_offset, closing=True)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops every entry at or above ``offset``. Lookups stay right: they start earlier."""
+        with self._lock:
+            self._offsets.truncate_to(offset)
+            self._times.truncate_to(offset)
+
+    def offset_bytes(self) -> bytes:
+        """The ``.index`` file, trimmed."""
+        with self._lock:
+            return self._offsets.to_bytes()
+
+    def time_bytes(self) -> bytes:
+        """The ``.timeindex`` file, trimmed."""
+        with self._lock:
+            return self._times.to_bytes()
+
+
+def load_indexes(
+    files: Files, log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int, *, repair: bool
+) -> SegmentIndexes:
+    """Indexes of a sealed segment from its files; missing, ragged, zeroed or lying ones are rebuilt from the log.
+
+    Kafka leaves such files below the recovery point as they are; we rebuild them, and say so. ``repair`` writes the
+    result back.
+    """
+    directory = log.path.parent
+    try:
+        offsets = OffsetIndex.from_bytes(
+            files.read(directory / index_name(base_offset)), base_offset, max_bytes=MAX_INT
+        )
+        times = TimeIndex.from_bytes(
+            files.read(directory / time_index_name(base_offset)), base_offset, max_bytes=MAX_INT
+        )
+        why = _distrust(log, offsets, times, size_bytes)
+    except (CorruptionError, NotFoundError) as error:
+        why = error.message
+    else:
+        if why is None:
+            return SegmentIndexes(offsets, times)
+    indexes = rebuild_indexes(log, base_offset, size_bytes, interval_bytes)
+    LOGGER.warning("index_rebuilt path=%s reason=%s written=%s", log.path, why, repair)
+    if repair:
+        store_indexes(files, directory, base_offset, indexes)
+    return indexes
+
+
+def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> SegmentIndexes:
+    """Indexes of a segment that another process appends to: what is whole and lies below ``size_bytes``.
+
+    Whatever looks wrong is left out: a lookup then starts earlier in the file, and stays right.
+    """
+    directory = log.path.parent
+    indexes = SegmentIndexes.empty(base_offset)
+    times = iter(
+        TimeIndex.from_bytes(_nonzero(files, directory / time_index_name(base_offset), TIME_ENTRY_BYTES), base_offset)
+    )
+    offsets = OffsetIndex.from_bytes(
+        _nonzero(files, directory / index_name(base_offset), OFFSET_ENTRY_BYTES), base_offset
+    )
+    known = next(times, None)
+    running = (-1, base_offset)
+    try:
+        for offset, position in offsets:
+            if not 0 < position < size_bytes:
+                break
+            while known is not None and known[1] <= offset:
+                running, known = known, next(times, None)
+            indexes.append(offset, position, *running)
+    except ConfigError:
+        return SegmentIndexes.empty(base_offset)
+    return indexes
+
+
+def rebuild_indexes(log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int) -> SegmentIndexes:
+    """Indexes by walking the file (reference 7.4): byte-identical to those written live with one batch per append.
+
+    Batches after a damaged one are indexed as far as lengths lead to them, so that they stay readable.
+    """
+    indexes = SegmentIndexes.empty(base_offset)
+    since = 0
+    largest, at = -1, base_offset
+    try:
+        for span, view in log.batches(0, size_bytes):
+            timestamp = log.header(view, span.position).max_timestamp
+            if timestamp > largest:
+                largest, at = timestamp, span.last_offset
+            if since > interval_bytes:
+                indexes.append(span.last_offset, span.position, largest, at)
+                since = 0
+            since += span.size
+    except (CorruptionError, ConfigError) as error:
+        LOGGER.warning("index_stops_at_damage path=%s error=%s", log.path, error)
+    indexes.close_times(largest, at)
+    return indexes
+
+
+def store_indexes(files: Files, directory: Path, base_offset: int, indexes: SegmentIndexes) -> None:
+    """Replaces both index files."""
+    files.replace(directory / index_name(base_offset), indexes.offset_bytes())
+    files.replace(directory / time_index_name(base_offset), indexes.time_bytes())
+
+
+def cut_txn_index(files: Files, directory: Path, base_offset: int, offset: int) -> None:
+    """Takes the aborted transactions away whose marker lies at or above ``offset``; no file is made where none is."""
+    path = directory / txn_index_name(base_offset)
+    if files.state(path) is None:
+        return
+    data = files.read(path)
+    try:
+        kept = encode_txns(truncate(decode_txns(data, base_offset), offset))
+    except CorruptionError as error:
+        LOGGER.error("txn_index_damaged path=%s error=%s hint=reads of read_committed will say so", path, error)
+        return
+    if kept != data:
+        files.replace(path, kept)
+
+
+def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: int) -> str | None:
+    """Why these indexes cannot be those of the log; None if they can."""
+    if not offsets.is_sane(size_bytes) or not times.is_sane():
+        return "entries are out of order"
+    if size_bytes and times.last_entry[0] < log.header_at(0, size_bytes).max_timestamp:
+        return "the time index ends before the first batch"
+    if len(offsets):
+        if offsets.entry(0)[1] == 0:
+            return "the first batch is indexed"  # never so in a file that was written; always so in one of zeros
+        last_offset, position = offsets.entry(-1)
+        if log.header_at(position, size_bytes).last_offset != last_offset:
+            return f"no batch that ends at offset {last_offset} starts at byte {position}"
+    return None
+
+
+def _nonzero(files: Files, path: Path, entry_bytes: int) -> bytes:
+    """Whole entries of a preallocated file before its zeros."""
+    try:
+        handle = files.open_read(path)
+    except NotFoundError:
+        return b""
+    data = bytearray()
+    piece = bytearray(READ_PIECE_BYTES)
+    try:
+        while count := files.read_into(handle, piece, len(data)):
+            data += piece[:count]
+            if count < len(piece) or not any(piece[-entry_bytes:]):
+                break
+    finally:
+        files.close(handle)
+    whole = len(data) - len(data) % entry_bytes
+    zero = bytes(entry_bytes)
+    while whole and data[whole - entry_bytes : whole] == zero:
+        whole -= entry_bytes
+    return bytes(data[:whole])

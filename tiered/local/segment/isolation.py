@@ -1,0 +1,77 @@
+"""What ``read_committed`` needs of the local tier: aborted transactions, and the last stable offset.
+
+Aborted transactions come from the ``.txnindex`` files (reference 5.3). The last stable offset is the first offset of
+the oldest open transaction: the newest producer snapshot at or below the end names those that were open there, the
+batches after it tell the rest (reference 6.5). A log without transactions costs one listing and a walk over headers.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tiered.errors import CorruptionError, NotFoundError
+from tiered.format.batch import decode_records, read_header
+from tiered.format.control import ControlType, control_type
+from tiered.format.keys import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, parse_local_name
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.txn_index import decode_txns
+from tiered.local.disk.files import Files
+from tiered.local.segment.reading import View, read_batches
+from tiered.model import AbortedTxn
+
+_logger = logging.getLogger("tiered.local")
+_NO_TXN = -1
+
+
+def aborted_txns(files: Files, directory: Path, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+    """Aborted transactions that touch ``start_offset`` to ``end_offset`` (exclusive), by first offset.
+
+    Raises CorruptionError for an index that cannot be read: to guess would show aborted records.
+    """
+    found: set[AbortedTxn] = set()
+    for base, path in _files_of(files, directory, TXN_INDEX_SUFFIX):
+        try:
+            data = files.read(path)
+        except NotFoundError:
+            continue  # retention took the segment since the listing
+        txns = decode_txns(data, base)
+        found.update(txn for txn in txns if txn.last_offset >= start_offset and txn.first_offset < end_offset)
+    return sorted(found, key=lambda txn: txn.first_offset)
+
+
+def last_stable_offset(files: Files, directory: Path, view: View) -> int:
+    """First offset of the oldest open transaction, else the end of the view."""
+    start, open_txns = _newest_snapshot(files, directory, view)
+    for batch in read_batches(files, view, start, view.end_offset):
+        header = read_header(batch)
+        if not header.is_transactional:
+            continue
+        if header.is_control:
+            if any(control_type(r) in (ControlType.ABORT, ControlType.COMMIT) for r in decode_records(batch)):
+                open_txns.pop(header.producer_id, None)
+        else:
+            open_txns.setdefault(header.producer_id, header.base_offset)
+    return max(min(open_txns.values(), default=view.end_offset), view.start_offset)
+
+
+def _newest_snapshot(files: Files, directory: Path, view: View) -> tuple[int, dict[int, int]]:
+    """Where to begin, and the transactions open there. A damaged snapshot is passed over for the next older one."""
+    for offset, path in reversed(_files_of(files, directory, SNAPSHOT_SUFFIX)):
+        if not view.start_offset <= offset <= view.end_offset:
+            continue
+        try:
+            entries = decode_snapshot(files.read(path))
+        except (CorruptionError, NotFoundError) as error:
+            _logger.warning("%s is passed over: %s", path, error)
+            continue
+        opened = {e.producer_id: e.txn_first_offset for e in entries}
+        return offset, {producer: first for producer, first in opened.items() if first != _NO_TXN}
+    return view.start_offset, {}
+
+
+def _files_of(files: Files, directory: Path, suffix: str) -> list[tuple[int, Path]]:
+    parsed = ((name, parse_local_name(name)) for name in files.names(directory))
+    return sorted(
+        (file.base, directory / name) for name, file in parsed if file and file.suffix == suffix and not file.work
+    )

@@ -1,0 +1,183 @@
+"""Reads by offset and by time over the segments of one partition, as they stood when the read began."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tiered.errors import NotFoundError, OffsetOutOfRangeError
+from tiered.format.batch import decode_records
+from tiered.local.disk.files import Files
+from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.scan import BUFFER_BYTES, LogFile
+from tiered.model import TopicPartition
+
+_BASE = attrgetter("base_offset")
+
+
+class Readable(Protocol):
+    """What a read needs of a segment; sealed, active and foreign ones have it."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def lookup(self) -> SegmentIndexes: ...
+
+
+class Extent(NamedTuple):
+    """One segment in a view: offsets below ``end_offset``, bytes below ``size_bytes``."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int | None  # None: ask the index
+    segment: Readable
+
+
+class View(NamedTuple):
+    """What a reader sees: extents ascending, offsets ``start_offset`` to ``end_offset`` (exclusive).
+
+    ``dense``: every offset has a record, so that a missing one is damage and not the work of compaction.
+    """
+
+    tp: TopicPartition
+    start_offset: int
+    end_offset: int
+    extents: tuple[Extent, ...]
+    dense: bool
+
+
+def read_batches(
+    files: Files,
+    view: View,
+    start_offset: int,
+    end_offset: int | None = None,
+    *,
+    max_bytes: int | None = None,
+    verify: bool = True,
+    buffer_bytes: int = BUFFER_BYTES,
+) -> Iterator[memoryview]:
+    """Whole raw batches from the one that holds ``start_offset`` (or the first after a gap) to below ``end_offset``.
+
+    Each view is over bytes of its own and stays valid. At least one batch comes whatever ``max_bytes`` says. Raises
+    OffsetOutOfRangeError at once; CorruptionError, with path, position and offset, when the damage is reached.
+    """
+    if not view.start_offset <= start_offset <= view.end_offset:
+        raise out_of_range(view, start_offset)
+    end = view.end_offset if end_offset is None else min(end_offset, view.end_offset)
+    return _batches(files, view, start_offset, end, max_bytes, verify, buffer_bytes)
+
+
+def out_of_range(view: View, offset: int) -> OffsetOutOfRangeError:
+    """The error for an offset that this disk does not hold."""
+    return OffsetOutOfRangeError(
+        f"{view.tp}: offset {offset} is outside {view.start_offset} to {view.end_offset} on this disk",
+        requested=offset,
+        earliest=view.start_offset,
+        latest=view.end_offset,
+    )
+
+
+def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
+    files: Files, view: View, start: int, end: int, max_bytes: int | None, verify: bool, buffer_bytes: int
+) -> Iterator[memoryview]:
+    wanted = start
+    given = 0
+    first = max(bisect_right(view.extents, start, key=_BASE) - 1, 0)
+    for extent in view.extents[first:]:
+        if wanted >= end or extent.base_offset >= end:
+            return
+        if extent.end_offset <= wanted:
+            continue
+        with _open(files, view, extent, wanted) as log:
+            position = extent.segment.lookup.position_of(wanted)
+            for span, batch in log.batches(position, extent.size_bytes, buffer_bytes=buffer_bytes):
+                if span.last_offset < wanted:
+                    continue
+                if span.base_offset >= end:
+                    return
+                if view.dense and span.base_offset > wanted:
+                    raise log.damage(span.position, f"offsets {wanted} to {span.base_offset} are missing", wanted)
+                if verify:
+                    log.verify(span, batch)
+                if max_bytes is not None and given and given + span.size > max_bytes:
+                    return
+                yield memoryview(bytes(batch))
+                given += span.size
+                wanted = span.last_offset + 1
+                if wanted >= end:
+                    return
+            if view.dense and wanted < extent.end_offset:
+                raise log.damage(extent.size_bytes, f"offsets {wanted} to {extent.end_offset} are missing", wanted)
+        wanted = max(wanted, extent.end_offset)
+
+
+def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after ``timestamp``, by offset; None if there is none.
+
+    Kafka's algorithm (reference 5.4), exact with out-of-order timestamps; but where Kafka gives up when the chosen
+    segment has nothing above the log start, later segments are tried.
+    """
+    for extent in view.extents:
+        if extent.size_bytes == 0 or extent.end_offset <= view.start_offset:
+            continue
+        try:
+            largest = extent.segment.lookup.last_time[0] if extent.max_timestamp is None else extent.max_timestamp
+        except NotFoundError:
+            raise out_of_range(view, extent.base_offset) from None
+        if largest < timestamp:
+            continue
+        with _open(files, view, extent, extent.base_offset) as log:
+            position = extent.segment.lookup.position_for_time(timestamp, view.start_offset)
+            for span, batch in log.batches(position, extent.size_bytes):
+                if span.base_offset >= view.end_offset:
+                    return None
+                if log.header(batch, span.position).max_timestamp < timestamp or span.last_offset < view.start_offset:
+                    continue
+                log.verify(span, batch)
+                for record in decode_records(batch):
+                    if record.timestamp >= timestamp and record.offset >= view.start_offset:
+                        return record.offset, record.timestamp
+    return None
+
+
+def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record with the largest timestamp of all (Kafka's -3); None without any."""
+    best: tuple[int, Extent] | None = None
+    for extent in view.extents:
+        if extent.size_bytes and extent.end_offset > view.start_offset:
+            largest = extent.segment.lookup.last_time[0] if extent.max_timestamp is None else extent.max_timestamp
+            if largest >= 0 and (best is None or largest > best[0]):
+                best = largest, extent
+    if best is None:
+        return None
+    wanted, extent = best
+    with _open(files, view, extent, extent.base_offset) as log:
+        for span, batch in log.batches(extent.segment.lookup.position_for_time(wanted - 1, 0), extent.size_bytes):
+            if log.header(batch, span.position).max_timestamp == wanted:
+                log.verify(span, batch)
+                for record in decode_records(batch):
+                    if record.timestamp == wanted:
+                        return record.offset, wanted
+    return None
+
+
+def _open(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
+    """The file, or OffsetOutOfRangeError if retention took it since the view was taken."""
+    path = extent.segment.path
+    while True:
+        try:
+            log = LogFile(files, path)
+            if extent.max_timestamp is None and log.size() != extent.size_bytes:
+                log.close()
+                raise log.damage(0, f"it is not the file of {extent.size_bytes} bytes that was here", offset)
+            return log
+        except NotFoundError:
+            tried, path = path, extent.segment.path  # renamed on its way out, between the two
+            if path == tried:
+                raise out_of_range(view._replace(start_offset=extent.end_offset), offset) from None

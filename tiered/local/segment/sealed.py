@@ -1,0 +1,180 @@
+"""A sealed segment on the local disk: read by anybody, uploaded, and in the end renamed away."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from tiered.errors import ClosedError, CorruptionError, NotFoundError
+from tiered.format.keys import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    local_name,
+    log_name,
+    snapshot_name,
+    txn_index_name,
+)
+from tiered.local.disk.files import Files
+from tiered.local.segment.indexes import SegmentIndexes, load_indexes
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, measure, read_note
+from tiered.model import EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
+
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
+
+
+class FileSource:
+    """A :class:`tiered.model.ByteSource` over the first ``size`` bytes of one file. Thread-safe."""
+
+    def __init__(self, files: Files, path: Path, size: int, *, sync: bool) -> None:
+        self._lock = threading.Lock()
+        self._files = files
+        self._size = size
+        self._path = path
+        self._handle: int | None = files.open_read(path)
+        if sync:
+            files.sync(self._handle)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_at(self, position: int, length: int) -> bytes:
+        with self._lock:
+            if self._handle is None:
+                raise ClosedError(f"{self._path} was closed before")
+            buffer = bytearray(length)
+            if self._files.read_into(self._handle, buffer, position) < length:
+                raise CorruptionError(
+                    f"{self._path} ends before byte {position + length}", path_or_key=str(self._path), position=position
+                )
+        return bytes(buffer)
+
+    def close(self) -> None:
+        with self._lock:
+            handle, self._handle = self._handle, None
+        if handle is not None:
+            self._files.close(handle)
+
+
+def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bool = True) -> list[Path]:
+    """Gives the files of one segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
+    renamed = []
+    for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT_SUFFIX) if snapshot else SEGMENT_SUFFIXES:
+        path = directory / local_name(base_offset, suffix)
+        if files.state(path) is not None:
+            target = path.with_name(path.name + DELETED_SUFFIX)
+            files.rename(path, target)
+            renamed.append(target)
+    return renamed
+
+
+class HasPath(Protocol):
+    """Whoever says where a ``.log`` is."""
+
+    path: Path
+
+
+class SealedLocalSegment:
+    """Implements :class:`tiered.model.SealedSegment` on files. Offsets ``base_offset`` to ``end_offset`` (exclusive).
+
+    Indexes are loaded at the first lookup and checked; damaged ones are rebuilt (on disk only by the writer).
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        tp: TopicPartition,
+        topic_id: UUID,
+        *,
+        base_offset: int,
+        end_offset: int,
+        size_bytes: int,
+        appended_ms: int,
+        interval_bytes: int,
+        epochs: Callable[[int], tuple[EpochEntry, ...]],
+        indexes: SegmentIndexes | None = None,
+        stats: SegmentStats | None = None,
+        read_only: bool = False,
+    ) -> None:
+        self.directory = directory
+        self.path = directory / log_name(base_offset)
+        self.tp = tp
+        self.topic_id = topic_id
+        self.base_offset = base_offset
+        self.end_offset = end_offset
+        self.size_bytes = size_bytes
+        self.appended_ms = appended_ms
+        self._files = files
+        self._interval = interval_bytes
+        self._epochs = epochs
+        self._indexes = indexes
+        self._stats = stats
+        self._read_only = read_only
+        self.before: HasPath | None = None  # what it was while it was active: a read may have begun then
+
+    @property
+    def lookup(self) -> SegmentIndexes:
+        """Both indexes, in memory."""
+        if self._indexes is None:
+            with LogFile(self._files, self.path) as log:
+                self._indexes = load_indexes(
+                    self._files, log, self.base_offset, self.size_bytes, self._interval, repair=not self._read_only
+                )
+        return self._indexes
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest record timestamp, -1 if none."""
+        return self.lookup.last_time[0]
+
+    @property
+    def descriptor(self) -> SegmentDescriptor:
+        """From the note beside the segment, else by reading all of it. Raises CorruptionError if it is damaged."""
+        if self._stats is None:
+            note = self.path.with_suffix(SEAL_SUFFIX)
+            self._stats = read_note(self._files, note, self.size_bytes)
+        if self._stats is None:
+            with LogFile(self._files, self.path) as log:
+                self._stats = measure(log, self.size_bytes)
+        return self._stats.descriptor(self.topic_id, self.tp.partition, self.base_offset, self.end_offset)
+
+    def open_log(self) -> FileSource:
+        """The bytes. A reader in another process fsyncs them first: what is uploaded is durable here."""
+        return FileSource(self._files, self.path, self.size_bytes, sync=self._read_only)
+
+    def indexes(self) -> SealedIndexes:
+        """Index files as they belong on disk, transaction index and producer snapshot if there are any."""
+        return SealedIndexes(
+            offset_index=self.lookup.offset_bytes(),
+            time_index=self.lookup.time_bytes(),
+            txn_index=self._optional(txn_index_name(self.base_offset)),
+            producer_snapshot=self._optional(snapshot_name(self.end_offset)),
+            leader_epochs=self._epochs(self.end_offset),
+        )
+
+    def rename_away(self) -> list[Path]:
+        """Gives each file of the segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
+        renamed = rename_away(self._files, self.directory, self.base_offset)
+        self.moved_to_deleted()
+        return renamed
+
+    def moved_to_deleted(self) -> None:
+        """Reads that began before go on in the ``.deleted`` file."""
+        self.path = self.directory / local_name(self.base_offset, LOG_SUFFIX, DELETED_SUFFIX)
+        if self.before is not None:
+            self.before.path = self.path
+
+    def _optional(self, name: str) -> bytes:
+        try:
+            return self._files.read(self.directory / name)
+        except NotFoundError:
+            return b""
