@@ -1,44 +1,179 @@
-"""A log that is always right: a list. Property tests run it beside the real one."""
+"""A log that is always right: a list of batches. Property tests run it beside the real one.
+
+It knows nothing of files, segments or indexes. Where the real log decides by its segments (which of them retention
+takes, how far a round of cleaning gets), the test tells the model what happened and judges the decision elsewhere.
+Every answer is computed from the whole list, by the shortest rule there is (Kafka's, where Kafka has one).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tiered.model import NewRecord, Record
+from tiered.config import TopicConfig
+from tiered.errors import (
+    ConfigError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+)
+from tiered.format.control import ControlType, marker
+from tiered.model import NO_TIMESTAMP, AbortedTxn, EpochEntry, NewRecord, Record
+from tiered.testing.model_producer import ModelProducer, Stamp
+
+__all__ = ["ModelBatch", "ModelLog", "ModelProducer", "Stamp"]
+
+
+class ModelBatch(NamedTuple):
+    """One batch, ``base`` to ``last`` inclusive; ``records`` has gaps, or is empty, once the log was cleaned.
+
+    ``stamp`` is its producer's, ``kind`` is set for the marker that ends a transaction. ``timestamp`` is the greatest
+    of its records when it was written.
+    """
+
+    base: int
+    last: int
+    records: tuple[Record, ...]
+    timestamp: int
+    epoch: int = 0
+    stamp: Stamp | None = None
+    transactional: bool = False
+    kind: ControlType | None = None
+    coordinator: int = -1
+    horizon_ms: int | None = None
 
 
 @dataclass
 class ModelLog:
-    """One partition: records by offset, the ends of its append calls, and how much of it was promised.
+    """One partition: its batches, and how much of it was promised.
 
     Offsets below ``start`` were deleted, those below ``flushed`` survive a power cut, those below ``end`` a kill.
+    ``batches`` are all that the disk may still hold, those below ``start`` included; ``history`` is every producer's
+    batch that was not cut off again, whether a cleaning or retention took it or not.
     """
 
     start: int = 0
     end: int = 0
     flushed: int = 0
-    records: list[Record] = field(default_factory=list)
+    config: TopicConfig = field(default_factory=TopicConfig)
+    batches: list[ModelBatch] = field(default_factory=list)
     call_ends: list[int] = field(default_factory=list)
+    epochs: list[EpochEntry] = field(default_factory=lambda: [EpochEntry(0, 0)])
+    leader_epoch: int = 0
+    producers: dict[int, ModelProducer] = field(default_factory=dict)
+    history: list[ModelBatch] = field(default_factory=list)
+    aborted: list[AbortedTxn] = field(default_factory=list)
 
-    def append(self, records: Sequence[NewRecord], now_ms: int) -> int:
-        """One call; returns its first offset."""
+    # -- append ----------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        records: Sequence[NewRecord],
+        now_ms: int,
+        *,
+        stamp: Stamp | None = None,
+        transactional: bool = False,
+        fill_times: bool = True,
+    ) -> int:
+        """One batch; returns its first offset, that of the batch before if it is the repetition of a producer's.
+
+        ``fill_times``: a record without timestamp gets ``now_ms``. Raises what the log raises; then nothing happened.
+        """
+        self._check(records, now_ms)
+        if stamp is not None:
+            known = self.producers.get(stamp.producer_id, ModelProducer())
+            repeated = known.repeated(stamp, len(records))
+            if repeated is not None:
+                return repeated.first_offset
+            known.check(stamp, transactional)
+        stamped = bool(self.config.timestamp_type)
+        times = [now_ms if stamped or (fill_times and r.timestamp < 0) else r.timestamp for r in records]
+        made = tuple(
+            Record(self.end + i, time, record.key, record.value, list(record.headers or []))
+            for i, (record, time) in enumerate(zip(records, times, strict=True))
+        )
         first = self.end
-        for record in records:
-            timestamp = now_ms if record.timestamp < 0 else record.timestamp
-            self.records.append(Record(self.end, timestamp, record.key, record.value, list(record.headers or [])))
-            self.end += 1
-        self.call_ends.append(self.end)
+        self._lead()
+        self._put(ModelBatch(first, first + len(made) - 1, made, max(times), self.leader_epoch, stamp, transactional))
         return first
 
-    def flush(self) -> None:
-        """Everything appended so far is promised."""
-        self.flushed = self.end
+    def _check(self, records: Sequence[NewRecord], now_ms: int) -> None:
+        config = self.config
+        least, most = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
+        times = [r.timestamp for r in records if r.timestamp != NO_TIMESTAMP]
+        if not config.timestamp_type and any(not least <= time <= most for time in times):
+            raise InvalidTimestampError("a timestamp is too old or too far ahead")
+        if config.compacted and any(record.key is None for record in records):
+            raise InvalidRecordError("a record has no key")
+
+    def append_marker(self, stamp: Stamp, kind: ControlType, coordinator: int, timestamp: int, now_ms: int) -> int:
+        """The end of a transaction, as a coordinator writes it; returns its offset. ProducerFencedError."""
+        known = self.producers.get(stamp.producer_id, ModelProducer())
+        if stamp.epoch < known.epoch or coordinator < known.coordinator:
+            raise ProducerFencedError("an old epoch")
+        time = now_ms if self.config.timestamp_type else timestamp
+        new = marker(kind, coordinator, time)
+        record = Record(self.end, time, new.key, new.value, [])
+        self._lead()
+        one = ModelBatch(self.end, self.end, (record,), time, self.leader_epoch, stamp, True, kind, coordinator)
+        self._put(one)
+        return one.base
+
+    def append_given(self, batches: Sequence[ModelBatch]) -> None:
+        """As a follower: offsets and epochs as they are. OffsetOutOfRangeError below the end."""
+        if batches[0].base < self.end:
+            raise OffsetOutOfRangeError(
+                "below the end", requested=batches[0].base, earliest=self.start, latest=self.end
+            )
+        for batch in batches:
+            self.assign(batch.epoch, batch.base)
+            self._put(batch)
+        self.leader_epoch = max(self.leader_epoch, self.epochs[-1].epoch)
+
+    def _lead(self) -> None:
+        self.assign(self.leader_epoch, self.end)
+
+    def _put(self, batch: ModelBatch) -> None:
+        self.batches.append(batch)
+        self.end = batch.last + 1
+        self.call_ends.append(self.end)
+        if batch.stamp is not None:
+            self.history.append(batch)
+            ended = note(self.producers, batch)
+            if ended is not None:
+                self.aborted.append(ended)
+
+    # -- read ------------------------------------------------------------------------------------------------------
+
+    @property
+    def records(self) -> list[Record]:
+        """All that is to be read, markers included, as a reader of batches finds them."""
+        return self.read(self.start)
 
     def read(self, start: int, end: int | None = None) -> list[Record]:
         """Records from ``start`` to below ``end``."""
         limit = self.end if end is None else end
-        return [record for record in self.records if start <= record.offset < limit]
+        return [r for batch in self.batches for r in batch.records if max(start, self.start) <= r.offset < limit]
+
+    def read_committed(self, start: int) -> list[Record]:
+        """What a reader of committed data sees: no markers, nothing aborted, nothing undecided."""
+        stable = self.stable_offset()
+        found = [b for b in self.batches if b.kind is None and not self.is_aborted(b)]
+        return [r for b in found for r in b.records if max(start, self.start) <= r.offset < stable]
+
+    def is_aborted(self, batch: ModelBatch) -> bool:
+        """Whether the transaction that a data batch belongs to was aborted."""
+        if batch.stamp is None or not batch.transactional:
+            return False
+        pid = batch.stamp.producer_id
+        return any(t.producer_id == pid and t.first_offset <= batch.base <= t.last_offset for t in self.aborted)
+
+    def stable_offset(self) -> int:
+        """The first offset of the oldest open transaction, not below the start; else the end."""
+        firsts = [p.txn_first_offset for p in self.producers.values() if p.txn_first_offset >= 0]
+        return max(min(firsts, default=self.end), self.start)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp``."""
@@ -47,17 +182,116 @@ class ModelLog:
                 return record.offset, record.timestamp
         return None
 
+    # -- leader epochs ---------------------------------------------------------------------------------------------
+
+    def assign(self, epoch: int, offset: int) -> None:
+        """``epoch`` begins at ``offset``, unless it is the current one; what contradicts that is forgotten."""
+        if self.epochs and self.epochs[-1].epoch == epoch and self.epochs[-1].start_offset <= offset:
+            return
+        self.epochs = [e for e in self.epochs if e.epoch < epoch and e.start_offset < offset]
+        self.epochs.append(EpochEntry(epoch, offset))
+
+    def new_leader_epoch(self, epoch: int) -> None:
+        """Records from here on carry ``epoch``. ConfigError unless it is greater than all before."""
+        if epoch <= max([self.leader_epoch, *(e.epoch for e in self.epochs)]):
+            raise ConfigError("an old epoch")
+        self.leader_epoch = epoch
+        self.assign(epoch, self.end)
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """(epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
+        latest = self.epochs[-1].epoch if self.epochs else -1
+        if epoch < 0 or epoch > latest:
+            return -1, -1
+        if epoch == latest:
+            return epoch, self.end
+        older = [e.epoch for e in self.epochs if e.epoch <= epoch]
+        following = next(e.start_offset for e in self.epochs if e.epoch > epoch)
+        return (older[-1] if older else epoch), following
+
+    # -- what goes -------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Everything appended so far is promised."""
+        self.flushed = self.end
+
     def delete_before(self, offset: int) -> None:
         """Records below ``offset`` are gone."""
         self.start = max(self.start, offset)
-        self.records = [record for record in self.records if record.offset >= self.start]
+
+    def trim_epochs(self) -> None:
+        """The epoch that covers the start begins there; older ones are forgotten."""
+        older = [e for e in self.epochs if e.start_offset <= self.start]
+        if older:
+            self.epochs = [EpochEntry(older[-1].epoch, self.start), *self.epochs[len(older) :]]
+
+    def truncate_to(self, offset: int) -> None:
+        """The log ends at ``offset``; a batch that reaches beyond goes whole."""
+        if offset >= self.end:
+            self.epochs = [e for e in self.epochs if e.start_offset < self.end]
+            return
+        self._cut(offset)
+        self.end = offset
+        self.start, self.flushed = min(self.start, offset), min(self.flushed, offset)
+        self.epochs = [e for e in self.epochs if e.start_offset < offset]
+        self.producers = replayed(self.history)
+
+    def _cut(self, offset: int) -> None:
+        self.batches = [b for b in self.batches if b.last < offset]
+        self.history = [b for b in self.history if b.last < offset]
+        self.aborted = [t for t in self.aborted if t.last_offset < offset]
+        self.call_ends = [end for end in self.call_ends if end <= offset]
+
+    def start_over(self, offset: int) -> None:
+        """Forgets everything; an empty log begins at ``offset``."""
+        self._cut(-1)
+        self.start = self.end = self.flushed = offset
+        self.epochs = []
+        self.producers = {}
 
     def power_cut(self, end: int) -> None:
-        """The log came back ending at ``end``: legal if nothing promised is missing and no call is cut in two."""
+        """The log came back ending at ``end``: legal if nothing promised is missing and no batch is cut in two."""
         if not self.flushed <= end <= self.end:
             raise AssertionError(f"came back with end {end}; promised {self.flushed}, appended {self.end}")
         if end not in (self.start, self.flushed, *self.call_ends):
             raise AssertionError(f"came back with end {end}, in the middle of a call")
-        self.records = [record for record in self.records if record.offset < end]
-        self.call_ends = [call_end for call_end in self.call_ends if call_end <= end]
+        self._cut(end)
         self.end = end
+        self.producers = replayed(self.history)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """A process opens the log: it leads under the latest epoch that the log knows."""
+        self.epochs = [e for e in self.epochs if e.start_offset <= self.end]
+        if not self.epochs:
+            self.assign(0, self.end)
+        self.leader_epoch = self.epochs[-1].epoch
+
+
+def note(producers: dict[int, ModelProducer], batch: ModelBatch) -> AbortedTxn | None:
+    """What ``batch`` does to its producer; the entry of the transaction that it aborts, if it does."""
+    stamp = batch.stamp
+    if stamp is None:
+        return None
+    producer = producers.setdefault(stamp.producer_id, ModelProducer())
+    if batch.kind is None:
+        producer.append(stamp, batch.base, batch.last, batch.timestamp, batch.transactional)
+        return None
+    first = producer.end(stamp.epoch, batch.coordinator, batch.timestamp)
+    if first < 0 or batch.kind is not ControlType.ABORT:
+        return None
+    others = [p.txn_first_offset for p in producers.values() if p.txn_first_offset >= 0]
+    return AbortedTxn(stamp.producer_id, first, batch.last, min(others, default=batch.last + 1))
+
+
+def replayed(batches: Iterable[ModelBatch]) -> dict[int, ModelProducer]:
+    """The producers as these batches tell them."""
+    producers: dict[int, ModelProducer] = {}
+    for batch in batches:
+        note(producers, batch)
+    return producers
+
+
+def keyed(batches: Iterable[ModelBatch]) -> Iterator[Record]:
+    """Records with a key, markers left out."""
+    return (r for b in batches if b.kind is None for r in b.records if r.key is not None)

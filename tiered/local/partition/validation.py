@@ -43,15 +43,13 @@ class RecordRules:
         self._after_ms = config.message_timestamp_after_max_ms
 
     def settle(self, records: Sequence[NewRecord], now_ms: int) -> tuple[Sequence[NewRecord], int, int]:
-        """(records with timestamps, smallest, largest timestamp). Raises InvalidRecordError with the record's index.
+        """(records with timestamps, smallest, largest timestamp). InvalidTimestampError if a time is refused, else
+        InvalidRecordError, with the record's index.
 
         A missing timestamp (-1) becomes ``now_ms``; with LogAppendTime every record reports ``now_ms``.
         """
-        if self._keyed:
-            keyless = [i for i, record in enumerate(records) if record[1] is None]
-            if keyless:
-                raise _keyless(keyless)
         try:
+            keyless = [i for i, record in enumerate(records) if record[1] is None] if self._keyed else []
             if len(records) == 1:
                 least = greatest = records[0][2]
             else:
@@ -64,10 +62,12 @@ class RecordRules:
                 "a record is not (value, key, timestamp, headers) with a timestamp in whole milliseconds"
             ) from None
         if self.timestamp_type:
-            return records, now_ms, now_ms
-        if now_ms - least > self._before_ms or greatest - now_ms > self._after_ms:
+            least = greatest = now_ms
+        elif now_ms - least > self._before_ms or greatest - now_ms > self._after_ms:
             late = [i for i, r in enumerate(records) if not self._in_time(r[2], now_ms)]
             raise self._bad_times(late, records[late[0]][2], now_ms)
+        if keyless:
+            raise _keyless(keyless)
         return records, least, greatest
 
     def _stamp(

@@ -1,0 +1,186 @@
+"""Two log directories on a disk that remembers what was fsynced, and a model beside each of their partitions."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import TieredError
+from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import FileState
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.writer import PartitionWriter
+from tiered.model import EpochEntry, TopicPartition
+from tiered.testing.clock import START_MS, FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles
+from tiered.testing.model import ModelLog
+
+HOUR_MS = 3_600_000
+SMALL: dict[str, Any] = {
+    "segment_bytes": 2000,
+    "index_interval_bytes": 150,
+    "segment_index_bytes": 96,
+    "file_delete_delay_ms": 5_000,
+    "max_message_bytes": 1200,
+    "segment_ms": HOUR_MS,
+}
+TOPICS: dict[str, TopicConfig] = {
+    "plain": TopicConfig(**SMALL, retention_ms=12 * HOUR_MS, retention_bytes=16_000),
+    "keyed": TopicConfig(**SMALL, cleanup_policy="compact", delete_retention_ms=HOUR_MS, seal_ms=-1),
+    "lagging": TopicConfig(
+        **SMALL, cleanup_policy="compact", min_compaction_lag_ms=60_000, max_compaction_lag_ms=HOUR_MS
+    ),
+    "both": TopicConfig(
+        **SMALL, cleanup_policy="compact,delete", retention_ms=12 * HOUR_MS, retention_bytes=12_000, seal_ms=20 * 60_000
+    ),
+    "stamped": TopicConfig(
+        **SMALL, message_timestamp_type="LogAppendTime", compression_type="lz4", retention_ms=6 * HOUR_MS
+    ),
+    "tiered": TopicConfig(**SMALL, local_retention_ms=2 * HOUR_MS, local_retention_bytes=8_000, seal_ms=600_000),
+}
+TRACE_LINES = 30
+
+
+class ClockedFiles(FaultyFiles):
+    """Files are as old as the fake clock says, so that a history repeats."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._times: dict[Path, int] = {}
+        self._count = 0
+
+    def _touch(self, path: Path) -> None:
+        self._count += 1  # two versions of one millisecond differ
+        self._times[path] = self._clock.now_ms() * 1_000_000 + self._count % 1_000_000
+
+    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        self._touch(self._paths[handle])
+        super().write_at(handle, data, position)
+
+    def truncate(self, handle: int, size: int) -> None:
+        self._touch(self._paths[handle])
+        super().truncate(handle, size)
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        if source in self._times:
+            self._times[target] = self._times.pop(source)
+
+    def set_modified(self, path: Path, modified_ms: int) -> None:
+        self._times[path] = modified_ms * 1_000_000
+
+    def state(self, path: Path) -> FileState | None:
+        found = super().state(path)
+        return found and found._replace(modified_ns=self._times.get(path, START_MS * 1_000_000))
+
+    def _effect(self, operation: str, path: Path) -> None:
+        if self.fail is not None:
+            super()._effect(operation, path)
+
+
+@dataclass
+class Subject:
+    """One partition. ``starts``: every log start that it had, one of which comes back after an unclean stop."""
+
+    tp: TopicPartition
+    model: ModelLog
+    uploaded: int | None = None
+    starts: set[int] = field(default_factory=lambda: {0})
+    coordinator: int = 0
+    relaxed: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.tp)
+
+    @property
+    def config(self) -> TopicConfig:
+        return self.model.config
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An error as a value."""
+
+    kind: type[TieredError]
+
+
+class World:
+    """``files.cut_power`` and :meth:`kill` end a process; :meth:`open` begins the next."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.seed = seed
+        self.dice = random.Random(seed)
+        self.clock = FakeClock()
+        self.files = ClockedFiles(self.clock)
+        self.paths = [directory / "a", directory / "b"]
+        self.config = LogConfig(
+            disk_reserve_bytes=0,
+            max_open_files=self.dice.choice([None, 16]),
+            cleaner_dedupe_buffer_bytes=self.dice.choice([1024, 1 << 20]),
+            cleaner_backoff_ms=self.dice.choice([15_000, 3_600_000]),
+        )
+        self.subjects: dict[str, Subject] = {}
+        self.trace: deque[str] = deque(maxlen=TRACE_LINES)
+        self.steps = 0
+        self.on_open: list[Callable[[], None]] = []
+        self.open()
+
+    def open(self) -> None:
+        """A new process. A partition is woken by whoever asks for it."""
+        ids = SeededIds(self.dice.getrandbits(32))
+        self.logs = LocalLogs.open(self.paths, clock=self.clock, ids=ids, files=self.files, config=self.config)
+        for action in self.on_open:
+            action()
+
+    def create(self, topic: str) -> Subject:
+        """The topic, empty; the epoch of a new log is 0."""
+        config = TOPICS[topic]
+        self.logs.create_topic(topic, 1, config)
+        tp = TopicPartition(topic, 0)
+        model = ModelLog(config=config, epochs=[EpochEntry(0, 0)])
+        self.subjects[topic] = Subject(tp, model)
+        return self.subjects[topic]
+
+    def partition(self, subject: Subject) -> PartitionLog:
+        return self.logs.partition(subject.tp)
+
+    def home(self, subject: Subject) -> LocalLog:
+        """The directory that holds it."""
+        return self.logs.logs()[self.logs.directory_of(subject.tp)]
+
+    def writer(self, subject: Subject) -> PartitionWriter:
+        return self.home(subject).roster.writers[subject.tp]
+
+    def folder(self, subject: Subject) -> Path:
+        return self.home(subject).directory / str(subject.tp)
+
+    def kill(self) -> None:
+        """The process is gone: files as they are, no locks, no clean marks."""
+        for log in self.logs.logs().values():
+            lock = log._directory_lock
+            assert lock is not None
+            assert lock._handle is not None
+            self.files.close(lock._handle)
+            for writer in log.roster.awake():
+                for segment in (*writer._closing, writer._active):
+                    segment.close()
+
+    def say(self, line: str) -> None:
+        """One more line of the trace."""
+        self.trace.append(f"{self.steps:6d}  {line}")
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """The result of a call, or what it raised."""
+    try:
+        return call()
+    except TieredError as error:
+        return Raised(type(error))
