@@ -22,9 +22,11 @@ AFTER = ["d1", "a4", "b3", "c-"]
 
 def test_case_75_a_cleaned_segment_is_not_preallocated(tmp_path: Path) -> None:
     bench = CleaningBench(tmp_path / "log", preallocate=True)
+    assert (bench.folder / "00000000000000000000.log").stat().st_size == bench.partition.config.segment_bytes
     bench.put("a1", "a2", "a3")
     bench.seal()
     bench.clean()
+    assert (bench.folder / "00000000000000000003.log").stat().st_size == bench.partition.config.segment_bytes
     log = bench.folder / "00000000000000000000.log"
     assert log.stat().st_size == bench.writer.sealed[0].size_bytes
     assert log.stat().st_size < bench.partition.config.segment_bytes

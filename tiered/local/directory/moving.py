@@ -55,11 +55,12 @@ def copy_partition(log: LocalLog, tp: TopicPartition, target: Path) -> None:
     """Makes ``target`` what the directory of ``tp`` is now, as far as files stand still."""
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
+    filled_in = log.topics()[tp.topic].config.preallocate  # then a .log changes below its length, too
     for name in set(files.names(target)) - set(names) - {READY_NAME}:
         files.unlink(target / name)
     for name in names:
         parsed = parse_local_name(name)
-        grown = parsed is not None and parsed.suffix == LOG_SUFFIX and not parsed.work
+        grown = parsed is not None and parsed.suffix == LOG_SUFFIX and not parsed.work and not filled_in
         try:
             _copy_file(files, source / name, target / name, grown=grown)
         except NotFoundError:

@@ -4,6 +4,8 @@ What is lost and what is kept, for damage that begins at offset X, with the reco
 
 * X >= R: nobody was told that X is safe. The torn bytes are *copied* to ``{base}.log.torn-{ms}`` and the file is
   cut; later segments, whose records nobody was promised either, are renamed to ``.torn-{ms}`` whole.
+* Nothing but zeros from X on, X >= R: the end of a preallocated file, or what a file system left of a write. They are
+  cut; later segments stay if they begin where this one ends.
 * X < R: acknowledged bytes have rotted. Nothing is cut or moved: the segment stays as it is, reads of the range
   raise CorruptionError, offsets below R are never given out again.
 """
@@ -34,6 +36,7 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 LOGGER = logging.getLogger("tiered.local")
 
 COPY_BYTES = 1024 * 1024
+ZEROS = bytes(COPY_BYTES)
 NOTHING = -1
 """Below every offset: no snapshot outlives a log that starts again."""
 
@@ -154,7 +157,10 @@ class Recovery:
                 continue
             position, offset = damage
             if offset >= recovery_point:
-                self._cut(segment, position, offset, recovery_point)
+                zeros = self._cut(segment, position, offset, recovery_point)
+                if zeros and not last and segments[i + 1].base_offset == segment.end_offset:
+                    continue
+                remove_snapshots_above(self._files, self._directory, segment.end_offset)
                 for later in segments[i + 1 :]:
                     self._set_aside(later)
                 return kept
@@ -248,8 +254,11 @@ class Recovery:
             if base in self._transactional:
                 rebuild_txn_index(self._files, self._directory, on_disk, base)
 
-    def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int) -> None:
-        """Copies what lies behind ``position`` aside, cuts the file there, and reads the rest again for its indexes."""
+    def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int) -> bool:
+        """Copies what lies behind ``position`` aside, cuts the file there, and reads the rest again for its indexes.
+
+        True: nothing but zeros were there, and they are not copied.
+        """
         path = self._directory / log_name(segment.base_offset)
         torn = segment.size_bytes - position
         copy = self._copy_tail(path, position, segment.size_bytes)
@@ -259,8 +268,10 @@ class Recovery:
             self._files.sync(handle)
         finally:
             self._files.close(handle)
-        self._torn_bytes += torn
-        LOGGER.warning(
+        if copy is not None:
+            self._torn_bytes += torn
+        LOGGER.log(
+            logging.INFO if copy is None else logging.WARNING,
             "torn_tail_cut path=%s position=%d offset=%d bytes=%d copy=%s",
             path,
             position,
@@ -271,7 +282,7 @@ class Recovery:
         segment.size_bytes = position
         self._recover_one(segment, recovery_point)
         cut_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
-        remove_snapshots_above(self._files, self._directory, segment.end_offset)
+        return copy is None
 
     def _copy_tail(self, path: Path, position: int, size: int) -> Path | None:
         """The bytes from ``position`` on as a file of their own, durable; None if they are all zero."""
@@ -285,7 +296,7 @@ class Recovery:
                 count = self._files.read_into(source, memoryview(buffer)[: size - position], position)
                 if count == 0:
                     break
-                if target is None and any(memoryview(buffer)[:count]):
+                if target is None and buffer[:count] != ZEROS[:count]:
                     target = self._files.open_write(target_path)
                 if target is not None:
                     self._files.write_at(target, memoryview(buffer)[:count], position - start)

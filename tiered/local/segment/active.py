@@ -2,6 +2,9 @@
 
 The copies of the indexes in memory are the truth; their files are written along, preallocated with zeros as Kafka
 does, and written whole and trimmed at the seal. An index write that fails therefore costs nothing but that.
+
+With ``preallocate`` the ``.log`` has its full length from the beginning, too: zeros behind what was appended, cut off
+at the seal, or by the recovery after a crash. An active segment that is opened again grows as it is, as in Kafka.
 """
 
 from __future__ import annotations
@@ -88,6 +91,7 @@ class ActiveSegment:
         self._since_index = 0
         self._jitter_ms = jitter_ms
         self._sealed = False
+        self._preallocated = False
         self._index_handles: tuple[int, int] | None = None
         self._txn_handle: int | None = None
         self.configure(config)
@@ -109,6 +113,11 @@ class ActiveSegment:
         self._max_offsets = config.segment_index_bytes // OFFSET_ENTRY_BYTES
         self._max_times = config.segment_index_bytes // TIME_ENTRY_BYTES - 1  # one entry is kept for the seal
         self._set_bounds()
+
+    def preallocate(self) -> None:
+        """Gives the empty ``.log`` the length ``segment.bytes``, in zeros."""
+        self._files.truncate(self._handle(), self.segment_bytes)
+        self._preallocated = True
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
         """Whether this append must go to a new segment (plan.roll), before anything is written.
@@ -187,7 +196,13 @@ class ActiveSegment:
         self._offset_bound = -1 if full else self.base_offset + MAX_RELATIVE_OFFSET
 
     def seal(self) -> None:
-        """The closing time entry, and both index files whole and trimmed. Nothing is appended afterwards."""
+        """The closing time entry, both index files whole and trimmed, the ``.log`` trimmed if it was preallocated.
+
+        Nothing is appended afterwards.
+        """
+        if self._preallocated:
+            self._files.truncate(self._handle(), self.size_bytes)
+            self._preallocated = False
         self.indexes.close_times(self.max_timestamp, self.max_timestamp_offset)
         self._sealed = True
         self.write_indexes()

@@ -43,7 +43,7 @@ class SegmentFactory:
     def create(self, base_offset: int, now_ms: int) -> ActiveSegment:
         """A new, empty active segment."""
         self.remove(base_offset)  # a crash, or somebody else, may have left files of that name
-        return ActiveSegment(
+        active = ActiveSegment(
             self._files,
             self._directory,
             base_offset,
@@ -51,6 +51,9 @@ class SegmentFactory:
             created_ms=now_ms,
             jitter_ms=self._jitter_ms(),
         )
+        if self.config.preallocate:
+            active.preallocate()
+        return active
 
     def remove(self, base_offset: int) -> None:
         """Unlinks the files of a segment that holds nothing."""
@@ -58,10 +61,11 @@ class SegmentFactory:
             self._files.unlink(self._directory / local_name(base_offset, suffix))
 
     def resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
-        """The active segment of a log that was open before."""
+        """The active segment of a log that was open before, or of one that has no file yet."""
         path = self._directory / log_name(tail.base_offset)
         stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
         modified_ms = min(self._modified_ms(tail.base_offset, now_ms), now_ms)
+        is_new = self._files.state(path) is None
         first_append_ms = -1
         if tail.size_bytes:
             # Not known after a crash: no later than the last append, no earlier than its records say.
@@ -82,6 +86,8 @@ class SegmentFactory:
         if tail.largest is not None:
             active.max_timestamp, active.max_timestamp_offset = tail.largest
         active.leader_epoch = self._epochs.latest
+        if is_new and self.config.preallocate:
+            active.preallocate()
         return active
 
     def adopt(self, found: FoundSegment) -> SealedLocalSegment:
