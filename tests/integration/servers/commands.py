@@ -15,10 +15,17 @@ S3_SERVERS = ("moto", "minio", "seaweedfs", "localstack")
 BUCKET = "tiered"
 
 
-def run(name: str, *arguments: str, check: bool = True) -> str:
+def run(name: str, *arguments: str, check: bool = True, **environment: str) -> str:
     """Standard output of ``localstack/NAME ARGUMENTS``; what it says on standard error goes into a failure."""
     command = [str(ROOT / "localstack" / name), *arguments]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+    )
     if check and done.returncode:
         pytest.fail(f"{shlex.join(command)} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -51,16 +51,29 @@ def _led(consumer: Consumer, target: KafkaPartition) -> bool:
     return True
 
 
-class Broker:
-    """A broker in ``work``; its log directory is ``data``."""
+class Heard(NamedTuple):
+    """What a consumer heard of one partition: where it starts, where it ends for this consumer, and the records."""
 
-    def __init__(self, work: Path, *settings: str) -> None:
-        self.work, self.data, self.settings = work, work / "data", settings
+    start: int
+    end: int
+    records: list[Seen]
+
+
+class Broker:
+    """A broker in ``work``; its log directory is ``data``, others that ``log.dirs`` adds are ``data2``, ``data3``."""
+
+    def __init__(self, work: Path, *settings: str, log_dirs: int = 1) -> None:
+        self.work, self.data = work, work / "data"
+        self.log_dirs = [self.data, *(work / f"data{number}" for number in range(2, log_dirs + 1))]
+        self.settings = (*settings, f"log.dirs={','.join(map(str, self.log_dirs))}")
         self.bootstrap = ""
+        self._said = 0
 
     def start(self) -> None:
-        """Starts it on a free port."""
-        text = run("kafka", "start", str(self.work), "0", *self.settings)
+        """Starts it on a free port. It tells everything that it does while it loads (:meth:`said`)."""
+        log = self.work / "server.log"
+        self._said = log.stat().st_size if log.exists() else 0
+        text = run("kafka", "start", str(self.work), "0", *self.settings, KAFKA_LOG_LEVEL="info")
         self.bootstrap = exported(text)["KAFKA_BOOTSTRAP"]
         self._wait_for_leaders()
 
@@ -106,9 +119,44 @@ class Broker:
         finally:
             consumer.close()
 
+    def hear(self, partitions: Sequence[TopicPartition], *, isolation: str) -> dict[TopicPartition, Heard]:
+        """All records of all ``partitions`` in one go, at an isolation level; CRCs are checked."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "hearer",
+                "check.crcs": True,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": isolation,
+            }
+        )
+        heard: dict[TopicPartition, list[Seen]] = {tp: [] for tp in partitions}
+        ends: dict[TopicPartition, int] = {}
+        try:
+            starts = {
+                tp: consumer.get_watermark_offsets(KafkaPartition(*tp), timeout=TIMEOUT_SECONDS)[0] for tp in partitions
+            }
+            consumer.assign([KafkaPartition(*tp, start) for tp, start in starts.items()])
+            while len(ends) < len(heard):
+                message = consumer.poll(TIMEOUT_SECONDS)
+                assert message is not None, f"nothing more of {sorted(set(heard) - set(ends))}"
+                tp = TopicPartition(str(message.topic()), int(message.partition() or 0))
+                error = message.error()
+                if error is None:
+                    heard[tp].append(_seen(message))
+                else:
+                    assert error.code() == KafkaError._PARTITION_EOF, (tp, error)
+                    ends[tp] = int(message.offset() or 0)
+        finally:
+            consumer.close()
+        return {tp: Heard(starts[tp], ends[tp], records) for tp, records in heard.items()}
+
     def offset_for_time(self, tp: TopicPartition, timestamp: int) -> int:
         """Kafka's answer to "the first record at or after", -1 if there is none."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "reader"})
+        consumer = Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "reader", "isolation.level": "read_uncommitted"}
+        )
         try:
             [found] = consumer.offsets_for_times([KafkaPartition(*tp, timestamp)], timeout=TIMEOUT_SECONDS)
             start, end = consumer.get_watermark_offsets(KafkaPartition(*tp), timeout=TIMEOUT_SECONDS)
@@ -158,8 +206,13 @@ class Broker:
             (self.data / ".kafka_cleanshutdown").unlink()
             (self.data / "recovery-point-offset-checkpoint").write_text("0\n0\n")
 
-    def complaints(self, partitions: Sequence[TopicPartition]) -> list[str]:
-        """Warnings and errors of the broker that name one of the partitions."""
+    def said(self) -> list[str]:
+        """Lines of the broker's log since its last start."""
+        with (self.work / "server.log").open("rb") as log:
+            log.seek(self._said)
+            return log.read().decode(errors="replace").splitlines()
+
+    def complaints(self, partitions: Sequence[TopicPartition], pattern: str = "WARN|ERROR|FATAL") -> list[str]:
+        """Lines since the last start, warnings and errors as a rule, that name one of the partitions."""
         names = re.compile("|".join(re.escape(str(tp)) for tp in partitions))
-        lines = (self.work / "server.log").read_text(errors="replace").splitlines()
-        return [line for line in lines if re.search("WARN|ERROR|FATAL", line) and names.search(line)]
+        return [line for line in self.said() if re.search(pattern, line) and names.search(line)]

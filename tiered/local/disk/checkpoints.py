@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.checkpoint import decode_offsets, encode_offsets
+from tiered.format.checkpoint import decode_clean_shutdown, decode_offsets, encode_clean_shutdown, encode_offsets
 from tiered.local.disk.files import Files
 from tiered.model import TopicPartition
 
@@ -23,6 +23,7 @@ REPLICATION_NAME = "replication-offset-checkpoint"
 CLEANER_NAME = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_NAME = ".kafka_cleanshutdown"
 META_PROPERTIES_NAME = "meta.properties"
+NO_BROKER_EPOCH = -1
 
 
 class OffsetsFile:
@@ -50,9 +51,21 @@ class OffsetsFile:
         self._files.replace(self.path, encode_offsets(dict(offsets)).encode())
 
 
-def mark_clean(directory: Path, files: Files) -> None:
-    """Writes the mark; the next open then trusts every file as it is."""
-    files.replace(directory / CLEAN_SHUTDOWN_NAME, b'{"version":0,"brokerEpoch":-1}')
+def mark_clean(directory: Path, files: Files, broker_epoch: int = NO_BROKER_EPOCH) -> None:
+    """Writes the mark; the next open then trusts every file as it is.
+
+    ``broker_epoch``: of the broker whose clean shutdown we carry on, else its controller takes us for a crash and
+    drops the broker from the replicas in sync.
+    """
+    files.replace(directory / CLEAN_SHUTDOWN_NAME, encode_clean_shutdown(broker_epoch).encode())
+
+
+def read_broker_epoch(directory: Path, files: Files) -> int:
+    """Which incarnation of a broker shut down cleanly, -1 if none did."""
+    try:
+        return decode_clean_shutdown(files.read(directory / CLEAN_SHUTDOWN_NAME).decode(errors="replace"))
+    except NotFoundError:
+        return NO_BROKER_EPOCH
 
 
 def take_clean_mark(directory: Path, files: Files) -> bool:

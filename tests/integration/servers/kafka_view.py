@@ -1,0 +1,85 @@
+"""What we say of our directories, in the words of :mod:`tests.integration.servers.kafka`: a broker says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.integration.servers.kafka import Heard, Seen
+from tests.integration.servers.kafka_wire import ActiveProducer
+from tiered.clock import SystemClock
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
+from tiered.model import TopicPartition
+from tiered.stream import PartitionStream, ReadRange
+from tiered.testing.clock import FakeClock, SeededIds
+
+
+class Told(NamedTuple):
+    """One partition as we read it: at both isolation levels, and offsets of some times."""
+
+    everything: Heard
+    committed: Heard
+    times: dict[int, int]
+
+
+def now_clock() -> FakeClock:
+    """A clock that begins now: a broker forgets producers that were idle for a day."""
+    return FakeClock(SystemClock().now_ms())
+
+
+def open_for_writing(log_dirs: Sequence[Path], clock: FakeClock) -> LocalLogs:
+    """The broker's directories are ours until the log is closed."""
+    return LocalLogs.open(log_dirs, clock=clock, ids=SeededIds(3))
+
+
+def tell(log_dirs: Iterable[Path], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Told]:
+    """Reads closed directories."""
+    wanted = set(partitions)
+    told: dict[TopicPartition, Told] = {}
+    for directory in log_dirs:
+        with LocalLog.open(directory, clock=FakeClock(), ids=SeededIds(2), read_only=True) as log:
+            for tp in wanted.intersection(log.partitions()):
+                assert tp not in told, tp
+                told[tp] = told_by(log.partition(tp))
+    assert set(told) == wanted
+    return told
+
+
+def told_by(partition: PartitionLog) -> Told:
+    """Reads a partition."""
+    stream = PartitionStream(partition.tp, local=partition, remote=None)
+    start, end, stable = stream.earliest(), stream.latest(), stream.last_stable_offset()
+    everything = Heard(start, end, _seen(stream, "read_uncommitted"))
+    stamps = [record.timestamp for record in everything.records]
+    wanted = {0, *stamps[:: max(1, len(stamps) // 5)], max(stamps, default=0) + 1}
+    times = {}
+    for timestamp in wanted:
+        found = partition.offset_for_time(timestamp)
+        times[timestamp] = -1 if found is None else found[0]
+    return Told(everything, Heard(start, stable, _seen(stream, "read_committed")), times)
+
+
+def _seen(stream: PartitionStream, isolation: str) -> list[Seen]:
+    return [
+        Seen(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, list(r.headers))
+        for r in stream.records(ReadRange(), isolation=isolation)
+    ]
+
+
+def producers_of(log_dirs: Iterable[Path], tp: TopicPartition, end: int) -> list[ActiveProducer]:
+    """The producers in the snapshot that a clean close left at the end of a partition."""
+    for directory in log_dirs:
+        path = directory / str(tp) / f"{end:020d}.snapshot"
+        if path.exists():
+            return sorted(
+                ActiveProducer(
+                    e.producer_id, e.producer_epoch, e.last_sequence, e.timestamp, e.coordinator_epoch, first
+                )
+                for e in decode_snapshot(path.read_bytes())
+                for first in [e.txn_first_offset]
+            )
+    return []
