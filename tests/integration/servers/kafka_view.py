@@ -12,6 +12,7 @@ from tiered.clock import SystemClock
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import Files
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 from tiered.stream import PartitionStream, ReadRange
@@ -31,9 +32,9 @@ def now_clock() -> FakeClock:
     return FakeClock(SystemClock().now_ms())
 
 
-def open_for_writing(log_dirs: Sequence[Path], clock: FakeClock) -> LocalLogs:
+def open_for_writing(log_dirs: Sequence[Path], clock: FakeClock, files: Files | None = None) -> LocalLogs:
     """The broker's directories are ours until the log is closed."""
-    return LocalLogs.open(log_dirs, clock=clock, ids=SeededIds(3))
+    return LocalLogs.open(log_dirs, clock=clock, ids=SeededIds(3), files=files)
 
 
 def tell(log_dirs: Iterable[Path], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Told]:
@@ -68,6 +69,12 @@ def _seen(stream: PartitionStream, isolation: str) -> list[Seen]:
         Seen(r.offset, r.timestamp, r.timestamp_type, r.key, r.value, list(r.headers))
         for r in stream.records(ReadRange(), isolation=isolation)
     ]
+
+
+def logs_of(log_dirs: Iterable[Path], tp: TopicPartition) -> dict[str, bytes]:
+    """The ``.log`` files of a partition that hold anything."""
+    found = {path.name: path.read_bytes() for one in log_dirs for path in (one / str(tp)).glob("*.log")}
+    return {name: found[name] for name in sorted(found) if found[name]}
 
 
 def producers_of(log_dirs: Iterable[Path], tp: TopicPartition, end: int) -> list[ActiveProducer]:

@@ -1,0 +1,71 @@
+"""A process that goes on writing in all kinds of directories and is killed: ``python -m ... DIRECTORY ...``.
+
+It ends by SIGKILL in the middle of a compaction, when the old segments have lost their names and the new ones have not
+got theirs. Nothing was flushed, nothing closed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.integration.servers.commands import ROOT
+from tests.integration.servers.kafka_kinds import KINDS, Desk
+from tests.integration.servers.kafka_view import now_clock, open_for_writing
+from tiered.format.keys import DELETED_SUFFIX
+from tiered.local.disk.files import PosixFiles
+from tiered.model import TopicPartition
+
+VICTIM = TopicPartition("compacted", 0)
+
+
+class DeadlyFiles(PosixFiles):
+    """The real disk, until a segment of the victim is to leave."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        if target.name.endswith(DELETED_SUFFIX) and target.parent.name == str(VICTIM):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def carry_on(desk: Desk) -> None:
+    """More of everything; one transaction is committed, one aborted, one open."""
+    desk.append(6)
+    if "compacted" in desk.tp.topic:
+        desk.append(20)
+    if desk.tp.topic in ("plain", "gaps", "transactions"):
+        desk.partition.roll()
+        desk.append(3)
+    if desk.tp.topic == "idempotent":
+        desk.send(15, 0, 4)
+        desk.send(14, 3, 2, epoch=1)
+    if "transaction" in desk.tp.topic or desk.tp.topic == "moved":
+        for pid in (91, 92, 93):
+            desk.send(pid, 0, 3, txn=True)
+        desk.end_txn(91)
+        desk.end_txn(92, abort=True)
+        desk.append(2)
+
+
+def main(log_dirs: Sequence[Path]) -> None:
+    """Never returns."""
+    clock = now_clock()
+    log = open_for_writing(log_dirs, clock, DeadlyFiles())
+    for name in KINDS:
+        carry_on(Desk(log, TopicPartition(name, 0), clock))
+    Desk(log, VICTIM, clock).clean()
+
+
+def write_and_be_killed(log_dirs: Sequence[Path]) -> None:
+    """Runs :func:`main` in a process of its own."""
+    command = [sys.executable, "-m", __name__, *map(str, log_dirs)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+if __name__ == "__main__":
+    main([Path(name) for name in sys.argv[1:]])
