@@ -1,83 +1,69 @@
-"""What each kind of file of a log directory or a bucket holds, as lines and as JSON from the same values."""
+"""What each kind of small file of a log directory or a bucket holds: indexes, snapshots, checkpoints, catalogs."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
-from tiered.cli.envelope import envelope
+from tiered.cli.dump_items import Entry, Item
+from tiered.cli.dump_kafka import first_sequence, producer_line, txn_line
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.batch import BatchHeader, control_type, decode_records, read_header, verify_batch
 from tiered.format.bundle import SectionKind, decode_bundle
 from tiered.format.checkpoint import (
+    decode_clean_shutdown,
     decode_epochs,
     decode_meta_properties,
     decode_offsets,
     decode_partition_metadata,
+    encode_uuid,
 )
 from tiered.format.keys import join_uid, parse_local_name
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import decode_root
 from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import decode_txns
-from tiered.inspection import batches
+from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
 from tiered.local.segment.seal import SEAL_SUFFIX
-from tiered.model import ByteSource, ConsumerRecord, Record
+from tiered.model import ByteSource
 from tiered.times import format_time
 
 MAX_SMALL_BYTES = 256 * 1024 * 1024
 """Largest file other than a ``.log`` that is read whole."""
 
+CLEAN_SHUTDOWN_NAME = ".kafka_cleanshutdown"
+_KRAFT_SNAPSHOT = ".checkpoint"
+_PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}
+"""The field that says where in the log an entry belongs."""
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """One thing in a file: ``kind`` is its ``message_type``, ``text`` how a person reads it."""
-
-    kind: str
-    fields: dict[str, Any]
-    text: str
+Dumper = Callable[[str, bytes], Iterable[Item]]
 
 
-def dump(name: str, source: ByteSource, *, records: bool) -> Iterator[Item]:
-    """The items of the file ``name`` (its last path part decides what it is).
+def is_log(name: str) -> bool:
+    """Whether a file of that name holds batches."""
+    return name.endswith((".log", _KRAFT_SNAPSHOT)) or ".log." in name
 
-    Raises ``ConfigError`` for a name that is no file of a log, ``CorruptionError`` at the place of damage.
-    """
-    if name.endswith(".log") or ".log." in name:
-        yield from dump_log(name, source, records=records)
-        return
-    data = _whole(name, source)
-    try:
-        yield from _small(name)(name, data)
-    except UnicodeDecodeError as cause:
-        raise CorruptionError(f"{name} is not text", path_or_key=name, position=cause.start) from None
-    except CorruptionError as damage:
-        damage.path_or_key = damage.path_or_key or name
-        raise
+
+def is_known(name: str) -> bool:
+    """Whether a file of that name can be dumped."""
+    return is_log(name) or _dumper(name) is not None
 
 
 def check_name(name: str) -> None:
-    """Raises ``ConfigError`` for a name that :func:`dump` does not know."""
-    if not (name.endswith(".log") or ".log." in name):
-        _small(name)
+    """Raises ``ConfigError`` for a name that cannot be dumped."""
+    if not is_known(name):
+        raise ConfigError(
+            f"{name} is no file that can be dumped",
+            hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx root, checkpoints, *.metadata, "
+            "*.properties",
+        )
 
 
-def dump_log(name: str, source: ByteSource, *, records: bool) -> Iterator[Item]:
-    """Batches, and with ``records`` each record; a batch with a wrong CRC is shown as invalid, its records are not."""
-    for position, data in batches(source):
-        try:
-            header, valid = verify_batch(data), True
-        except CorruptionError:
-            header, valid = read_header(data), False
-        yield _batch(header, position, valid)
-        if records and valid:
-            for record in decode_records(data):
-                yield _record(record, header, position)
+def suffix_of(name: str) -> str:
+    """What decides the kind of a segment's file, without ``.deleted``, ``.cleaned`` or ``.swap``."""
+    parsed = parse_local_name(name)
+    return parsed.suffix if parsed is not None else PurePosixPath(name).suffix
 
 
 def base_of(name: str) -> int:
@@ -88,111 +74,36 @@ def base_of(name: str) -> int:
     return int(digits)
 
 
-def _batch(header: BatchHeader, position: int, valid: bool) -> Item:
-    fields = {
-        "base_offset": header.base_offset,
-        "last_offset": header.last_offset,
-        "count": header.records_count,
-        "position": position,
-        "size_bytes": header.size_bytes,
-        "max_timestamp": header.max_timestamp,
-        "timestamp_type": header.timestamp_type.label,
-        "magic": header.magic,
-        "codec": _codec(header),
-        "crc": header.crc,
-        "valid": valid,
-        "leader_epoch": header.leader_epoch,
-        "producer_id": header.producer_id,
-        "producer_epoch": header.producer_epoch,
-        "base_sequence": header.base_sequence,
-        "last_sequence": header.last_sequence,
-        "transactional": header.is_transactional,
-        "control": header.is_control,
-        "delete_horizon_ms": header.delete_horizon_ms,
-    }
-    marks = "".join(
-        f" {word}"
-        for word, there in (
-            ("transactional", header.is_transactional),
-            ("control", header.is_control),
-            (f"delete horizon {header.delete_horizon_ms}", header.has_delete_horizon),
-        )
-        if there
-    )
-    producer = f" producer {header.producer_id}/{header.producer_epoch} sequence {header.base_sequence}"
-    text = (
-        f"batch {header.base_offset}..{header.last_offset} count {header.records_count} position {position}"
-        f" size {header.size_bytes} {header.timestamp_type.label} {header.max_timestamp}"
-        f" ({format_time(header.max_timestamp)}) codec {fields['codec']} magic {header.magic}"
-        f" epoch {header.leader_epoch}{producer if header.producer_id >= 0 else ''}{marks}"
-        f" crc {header.crc:#010x} {'valid' if valid else 'INVALID'}"
-    )
-    return Item("batch", fields, text)
+def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[Item]:
+    """The items of the file ``name`` (its last path part decides what it is); of indexes those from ``start`` on.
 
-
-def _codec(header: BatchHeader) -> str:
+    Raises ``ConfigError`` for a name that is no file of a log, ``CorruptionError`` at the place of damage.
+    """
+    check_name(name)
+    dumper = _dumper(name)
+    data = whole(name, source)
     try:
-        return header.codec.label
-    except CorruptionError:
-        return f"unknown({header.attributes & 7})"
+        for item in dumper(name, data) if dumper is not None else ():
+            place = _PLACES.get(item.kind)
+            if place is None or item.fields()[place] >= start:
+                yield item
+    except UnicodeDecodeError as cause:
+        raise CorruptionError(f"{name} is not text", path_or_key=name, position=cause.start) from None
+    except CorruptionError as damage:
+        damage.path_or_key = damage.path_or_key or name
+        raise
 
 
-def _record(record: Record, header: BatchHeader, position: int) -> Item:
-    seen = ConsumerRecord(
-        "",
-        -1,
-        record.offset,
-        record.timestamp,
-        int(header.timestamp_type),
-        record.key,
-        record.value,
-        record.headers,
-        header.leader_epoch,
-    )
-    fields = envelope(seen)
-    for name in ("message_type", "topic", "partition", "tier"):
-        del fields[name]
-    fields["batch_position"] = position
-    if header.is_control:
-        fields["control_type"] = control_type(record).name
-    sequence = header.base_sequence + record.offset - header.base_offset if header.base_sequence >= 0 else -1
-    fields["sequence"] = sequence
-    headers = f" headers {fields['headers']}" if fields["headers"] else ""
-    control = f" {fields['control_type']}" if header.is_control else ""
-    text = f"| {record.offset} {record.timestamp}{control} key {fields['key']!r} value {fields['value']!r}{headers}"
-    return Item("record", fields, text)
-
-
-def _small(name: str) -> Callable[[str, bytes], Iterable[Item]]:
-    parsed = parse_local_name(name)
-    suffix = parsed.suffix if parsed is not None else PurePosixPath(name).suffix
-    known: dict[str, Callable[[str, bytes], Iterable[Item]]] = {
-        ".index": _offset_index,
-        ".timeindex": _time_index,
-        ".txnindex": _txn_index,
-        ".snapshot": _snapshot,
-        ".idx": _bundle,
-        SEAL_SUFFIX: _seal,
-    }
-    if suffix in known:
-        return known[suffix]
+def _dumper(name: str) -> Dumper | None:
     if name == "root" or re.fullmatch(r"[0-9a-f]{16}", name):
         return _root
-    if name == "leader-epoch-checkpoint":
-        return _epochs
-    if name == "partition.metadata":
-        return _partition_metadata
-    if name == "meta.properties":
-        return _meta_properties
     if name.endswith("-offset-checkpoint"):
         return _offsets
-    raise ConfigError(
-        f"{name} is no file that can be dumped",
-        hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx root, checkpoints, *.metadata, *.properties",
-    )
+    return _BY_NAME.get(name) or _BY_SUFFIX.get(suffix_of(name))
 
 
-def _whole(name: str, source: ByteSource) -> bytes:
+def whole(name: str, source: ByteSource) -> bytes:
+    """All bytes of a file that is not a ``.log``. Raises ``CorruptionError`` for one that is too large for that."""
     if source.size > MAX_SMALL_BYTES:
         raise CorruptionError(f"{name} has {source.size} bytes, more than such a file can have", path_or_key=name)
     return source.read_at(0, source.size)
@@ -200,13 +111,17 @@ def _whole(name: str, source: ByteSource) -> bytes:
 
 def _offset_index(name: str, data: bytes) -> Iterator[Item]:
     for offset, position in OffsetIndex.from_bytes(data, base_of(name), drop_padding=True):
-        yield Item("index_entry", {"offset": offset, "position": position}, f"offset {offset} position {position}")
+        fields = {"offset": offset, "position": position}
+        yield Entry(
+            "index_entry", fields, f"offset {offset} position {position}", f"offset: {offset} position: {position}"
+        )
 
 
 def _time_index(name: str, data: bytes) -> Iterator[Item]:
     for timestamp, offset in TimeIndex.from_bytes(data, base_of(name), drop_padding=True):
         text = f"timestamp {timestamp} ({format_time(timestamp)}) offset {offset}"
-        yield Item("time_index_entry", {"timestamp": timestamp, "offset": offset}, text)
+        fields = {"timestamp": timestamp, "offset": offset}
+        yield Entry("time_index_entry", fields, text, f"timestamp: {timestamp} offset: {offset}")
 
 
 def _txn_index(name: str, data: bytes) -> Iterator[Item]:
@@ -215,13 +130,18 @@ def _txn_index(name: str, data: bytes) -> Iterator[Item]:
             f"aborted producer {txn.producer_id} offsets {txn.first_offset}..{txn.last_offset}"
             f" last stable offset {txn.last_stable_offset}"
         )
-        yield Item("aborted_txn", txn._asdict(), text)
+        yield Entry("aborted_txn", {"version": 0, **txn._asdict()}, text, txn_line(txn))
+    torn = len(data) % TXN_ENTRY_BYTES
+    if torn:
+        message = f"{torn} bytes of an unfinished entry end the transaction index"
+        raise CorruptionError(message, path_or_key=name, position=len(data) - torn)
 
 
 def _snapshot(_name: str, data: bytes) -> Iterator[Item]:
     for entry in decode_snapshot(data):
         text = " ".join(f"{name} {value}" for name, value in entry._asdict().items())
-        yield Item("producer", entry._asdict(), text)
+        fields = {**entry._asdict(), "first_sequence": first_sequence(entry)}
+        yield Entry("producer", fields, text, producer_line(entry))
 
 
 def _bundle(name: str, data: bytes) -> Iterator[Item]:
@@ -240,12 +160,12 @@ def _bundle(name: str, data: bytes) -> Iterator[Item]:
         "leader_epoch": descriptor.leader_epoch,
         "claim_epoch": bundle.claim_epoch,
     }
-    yield Item("descriptor", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield Entry("descriptor", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
     for section in bundle.sections:
         known = section.kind in list(SectionKind)
         kind = SectionKind(section.kind).name.lower() if known else f"unknown({section.kind})"
         place = {"section": kind, "position": section.position, "length": section.length, "crc32c": section.crc}
-        yield Item("section", place, f"section {kind} position {section.position} length {section.length}")
+        yield Entry("section", place, f"section {kind} position {section.position} length {section.length}")
     base = f"{descriptor.base_offset:020d}"
     indexes = bundle.indexes
     yield from _offset_index(base, indexes.offset_index)
@@ -254,7 +174,7 @@ def _bundle(name: str, data: bytes) -> Iterator[Item]:
     if indexes.producer_snapshot:
         yield from _snapshot(base, indexes.producer_snapshot)
     for epoch in indexes.leader_epochs:
-        yield Item("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
+        yield Entry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
 
 
 def _seal(name: str, data: bytes) -> Iterator[Item]:
@@ -265,7 +185,7 @@ def _seal(name: str, data: bytes) -> Iterator[Item]:
         raise CorruptionError(f"{name} is not JSON", path_or_key=name, position=0) from None
     if not isinstance(fields, dict):
         raise CorruptionError(f"{name} is not a JSON object", path_or_key=name, position=0)
-    yield Item("seal", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield Entry("seal", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
 
 
 def _root(name: str, data: bytes) -> Iterator[Item]:
@@ -285,27 +205,31 @@ def _root(name: str, data: bytes) -> Iterator[Item]:
         "lineage": [list(entry) for entry in root.lineage],
         "trash": len(root.trash),
     }
-    yield Item("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield Entry("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
     for row in root.rows:
         values = {column: value for column, value in row._asdict().items() if column != "reserved"}
         values["uid"] = join_uid(values.pop("id_hi"), values.pop("id_lo"))
-        yield Item("row", values, " ".join(f"{key} {value}" for key, value in values.items()))
+        yield Entry("row", values, " ".join(f"{key} {value}" for key, value in values.items()))
 
 
 def _epochs(_name: str, data: bytes) -> Iterator[Item]:
     for epoch in decode_epochs(data.decode()):
-        yield Item("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
+        yield Entry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
 
 
 def _offsets(_name: str, data: bytes) -> Iterator[Item]:
     for tp, offset in decode_offsets(data.decode()).items():
         fields = {"topic": tp.topic, "partition": tp.partition, "offset": offset}
-        yield Item("checkpoint", fields, f"{tp} {offset}")
+        yield Entry("checkpoint", fields, f"{tp} {offset}")
 
 
 def _partition_metadata(_name: str, data: bytes) -> Iterator[Item]:
     topic_id = decode_partition_metadata(data.decode())
-    yield Item("partition_metadata", {"topic_id": str(topic_id)}, f"topic id {topic_id}")
+    yield Entry(
+        "partition_metadata",
+        {"topic_id": str(topic_id), "kafka_topic_id": encode_uuid(topic_id)},
+        f"topic id {topic_id} ({encode_uuid(topic_id)})",
+    )
 
 
 def _meta_properties(_name: str, data: bytes) -> Iterator[Item]:
@@ -316,4 +240,25 @@ def _meta_properties(_name: str, data: bytes) -> Iterator[Item]:
         "cluster_id": meta.cluster_id,
         "directory_id": None if meta.directory_id is None else str(meta.directory_id),
     }
-    yield Item("meta_properties", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    yield Entry("meta_properties", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+
+
+def _clean_shutdown(_name: str, data: bytes) -> Iterator[Item]:
+    epoch = decode_clean_shutdown(data.decode())
+    yield Entry("clean_shutdown", {"broker_epoch": epoch}, f"clean shutdown, broker epoch {epoch}")
+
+
+_BY_SUFFIX: dict[str, Dumper] = {
+    ".index": _offset_index,
+    ".timeindex": _time_index,
+    ".txnindex": _txn_index,
+    ".snapshot": _snapshot,
+    ".idx": _bundle,
+    SEAL_SUFFIX: _seal,
+}
+_BY_NAME: dict[str, Dumper] = {
+    "leader-epoch-checkpoint": _epochs,
+    "partition.metadata": _partition_metadata,
+    "meta.properties": _meta_properties,
+    CLEAN_SHUTDOWN_NAME: _clean_shutdown,
+}

@@ -1,134 +1,90 @@
-"""``tiered dump-segment FILE...``: what a file of a log holds, on this disk or in a bucket."""
+"""``tiered dump-segment NAME...``: what the files of a log hold, on this disk or in a bucket."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
+from typing import Any
 
 import click
 
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import store_options
-from tiered.cli.dump import base_of, check_name, dump
-from tiered.cli.output import counted
-from tiered.cli.patience import PATIENCE_SECONDS
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.findings import Findings, Severity
-from tiered.format.keys import INDEX_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
-from tiered.inspection import Expectations, inspect_log
-from tiered.local.disk.files import PosixFiles
-from tiered.local.segment.sealed import FileSource
-from tiered.model import ByteSource, SealedIndexes
-from tiered.object_source import ObjectSource
-from tiered.store.location import StoreLocation
-
-EXIT_CORRUPTION = CorruptionError.exit_code
+from tiered.cli.dump_content import DECODERS, RECORD_DECODERS, Content
+from tiered.cli.dump_log import Window
+from tiered.cli.dump_run import Run, Wanted
+from tiered.config import parse_bytes
+from tiered.errors import ConfigError
 
 
 @click.command("dump-segment", cls=Command)
-@click.argument("names", nargs=-1, required=True, metavar="FILE...")
-@click.option("-r", "--records", is_flag=True, help="print every record of a .log too")
-@click.option("--verify", is_flag=True, help="check CRCs, offsets, records, and the indexes beside a .log")
+@click.argument("names", nargs=-1, metavar="NAME...")
+@click.option("--files", "listed", metavar="FILE,...", help="more names, with commas, as Kafka's tool takes them")
+@click.option("-r", "--records", "--print-data-log", is_flag=True, help="print every record, with key and value")
+@click.option("--deep", "--deep-iteration", is_flag=True, help="print every record, without key and value")
+@click.option("--key-decoder", type=click.Choice(DECODERS), default="auto", help="how keys are shown")
+@click.option("--value-decoder", type=click.Choice(DECODERS), default="auto", help="how values are shown")
+@click.option("--decoder", type=click.Choice(RECORD_DECODERS), default="auto", help="of Kafka's internal topics")
+@click.option("--offsets-decoder", is_flag=True, help="the same as --records --decoder offsets")
+@click.option("--transaction-log-decoder", is_flag=True, help="the same as --records --decoder transactions")
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="from the batch or index entry that holds it on")
+@click.option("--max-batches", type=click.IntRange(min=0), help="of each .log at most so many batches")
+@click.option("--max-bytes", metavar="SIZE", help="of each .log at most so many bytes of whole batches")
+@click.option("--verify", is_flag=True, help="check CRCs, offsets, records and indexes against each other")
+@click.option("--verify-only", "--verify-index-only", is_flag=True, help="the same, without printing what is there")
+@click.option("--index-sanity-check", is_flag=True, help="of indexes: would a broker that starts keep them?")
+@click.option("--kafka", is_flag=True, help="print the lines of Kafka's own dump tool, for diff")
+@click.option("--skip-record-metadata", is_flag=True, help="with --kafka: of records, key and value alone")
 @pass_application
-def command(app: Application, names: tuple[str, ...], records: bool, verify: bool) -> int:
+def command(app: Application, *, names: tuple[str, ...], listed: str | None, **options: Any) -> int:
     """Print batches, records, index entries, snapshots and checkpoints; works on any Kafka log directory.
 
-    FILE is a path, or the URL of an object. Exit code 13 if something is damaged.
+    NAME is a file, a folder, a pattern, a partition of --log-dir (flights-0 or flights:0), or the URL of an object.
+    Damage is told with its position, and the next file follows. Exit code 13 if something is damaged.
 
     \b
     Examples:
       tiered dump-segment data/flights-0/00000000000000000000.log --records
-      tiered dump-segment --verify data/flights-0/*.log
+      tiered dump-segment flights-0 --log-dir data --offset 4711 --max-batches 1 --records
+      tiered dump-segment --verify-only 'data/*/*.log'
+      tiered dump-segment __consumer_offsets-0 --log-dir data --records --json
+      tiered dump-segment --kafka --print-data-log --files data/flights-0/00000000000000000000.log
       tiered dump-segment s3://acme-logs/prod/3f/.../00000000000000000000-0123.log --json
     """
+    wanted_names = [*names, *(name for name in (listed or "").split(",") if name)]
+    if not wanted_names:
+        raise ConfigError("missing argument 'NAME...'", hint="name a file, a folder, or topic-partition with --log-dir")
+    wanted = _wanted(app, options)
     app.out.begin("dump-segment", files=0, findings=0)
-    damaged = 0
-    for number, name in enumerate(names, start=1):
-        with _open(app, name) as source:
-            damaged += _dump(app, name, source, records=records)
-            if verify and name.endswith(".log"):
-                damaged += _verify(app, name, source)
-        app.out.summary_fields.update(files=number, findings=damaged)
-    code = EXIT_CORRUPTION if damaged else 0
-    app.out.summary(code)
-    if damaged:
-        app.out.say(f"{counted(damaged, 'finding')}: the file is damaged; `tiered check` looks at the whole log")
-    return code
+    run = Run(app, wanted)
+    for name in wanted_names:
+        run.dump(name, alone=len(wanted_names) == 1)
+    return run.finish()
 
 
-def _dump(app: Application, name: str, source: ByteSource, *, records: bool) -> int:
-    """Prints one file; gives the number of damages met."""
-    check_name(name.rsplit("/", 1)[-1])
-    if not app.out.json_mode:
-        app.out.line(f"{name}  {counted(source.size, 'byte')}")
-    damaged = 0
-    end = 0
-    try:
-        for item in dump(name.rsplit("/", 1)[-1], source, records=records):
-            if item.kind == "batch":
-                damaged += not item.fields["valid"]
-                end = item.fields["position"] + item.fields["size_bytes"]
-            if app.out.json_mode:
-                app.out.message(item.kind, file=name, **item.fields)
-            else:
-                app.out.line(item.text)
-    except CorruptionError as damage:
-        finding = Findings(name)
-        finding.error(damage.code, damage.message, position=damage.position, offset=damage.offset)
-        _print(app, finding)
-        return damaged + 1
-    if end and end < source.size:
-        rest = source.size - end
-        app.out.warn(f"{name}: {counted(rest, 'byte')} {'follows' if rest == 1 else 'follow'} the last whole batch")
-    return damaged
-
-
-def _verify(app: Application, name: str, source: ByteSource) -> int:
-    findings = Findings(name)
-    indexes = _indexes_beside(name)
-    inspect_log(source, base_of(name), findings, Expectations(decode=True), indexes=indexes)
-    _print(app, findings)
-    return sum(1 for item in findings.items if item.severity is Severity.ERROR)
-
-
-def _print(app: Application, findings: Findings) -> None:
-    for item in findings.items:
-        if app.out.json_mode:
-            app.out.message("finding", **item.as_json())
-        else:
-            app.out.line(str(item))
-
-
-def _indexes_beside(name: str) -> SealedIndexes | None:
-    """The index files beside a local ``.log``; None where there is no offset index, as for an object."""
-    path = Path(name)
-    if "://" in name or not path.with_suffix(INDEX_SUFFIX).exists():
-        return None
-
-    def read(suffix: str) -> bytes:
-        file = path.with_suffix(suffix)
-        return file.read_bytes() if file.exists() else b""
-
-    return SealedIndexes(read(INDEX_SUFFIX), read(TIME_INDEX_SUFFIX), read(TXN_INDEX_SUFFIX), read(SNAPSHOT_SUFFIX))
-
-
-@contextmanager
-def _open(app: Application, name: str) -> Iterator[ByteSource]:
-    if "://" not in name or name.startswith("file://"):
-        path = Path(name.removeprefix("file://"))
-        if path.is_dir():
-            raise ConfigError(f"{path} is a directory", hint=f"name its files: {path}/*.log")
-        if not path.is_file():
-            raise NotFoundError(f"the file {path} does not exist", hint="correct the path")
-        with closing(FileSource(PosixFiles(), path, path.stat().st_size, sync=False)) as source:
-            yield source
-        return
-    place, _, key = name.rpartition("/")
-    if not key or place.endswith("/"):
-        raise ConfigError(f"{name} names no object", hint="s3://bucket/prefix/.../NAME.log")
-    store = StoreLocation.parse(place, **store_options(app, place)).open(deadline_seconds=PATIENCE_SECONDS)
-    try:
-        yield ObjectSource.open(store, key)
-    finally:
-        store.close()
+def _wanted(app: Application, options: dict[str, Any]) -> Wanted:
+    kafka, decoder = bool(options["kafka"]), str(options["decoder"])
+    if kafka and app.out.json_mode:
+        raise ConfigError("--kafka and --json exclude each other", hint="leave one of them out")
+    if options["skip_record_metadata"] and not kafka:
+        raise ConfigError("--skip-record-metadata belongs to --kafka", hint="--json has every field by itself")
+    for flag, name in (("offsets_decoder", "offsets"), ("transaction_log_decoder", "transactions")):
+        if options[flag]:
+            if decoder not in ("auto", name):
+                raise ConfigError(f"--{flag.replace('_', '-')} contradicts {decoder}", hint="choose one decoder")
+            decoder = name
+    chosen = decoder in ("offsets", "transactions")
+    data = bool(options["records"]) or chosen or options["key_decoder"] != "auto" or options["value_decoder"] != "auto"
+    max_bytes = options["max_bytes"]
+    return Wanted(
+        Content(
+            deep=data or bool(options["deep"]),
+            data=data,
+            metadata=not options["skip_record_metadata"],
+            key=options["key_decoder"],
+            value=options["value_decoder"],
+        ),
+        Window(options["offset"], options["max_batches"], None if max_bytes is None else parse_bytes(max_bytes)),
+        decoder,
+        kafka,
+        verify=bool(options["verify"] or options["verify_only"]),
+        verify_only=bool(options["verify_only"]),
+        sanity=bool(options["index_sanity_check"]),
+    )

@@ -134,12 +134,17 @@ def test_verify_looks_at_the_indexes_beside_the_log(cli: Cli, log: Scenario) -> 
     assert (verified.code, "offset index" in verified.text) == (13, True)
 
 
-def test_a_torn_tail_is_a_warning(cli: Cli, log: Scenario) -> None:
+def test_a_torn_tail_is_damage_with_its_position(cli: Cli, log: Scenario) -> None:
     path = log.logs()[0]
     path.write_bytes(path.read_bytes()[:-5])
     seen = cli("dump-segment", path, "--json")
-    assert seen.code == 0
-    assert "follow the last whole batch" in seen.summary["warnings"][0]
+    last = [message for message in seen.messages if message["message_type"] == "batch"][-1]
+    finding = next(message for message in seen.messages if message["message_type"] == "finding")
+    assert (seen.code, seen.summary["findings"], finding["code"]) == (13, 1, "log_torn")
+    assert finding["position"] == last["position"] + last["size_bytes"]
+    assert "bytes of an unfinished batch follow the last whole batch" in finding["message"]
+    verified = cli("dump-segment", path, "--json", "--verify")
+    assert (verified.code, verified.summary["findings"]) == (13, 1 + 2)  # and both indexes point behind the cut
 
 
 @pytest.mark.parametrize("name", ["0.log", "00000000000000000000.index", "x.snapshot", "meta.properties"])

@@ -158,7 +158,7 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("restore nothing", "restore --remote {b} --to {x}/n --newest 0", 2, "keeps nothing", b""),
     ("restore a bad size", "restore --remote {b} --to {x}/n --newest lots", 2, "'lots' is not a size", b""),
     ("check an unknown topic", "check tt --log-dir {d}", 10, "there is no topic 'tt' to check", b""),
-    ("dump a directory", "dump-segment {d}", 2, "is a directory", b""),
+    ("dump an empty folder", "dump-segment {x}", 2, "holds no file that can be dumped", b""),
     ("dump nothing", "dump-segment {x}/none.log", 10, "does not exist", b""),
     ("dump what is no log file", "dump-segment {base}/good.toml", 2, "is no file that can be dumped", b""),
     ("dump an absent object", "dump-segment {b}/none.log", 10, "does not exist", b""),

@@ -1,0 +1,151 @@
+"""How the key and the value of a record are shown: as text, hex, base64, JSON or numbers, or as what they mean."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tiered.cli.dump_kafka import java_json, java_text
+from tiered.cli.dump_layouts import Layout
+from tiered.cli.dump_messages import (
+    COORDINATORS,
+    DELETED,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    UnknownRecordError,
+    coordinator_record,
+)
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.keys import parse_partition_dir
+from tiered.model import Record
+
+DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
+"""Decoders of keys and values. ``auto``: text if it is UTF-8, else base64; one that does not fit gives way to it."""
+
+RECORD_DECODERS = ("auto", "offsets", "transactions", "none")
+"""Decoders of whole records. ``auto``: by the topic."""
+
+_NUMBER_BYTES = {"integer": 4, "long": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is shown of records. ``deep`` records at all, ``data`` their keys and values too."""
+
+    deep: bool = False
+    data: bool = False
+    metadata: bool = True
+    key: str = "auto"
+    value: str = "auto"
+    layouts: Mapping[int, Layout] | None = None
+
+    def fields(self, record: Record) -> dict[str, Any]:
+        """For JSON: ``key``, ``value``, ``headers`` and ``encoding``, and ``decoded`` for coordinators' records."""
+        if not self.data:
+            return {"header_keys": [name for name, _ in record.headers]}
+        key, key_word = shown(record.key, self.key)
+        value, value_word = shown(record.value, self.value)
+        headers, headers_word = _together([content for _, content in record.headers])
+        words = {"key": key_word, "value": value_word, "headers": headers_word}
+        given = {name: word for name, word in words.items() if word}
+        same = len(set(given.values())) <= 1
+        found = {
+            "key": key,
+            "value": value,
+            "headers": [[name, content] for (name, _), content in zip(record.headers, headers, strict=True)],
+            "encoding": next(iter(given.values()), "utf-8") if same else given,
+        }
+        if self.layouts is not None:
+            decoded, undecoded = self._decoded(record)
+            found |= {"undecoded": undecoded} if decoded is None else {"decoded": decoded}
+        return found
+
+    def text(self, record: Record) -> str:
+        """For people: ``key ... value ... headers ...``, nothing that could drive a terminal."""
+        if not self.data:
+            names = [name for name, _ in record.headers]
+            return f" header keys {names!r}" if names else ""
+        fields = self.fields(record)
+        headers = f" headers {fields['headers']!r}" if fields["headers"] else ""
+        decoded = fields.get("decoded")
+        if decoded is not None:
+            return f" key {java_json(decoded['key'])} value {java_json(decoded['value'])}{headers}"
+        note = f" ({fields['undecoded']})" if "undecoded" in fields else ""
+        return f" key {fields['key']!r} value {fields['value']!r}{headers}{note}"
+
+    def kafka(self, record: Record) -> tuple[str | None, str | None]:
+        """Key and value in the words of Kafka's tool; None for what it leaves out."""
+        if not self.data:
+            return None, None
+        if self.layouts is None:
+            return _as_kafka(record.key, self.key), _as_kafka(record.value, self.value)
+        try:
+            key, value = coordinator_record(record, self.layouts)
+        except UnknownRecordError as unknown:
+            return f"Unknown record type {unknown.number} at offset {record.offset}, skipping.", None
+        except CorruptionError as damage:
+            return f"Error at offset {record.offset}, skipping. {damage.message}", None
+        return java_json(key), DELETED if value is None else java_json(value)
+
+    def _decoded(self, record: Record) -> tuple[dict[str, Any] | None, str]:
+        if self.layouts is None:
+            return None, ""
+        try:
+            key, value = coordinator_record(record, self.layouts)
+        except CorruptionError as damage:
+            return None, damage.message
+        return {"key": key, "value": value}, ""
+
+
+def layouts_for(decoder: str, directory: str, *, kafka: bool) -> Mapping[int, Layout] | None:
+    """The layouts of a file in ``directory`` (its name); Kafka's tool decodes nothing unless it is told to."""
+    if decoder != "auto":
+        return COORDINATORS.get(decoder)
+    if kafka:
+        return None
+    try:
+        topic = parse_partition_dir(directory).tp.topic
+    except ConfigError:
+        return None
+    return {OFFSETS_TOPIC: COORDINATORS["offsets"], TRANSACTIONS_TOPIC: COORDINATORS["transactions"]}.get(topic)
+
+
+def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
+    """The content for JSON and the name of its encoding; None and ``""`` for null."""
+    if content is None:
+        return None, ""
+    if decoder == "hex":
+        return content.hex(), "hex"
+    if decoder == "base64":
+        return base64.b64encode(content).decode("ascii"), "base64"
+    if len(content) == _NUMBER_BYTES.get(decoder):
+        return int.from_bytes(content, "big", signed=True), decoder
+    if decoder == "json":
+        try:
+            return json.loads(content.decode()), "json"
+        except (ValueError, RecursionError):
+            return shown(content, "auto")
+    try:
+        return content.decode(), "utf-8"
+    except UnicodeDecodeError:
+        return (java_text(content), "utf-8-lossy") if decoder == "utf-8" else shown(content, "base64")
+
+
+def _together(contents: list[bytes | None]) -> tuple[list[Any], str]:
+    """All of ``contents`` in one encoding, and its name."""
+    found = [shown(content, "auto") for content in contents]
+    if any(word == "base64" for _, word in found):
+        found = [shown(content, "base64") for content in contents]
+    return [value for value, _ in found], next((word for _, word in found if word), "")
+
+
+def _as_kafka(content: bytes | None, decoder: str) -> str | None:
+    if content is None:
+        return None
+    value, word = shown(content, decoder)
+    if word == "json":
+        return java_json(value)
+    return str(value) if word == decoder else java_text(content)

@@ -1,0 +1,154 @@
+"""Indexes as Kafka's tool walks them: each entry is held against the batch of the ``.log`` that it points at.
+
+Kafka's rules: the batch at an entry's position ends at the entry's offset; a time entry names the last offset of a
+batch whose largest timestamp is the entry's; timestamps rise. What breaks them is collected in :class:`Mismatches`
+and printed when all files are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tiered.cli.dump_items import Entry, Item
+from tiered.errors import CorruptionError
+from tiered.format.batch import BatchHeader, decode_records, read_header
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
+from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
+from tiered.model import ByteSource
+
+_HEADER_BYTES = 61
+_MIN_BYTES = 17
+
+Pairs = dict[str, list[tuple[int, int]]]
+
+
+class Mismatches:
+    """What Kafka's tool prints behind the last file, by file. Newest first where Kafka has it so."""
+
+    def __init__(self) -> None:
+        self.offsets: Pairs = {}
+        self.timestamps: Pairs = {}
+        self.order: Pairs = {}
+        self.absent: Pairs = {}
+        self.gaps: Pairs = {}
+        self.errors = 0
+
+    def add(self, kind: Pairs, name: str, first: int, second: int, *, error: bool = True) -> None:
+        """One more pair. Not every one is an ``error``: compaction leaves gaps and batches without records."""
+        kind.setdefault(name, []).append((first, second))
+        self.errors += error
+
+    def lines(self) -> Iterator[str]:
+        """In Kafka's words; files in the order in which they were met."""
+        for name, pairs in self.offsets.items():
+            yield f"Mismatches in :{name}"
+            yield from (f"  Index offset: {index}, log offset: {log}" for index, log in reversed(pairs))
+        for name, pairs in self.timestamps.items():
+            yield f"Found timestamp mismatch in :{name}"
+            yield from (f"  Index timestamp: {index}, log timestamp: {log}" for index, log in pairs)
+        for name, pairs in self.order.items():
+            yield f"Found out of order timestamp in :{name}"
+            yield from (
+                f"  Index timestamp: {index}, Previously indexed timestamp: {before}" for index, before in pairs
+            )
+        for pairs in self.absent.values():
+            yield "The following indexed offsets are not found in the log."
+            yield from (f"Indexed offset: {index}, found log offset: {log}" for index, log in pairs)
+        for name, pairs in self.gaps.items():
+            yield f"Non-consecutive offsets in {name}"
+            yield from (f"  {first} is followed by {second}" for first, second in reversed(pairs))
+
+
+def offset_entries(name: str, data: bytes, base: int, log: ByteSource | None, found: Mismatches) -> Iterator[Item]:
+    """The entries of a ``.index``, up to the zeros of a file that was never trimmed.
+
+    Raises ``CorruptionError`` for an entry that points at no batch.
+    """
+    index = OffsetIndex.from_bytes(data[: len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES], base)
+    if not len(index):
+        yield Entry("empty", {}, "", f"{name} is empty.")
+        return
+    for number, (offset, position) in enumerate(index):
+        if offset == base and number:
+            return
+        if log is not None:
+            last_offset = _header_at(log, position, number * OFFSET_ENTRY_BYTES).last_offset
+            if last_offset != offset:
+                found.add(found.offsets, name, offset, last_offset)
+        line = f"offset: {offset} position: {position}"
+        yield Entry("index_entry", {"offset": offset, "position": position}, line, line)
+
+
+def time_entries(
+    name: str, data: bytes, base: int, log: ByteSource | None, found: Mismatches, *, offsets: bytes
+) -> Iterator[Item]:
+    """The entries of a ``.timeindex``, likewise; ``offsets`` are the bytes of the ``.index`` beside it."""
+    index = TimeIndex.from_bytes(data[: len(data) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES], base)
+    whole_bytes = len(offsets) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES
+    lookup = OffsetIndex.from_bytes(offsets[:whole_bytes], base, drop_padding=True)
+    before = -1
+    for number, (timestamp, offset) in enumerate(index):
+        if offset == base and number:
+            return
+        if log is not None:
+            largest, is_empty = _largest_timestamp(name, offset, lookup.lookup(offset)[1], log, found)
+            if largest is not None and largest != timestamp:
+                # A batch that compaction emptied has no timestamp to compare with: true of a broker's own files.
+                found.add(found.timestamps, name, timestamp, largest, error=not is_empty)
+            if largest is not None and before >= timestamp:
+                found.add(found.order, name, timestamp, before)
+        line = f"timestamp: {timestamp} offset: {offset}"
+        yield Entry("time_index_entry", {"timestamp": timestamp, "offset": offset}, line, line)
+        before = timestamp
+
+
+def sanity_error(suffix: str, data: bytes, base: int) -> str:
+    """Why a broker would rebuild the index when it starts; empty if it would keep it."""
+    entry_bytes = OFFSET_ENTRY_BYTES if suffix == ".index" else TIME_ENTRY_BYTES
+    if len(data) % entry_bytes:
+        return f"its {len(data)} bytes are no multiple of {entry_bytes}"
+    if not data:
+        return ""
+    if suffix == ".index":
+        last_offset = OffsetIndex.from_bytes(data, base).last_offset
+    else:
+        index = TimeIndex.from_bytes(data, base)
+        last, last_offset = index.last_entry
+        if last < index.entry(0)[0]:
+            return f"its last timestamp {last} is below its first, {index.entry(0)[0]}"
+    return f"its last offset {last_offset} is below the base {base}" if last_offset < base else ""
+
+
+def _largest_timestamp(
+    name: str, offset: int, position: int, log: ByteSource, found: Mismatches
+) -> tuple[int | None, bool]:
+    """Of the records of the batch that ends at ``offset``, and whether it is empty; None if no batch ends there."""
+    headers = _from(log, position)
+    at = next(((place, header) for place, header in headers if header.last_offset >= offset), None)
+    if at is None or at[1].last_offset != offset:
+        found.add(found.absent, name, offset, -1 if at is None else at[1].last_offset)
+        return None, False
+    place, header = at
+    records = decode_records(log.read_at(place, header.size_bytes))
+    return max((record.timestamp for record in records), default=-1), header.records_count == 0
+
+
+def _from(log: ByteSource, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    while log.size - position > _MIN_BYTES:
+        header = _header_at(log, position, position)
+        if header.size_bytes > log.size - position:
+            return
+        yield position, header
+        position += header.size_bytes
+
+
+def _header_at(log: ByteSource, position: int, place: int) -> BatchHeader:
+    """The header of the batch that begins there; ``place`` is where the error is, in the file that is dumped."""
+    if not 0 <= position < log.size:
+        raise CorruptionError(f"the entry points at byte {position} of a log of {log.size}", position=place)
+    try:
+        return read_header(log.read_at(position, min(_HEADER_BYTES, log.size - position)))
+    except CorruptionError as damage:
+        raise CorruptionError(
+            f"the entry points at byte {position}, where no batch begins: {damage.message}", position=place
+        ) from None

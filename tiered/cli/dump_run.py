@@ -1,0 +1,232 @@
+"""One run of ``dump-segment``: file after file, damage of one never in the way of the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from tiered.cli.application import Application
+from tiered.cli.dump import base_of, check_name, is_log, small_items, suffix_of, whole
+from tiered.cli.dump_content import Content, layouts_for
+from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error, time_entries
+from tiered.cli.dump_items import BatchItem, Item, RecordItem, Tail
+from tiered.cli.dump_kafka import log_heading
+from tiered.cli.dump_log import Window, log_items
+from tiered.cli.dump_targets import beside, expanded, opened
+from tiered.cli.dump_verify import VERIFIED_SUFFIXES, segment_of, verify_segment
+from tiered.cli.output import counted
+from tiered.errors import CorruptionError, TieredError
+from tiered.findings import Findings, Severity
+from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from tiered.model import ByteSource
+
+EXIT_CORRUPTION = CorruptionError.exit_code
+_INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+_KAFKA_SUFFIXES = (LOG_SUFFIX, *_INDEXES, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, ".checkpoint")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for. ``decoder`` is that of whole records; ``content`` has none yet: it depends on the topic."""
+
+    content: Content
+    window: Window
+    decoder: str = "auto"
+    kafka: bool = False
+    verify: bool = False
+    verify_only: bool = False
+    sanity: bool = False
+
+
+class Run:
+    """The files of one command. Not thread-safe."""
+
+    def __init__(self, app: Application, wanted: Wanted) -> None:
+        self._app = app
+        self._wanted = wanted
+        self._mismatches = Mismatches()
+        self._verified: set[str] = set()
+        self._refused: list[TieredError] = []
+        self._last_offset = -1
+        self.files = 0
+        self.damage = 0
+
+    def dump(self, name: str, *, alone: bool) -> None:
+        """All that ``name`` means. What cannot be dumped is raised if it was asked for ``alone``, else a warning."""
+        try:
+            files = expanded(self._app, name, kafka=self._wanted.kafka)
+        except TieredError as error:
+            self._refuse(error, alone=alone)
+            return
+        for file in files:
+            self.files += 1
+            try:
+                with opened(self._app, file) as source:
+                    self._file(file, source)
+            except CorruptionError as damage:
+                self._damaged(file, damage)
+            except TieredError as error:
+                self._refuse(error, alone=alone and len(files) == 1)
+            self._app.out.summary_fields.update(files=self.files, findings=self.damage)
+
+    def finish(self) -> int:
+        """Prints what Kafka's tool prints in the end; gives the exit code. Raises what could not be dumped."""
+        out = self._app.out
+        if self._wanted.kafka:
+            out.flush()
+            for line in self._mismatches.lines():
+                click.echo(line, err=True)
+            self.damage += self._mismatches.errors
+        out.summary_fields.update(files=self.files, findings=self.damage)
+        if self._refused and not self.damage:
+            first = self._refused[0]
+            if len(self._refused) > 1:
+                first.message = f"{len(self._refused)} could not be dumped; the first: {first.message}"
+            raise first
+        code = EXIT_CORRUPTION if self.damage else 0
+        out.summary(code)
+        if self.damage:
+            where = f"{counted(self.damage, 'finding')} in {counted(self.files, 'file')}"
+            out.say(f"{where}; `tiered check` looks at whole logs")
+        return code
+
+    def _file(self, name: str, source: ByteSource) -> None:
+        out, wanted, short = self._app.out, self._wanted, name.rsplit("/", 1)[-1]
+        suffix = suffix_of(short)
+        if wanted.kafka:
+            out.line(f"Dumping {name}")
+            if suffix not in _KAFKA_SUFFIXES or ".log." in short:
+                click.echo(f"Ignoring unknown file {name}", err=True)
+                return
+        else:
+            check_name(short)
+        if wanted.sanity and suffix in _INDEXES:
+            self._sanity(name, suffix, whole(short, source))
+            return
+        shown = not wanted.verify_only or (wanted.kafka and suffix not in _INDEXES)
+        if shown and not wanted.kafka and not out.json_mode:
+            out.line(f"{name}  {counted(source.size, 'byte')}")
+        if shown or wanted.kafka or suffix not in VERIFIED_SUFFIXES:
+            self._last_offset = -1
+            for item in self._items(name, short, source):
+                self._item(name, item, shown=shown)
+        if wanted.verify and not wanted.kafka and suffix in VERIFIED_SUFFIXES:
+            self._verify(name, source)
+
+    def _items(self, name: str, short: str, source: ByteSource) -> Iterator[Item]:
+        wanted = self._wanted
+        if is_log(short):
+            if wanted.kafka:
+                self._app.out.line(log_heading(short))
+            directory = Path(name).absolute().parent.name if "://" not in name else ""
+            layouts = layouts_for(wanted.decoder, directory, kafka=wanted.kafka)
+            content = replace(wanted.content, layouts=layouts)
+            return log_items(short, source, wanted.window, content, lenient=wanted.kafka)
+        if not wanted.kafka or suffix_of(short) not in _INDEXES:
+            return small_items(short, source, start=wanted.window.offset)
+        return self._kafka_index(name, short, whole(short, source))
+
+    def _kafka_index(self, name: str, short: str, data: bytes) -> Iterator[Item]:
+        """Index entries, held against the log as Kafka's tool does it."""
+        base = base_of(short)
+        with beside(name, LOG_SUFFIX) as log:
+            if log is None:
+                self._app.out.warn(f"{name}: there is no .log beside it to compare with")
+            if suffix_of(short) == INDEX_SUFFIX:
+                yield from offset_entries(name, data, base, log, self._mismatches)
+                return
+            with beside(name, INDEX_SUFFIX) as offsets:
+                known = b"" if offsets is None else whole(name, offsets)
+            yield from time_entries(name, data, base, log, self._mismatches, offsets=known)
+
+    def _item(self, name: str, item: Item, *, shown: bool) -> None:
+        out, wanted = self._app.out, self._wanted
+        if isinstance(item, BatchItem) and (wanted.kafka or not wanted.verify):
+            self.damage += not item.valid
+        if wanted.kafka:
+            self._kafka_item(name, item, shown=shown)
+        elif isinstance(item, Tail):
+            # A verification says the same, with all else that it finds.
+            if not wanted.verify or suffix_of(item.name) not in VERIFIED_SUFFIXES:
+                self._damaged(name, CorruptionError(item.text(), position=item.position), code="log_torn")
+        elif shown and out.json_mode:
+            out.message(item.kind, file=name, **item.fields())
+        elif shown:
+            out.line(item.text())
+
+    def _kafka_item(self, name: str, item: Item, *, shown: bool) -> None:
+        if isinstance(item, RecordItem):
+            offset = item.record.offset
+            if self._last_offset not in (-1, offset - 1):
+                # Compaction leaves gaps: worth a line, no damage.
+                self._mismatches.add(self._mismatches.gaps, name, self._last_offset, offset, error=False)
+            self._last_offset = offset
+        if isinstance(item, Tail):
+            if self._wanted.window.max_bytes is not None:
+                return
+            self.damage += 1
+            if item.zeros:
+                self._app.out.warn(f"{name} at byte {item.position}: {item.text()}")
+        line = item.kafka()
+        if line is not None and shown:
+            self._app.out.line(line)
+
+    def _sanity(self, name: str, suffix: str, data: bytes) -> None:
+        wrong = sanity_error(suffix, data, base_of(name))
+        if wrong:
+            self._damaged(name, CorruptionError(f"the index is not sane: {wrong}"), code="index_sanity")
+        elif self._app.out.json_mode:
+            self._app.out.message("sane", file=name)
+        else:
+            self._app.out.line(f"{name} passed sanity check.")
+
+    def _verify(self, name: str, source: ByteSource) -> None:
+        segment = segment_of(name)
+        if segment in self._verified:
+            return
+        self._verified.add(segment)
+        findings, scan = verify_segment(name, source)
+        self._print(findings)
+        errors = sum(1 for item in findings.items if item.severity is Severity.ERROR)
+        self.damage += errors
+        if scan is None:
+            return
+        out = self._app.out
+        fields = {
+            "batches": scan.batches,
+            "records": scan.records,
+            "valid_bytes": scan.valid_bytes,
+            "size_bytes": scan.size_bytes,
+            "end_offset": scan.end_offset,
+            "findings": errors,
+        }
+        if out.json_mode:
+            out.message("verified", file=findings.where, **fields)
+        else:
+            what = f"{counted(scan.batches, 'batch').replace('batchs', 'batches')}, {counted(scan.records, 'record')}"
+            out.line(f"{findings.where}: {what}, {counted(errors, 'finding')}")
+
+    def _damaged(self, name: str, damage: CorruptionError, *, code: str = "") -> None:
+        findings = Findings(name)
+        findings.error(code or damage.code, damage.message, position=damage.position, offset=damage.offset)
+        self.damage += 1
+        self._print(findings)
+
+    def _print(self, findings: Findings) -> None:
+        out = self._app.out
+        for item in findings.items:
+            if out.json_mode:
+                out.message("finding", **item.as_json())
+            elif self._wanted.kafka:
+                click.echo(str(item), err=True)
+            else:
+                out.line(str(item))
+
+    def _refuse(self, error: TieredError, *, alone: bool) -> None:
+        if alone:
+            raise error
+        self._app.out.warn(f"{error.message}; going on")
+        self._refused.append(error)

@@ -1,0 +1,158 @@
+"""What ``dump-segment`` was asked to dump: files, folders, patterns, partitions and objects, as single files."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from tiered.cli.application import Application
+from tiered.cli.doors import store_options
+from tiered.cli.dump import is_known
+from tiered.cli.patience import PATIENCE_SECONDS
+from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, NotFoundError
+from tiered.format.keys import parse_local_name, parse_partition_dir
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.sealed import FileSource
+from tiered.model import ByteSource
+from tiered.object_source import ObjectSource
+from tiered.store.location import StoreLocation
+
+MAX_FILES = 1_000_000
+"""Files of one run; a pattern that matches more is a mistake."""
+
+_PATTERN = re.compile(r"[*?\[]")
+_PARTITION = re.compile(r"(?P<topic>[^/]+):(?P<partition>\d{1,9})")
+_FILE_URL = "file://"
+
+
+def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
+    """The files that ``name`` means, sorted by name; itself for a file or an object.
+
+    A folder means the files in it that can be dumped (with ``kafka`` those that Kafka's tool can), a log directory
+    also those of its partitions. Raises ``NotFoundError`` and ``ConfigError`` for what means nothing.
+    """
+    if "://" in name and not name.startswith(_FILE_URL):
+        return [name]
+    path = Path(name.removeprefix(_FILE_URL))
+    if path.is_dir():
+        return _folder(path, kafka=kafka)
+    if path.exists():
+        return [name]
+    if _PATTERN.search(name):
+        return _matching(str(path), kafka=kafka)
+    partition = _partition(app, name)
+    if partition is not None:
+        return _folder(partition, kafka=kafka)
+    raise NotFoundError(
+        f"the file {path} does not exist",
+        hint="correct the path"
+        if app.log_dir is not None
+        else "correct the path, or pass --log-dir for topic-partition",
+    )
+
+
+@contextmanager
+def opened(app: Application, name: str) -> Iterator[ByteSource]:
+    """The bytes of a file or of an object."""
+    if "://" not in name or name.startswith(_FILE_URL):
+        path = Path(name.removeprefix(_FILE_URL))
+        try:
+            source = FileSource(PosixFiles(), path, path.stat().st_size, sync=False)
+        except FileNotFoundError:
+            raise NotFoundError(f"the file {path} does not exist", hint="correct the path") from None
+        except PermissionError:
+            raise LocalPermissionError(f"{path} cannot be read", hint="check its owner and mode") from None
+        except OSError as cause:
+            raise LocalIOError(f"{path}: {cause.strerror or cause}") from cause
+        with closing(source):
+            yield source
+        return
+    place, _, key = name.rpartition("/")
+    if not key or place.endswith("/"):
+        raise ConfigError(f"{name} names no object", hint="s3://bucket/prefix/.../NAME.log")
+    store = StoreLocation.parse(place, **store_options(app, place)).open(deadline_seconds=PATIENCE_SECONDS)
+    try:
+        yield ObjectSource.open(store, key)
+    finally:
+        store.close()
+
+
+@contextmanager
+def beside(name: str, suffix: str) -> Iterator[ByteSource | None]:
+    """The file of the same segment with another suffix; None where there is none, as for an object."""
+    path = sibling(name, suffix)
+    if path is None or not path.is_file():
+        yield None
+        return
+    with closing(FileSource(PosixFiles(), path, path.stat().st_size, sync=False)) as source:
+        yield source
+
+
+def sibling(name: str, suffix: str) -> Path | None:
+    """Where that file would be; ``.deleted`` and the like stay. None for an object and for a name of no segment."""
+    path = Path(name.removeprefix(_FILE_URL))
+    parsed = parse_local_name(path.name)
+    if parsed is None or ("://" in name and not name.startswith(_FILE_URL)):
+        return None
+    return path.with_name(f"{parsed.base:020d}{suffix}{parsed.work}")
+
+
+def _partition(app: Application, name: str) -> Path | None:
+    """The folder of ``topic-0`` or ``topic:0`` in the log directory, if there is one."""
+    if app.log_dir is None or "/" in name:
+        return None
+    match = _PARTITION.fullmatch(name)
+    folder = app.log_dir / (f"{match['topic']}-{match['partition']}" if match else name)
+    return folder if folder.is_dir() else None
+
+
+def _folder(path: Path, *, kafka: bool) -> list[str]:
+    found = _files(path, kafka=kafka)
+    for entry in sorted(path.iterdir()):
+        if entry.is_dir() and _is_partition(entry.name):
+            found += _files(entry, kafka=kafka)
+    if not found:
+        raise ConfigError(f"the folder {path} holds no file that can be dumped", hint="name a partition's folder")
+    return _counted(found, str(path))
+
+
+def _files(path: Path, *, kafka: bool) -> list[str]:
+    return [str(entry) for entry in sorted(path.iterdir()) if entry.is_file() and _is_wanted(entry.name, kafka=kafka)]
+
+
+def _is_wanted(name: str, *, kafka: bool) -> bool:
+    parsed = parse_local_name(name)
+    if kafka:
+        return parsed is not None and not parsed.work
+    return is_known(name)
+
+
+def _is_partition(name: str) -> bool:
+    try:
+        parse_partition_dir(name)
+    except ConfigError:
+        return False
+    return True
+
+
+def _matching(pattern: str, *, kafka: bool) -> list[str]:
+    found: list[str] = []
+    # Path.glob would make every name relative to one folder, and refuses absolute patterns.
+    for name in sorted(glob.iglob(pattern, recursive=True)):  # noqa: PTH207
+        path = Path(name)
+        if path.is_dir():
+            found += _files(path, kafka=kafka)
+        elif _is_wanted(path.name, kafka=kafka):
+            found.append(name)
+    if not found:
+        raise NotFoundError(f"nothing that can be dumped matches {pattern}", hint="correct the pattern")
+    return _counted(list(dict.fromkeys(found)), pattern)
+
+
+def _counted(names: list[str], what: str) -> list[str]:
+    if len(names) > MAX_FILES:
+        raise ConfigError(f"{what} means {len(names):,} files, more than {MAX_FILES:,}", hint="name fewer")
+    return names

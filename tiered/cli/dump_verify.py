@@ -1,0 +1,107 @@
+"""One segment verified: the batches and records of its ``.log``, and the indexes beside it against them."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+from tiered.cli.dump import base_of, suffix_of, whole
+from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error
+from tiered.cli.dump_targets import beside, sibling
+from tiered.errors import CorruptionError
+from tiered.findings import Findings, Severity
+from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
+from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
+from tiered.format.txn_index import TXN_ENTRY_BYTES
+from tiered.inspection import Expectations, LogScan, inspect_log
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.sealed import FileSource
+from tiered.model import ByteSource, SealedIndexes
+
+VERIFIED_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+"""Files whose verification is that of their whole segment."""
+
+
+def segment_of(name: str) -> str:
+    """The same text for all files of one segment."""
+    log = sibling(name, LOG_SUFFIX)
+    return name if log is None else str(log)
+
+
+def verify_segment(name: str, source: ByteSource) -> tuple[Findings, LogScan | None]:
+    """``name`` is any of :data:`VERIFIED_SUFFIXES`; no scan where an index has no ``.log`` beside it."""
+    if suffix_of(name.rsplit("/", 1)[-1]) == LOG_SUFFIX or sibling(name, LOG_SUFFIX) is None:
+        return _verify_log(name, source)
+    log = sibling(name, LOG_SUFFIX)
+    if log is not None and log.is_file():
+        with closing(FileSource(PosixFiles(), log, log.stat().st_size, sync=False)) as log_source:
+            return _verify_log(str(log), log_source)
+    findings = Findings(name)
+    suffix = suffix_of(Path(name).name)
+    findings.add(Severity.WARNING, "log_missing", "there is no .log beside it: only its order can be checked")
+    if suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        wrong = sanity_error(suffix, whole(name, source), base_of(name))
+        if wrong:
+            findings.error("offset_index" if suffix == INDEX_SUFFIX else "time_index", wrong)
+    return findings, None
+
+
+def _verify_log(name: str, source: ByteSource) -> tuple[Findings, LogScan]:
+    findings = Findings(name)
+    base = base_of(name)
+    indexes = _indexes(name, base, findings)
+    scan = inspect_log(source, base, findings, Expectations(decode=True), indexes=indexes)
+    if indexes is not None and not any(item.code == "offset_index" for item in findings.items):
+        _compare_with_kafka(name, source, indexes.offset_index, findings)
+    return findings, scan
+
+
+def _compare_with_kafka(name: str, log: ByteSource, offsets: bytes, findings: Findings) -> None:
+    """Entries that hold, but that Kafka's tool calls mismatches: of an append of several batches."""
+    found = Mismatches()
+    try:
+        for _ in offset_entries(name, offsets, base_of(name), log, found):
+            pass
+    except CorruptionError as damage:
+        findings.error("offset_index", damage.message, position=damage.position)
+    for offset, last_offset in found.offsets.get(name, ()):
+        message = f"the entry of offset {offset} points at a batch that ends at {last_offset}: Kafka's tool objects"
+        findings.add(Severity.WARNING, "offset_index_style", message, offset=offset)
+
+
+def _indexes(name: str, base: int, findings: Findings) -> SealedIndexes | None:
+    """The index files beside a local ``.log``, zeros of untrimmed files cut; None for an object."""
+    if sibling(name, INDEX_SUFFIX) is None:
+        return None
+    offsets = _read(name, INDEX_SUFFIX, findings, needed=True)
+    times = _read(name, TIME_INDEX_SUFFIX, findings, needed=True)
+    if offsets and not len(offsets) % OFFSET_ENTRY_BYTES:
+        offsets = _trimmed("offset_index", offsets, OffsetIndex.from_bytes(offsets, base, drop_padding=True), findings)
+    if times and not len(times) % TIME_ENTRY_BYTES:
+        times = _trimmed("time_index", times, TimeIndex.from_bytes(times, base, drop_padding=True), findings)
+    txns = _read(name, TXN_INDEX_SUFFIX, findings) or b""
+    torn = len(txns) % TXN_ENTRY_BYTES
+    if torn:
+        findings.error("txn_index", f"{torn} bytes of an unfinished entry end the transaction index")
+    return SealedIndexes(offsets or b"", times or b"", txns, _read(name, SNAPSHOT_SUFFIX, findings) or b"")
+
+
+def _read(name: str, suffix: str, findings: Findings, *, needed: bool = False) -> bytes | None:
+    with beside(name, suffix) as source:
+        if source is not None:
+            return whole(name, source)
+    if needed:
+        message = f"there is no {suffix} beside it: a broker, and any writer, makes it anew"
+        findings.add(Severity.WARNING, "index_missing", message)
+    return None
+
+
+def _trimmed(code: str, data: bytes, index: OffsetIndex | TimeIndex, findings: Findings) -> bytes:
+    kept = index.to_bytes()
+    if len(kept) < len(data):
+        message = (
+            f"{len(data) - len(kept)} zero bytes end the {code.replace('_', ' ')}: its writer is open, or was killed"
+        )
+        findings.add(Severity.INFO, f"{code}_untrimmed", message)
+    return kept
