@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tiered.model import ConsumerRecord, NewRecord, Positions, RecordMetadata, TopicPartition
     from tiered.reader import Reader, open_reader
     from tiered.topic import Topic
+    from tiered.transaction import Transaction
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "TieredError",
     "Topic",
     "TopicPartition",
+    "Transaction",
     "__version__",
     "open",
     "open_reader",
@@ -59,6 +61,7 @@ _HOMES = {
     "TieredError": "tiered.errors",
     "Topic": "tiered.topic",
     "TopicPartition": "tiered.model",
+    "Transaction": "tiered.transaction",
     "open": "tiered.log",
     "open_reader": "tiered.reader",
 }

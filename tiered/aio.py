@@ -33,9 +33,10 @@ from tiered import log as sync_log
 from tiered import reader as sync_reader
 from tiered.errors import ClosedError
 from tiered.model import ConsumerRecord, Headers, Positions, RecordMetadata, TopicPartition
-from tiered.stream import Time
-from tiered.topic import AppendRecord, TopicReads
+from tiered.times import Time
 from tiered.topic import Topic as SyncTopic
+from tiered.topic import TopicReads
+from tiered.transaction import AppendRecord
 
 if TYPE_CHECKING:
     import pyarrow

@@ -21,11 +21,12 @@
     ├── OffsetOutOfRangeError           14  outside earliest..latest
     ├── OffsetGapError                  14  in no tier; never skipped silently
     ├── RemoteUnavailableError          75  try again
-    ├── CommitUnknown                   75  outcome not known; the next claim settles it
+    ├── CommitUnknown                   75  outcome not known; the next claim, or the next open, settles it
     ├── DiskFullError                   75
     ├── DataLocalError                  75  stopped with data that is only on this disk
     ├── ConditionalWritesUnsupportedError 1
     ├── LocalIOError                    1   the disk refused a read, a write or an fsync
+    │   ├── MarkersPendingError         1   a transaction is decided, a disk keeps one of its markers out
     │   └── LocalPermissionError        12  owner or mode of a file of the log
     ├── ForkedLogError                  1
     └── ClosedError                     1
@@ -229,7 +230,10 @@ class RemoteUnavailableError(TieredError):
 
 
 class CommitUnknown(TieredError):
-    """A root PUT was sent and its outcome is not known. Nothing was deleted; the next claim settles it."""
+    """A root PUT was sent and its outcome is not known: the next claim settles it. Nothing was deleted.
+
+    Of a transaction: its decision was written, but its fsync failed: the next open of the log settles it.
+    """
 
     code = "commit_unknown"
     exit_code = 75
@@ -262,6 +266,12 @@ class LocalIOError(TieredError):
     """The operating system refused to read, write, rename or fsync a file of the log."""
 
     code = "local_io"
+
+
+class MarkersPendingError(LocalIOError):
+    """A transaction is decided, durably, but a partition could not be marked: the next open of the log does it."""
+
+    code = "markers_pending"
 
 
 class LocalPermissionError(LocalIOError):

@@ -25,16 +25,13 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     ClosedError,
-    CommitUnknown,
     ConfigError,
-    DataLocalError,
     FencedError,
     LocalIOError,
-    LockedError,
-    RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
 )
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.directory.directories import LocalLogs, check_paths, open_directories
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
@@ -45,33 +42,16 @@ from tiered.store.location import open_store
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.stream import PartitionStream
 from tiered.tiering import Tiering
-from tiered.topic import Topic
+from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
+from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction
+from tiered.waiting import UploaderHandle, wait_uploaded
 
 TICK_S = 1.0
 """How often a thread of an open log looks at timers, the uploader's checkpoint and retention."""
-UPLOAD_CHECK_S = 1.0
-"""How often a wait looks for sealed segments that nobody uploads."""
-POLL_S = 0.05
-"""How often a wait for an uploader in another process looks at its checkpoint."""
-FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
 CLOSE_TIMEOUT_S = 30.0
 """How long ``close`` waits for an in-process uploader."""
 
 _logger = logging.getLogger("tiered")
-
-
-class UploaderHandle(Protocol):
-    """An uploader at work for an open log."""
-
-    def poke(self) -> None:
-        """Look now instead of at the next scan."""
-
-    def close(self, timeout: float) -> None:
-        """Stops it; what is not committed stays local."""
-
-    @property
-    def error(self) -> TieredError | None:
-        """Why it stopped by itself, None while it works."""
 
 
 class UploaderComponent(Protocol):
@@ -257,6 +237,27 @@ class Log:
             )
         return PartitionStream(tp, local=log, remote=remote)
 
+    def transaction(
+        self,
+        transactional_id: str,
+        *,
+        topic: Topic | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        durability: str = "disk",
+    ) -> Transaction:
+        """A transaction over topics of this log that its appends name; see ``Topic.transaction``."""
+        if durability not in ("disk", "remote"):
+            raise ConfigError(
+                f"durability={durability!r}: a transaction that ended is on disk", hint='"disk" or "remote"'
+            )
+        producer = self._local.transactions.begin(transactional_id, int(timeout * 1000))
+
+        def wait(ends: Mapping[TopicPartition, int]) -> None:
+            if durability == "remote":
+                self.wait_uploaded(ends, DEFAULT_REMOTE_TIMEOUT_S)
+
+        return Transaction(self._local.transactions, producer, default=topic, find=self.topic, wait=wait)
+
     def delete_topic(self, name: str) -> None:
         """The topic leaves this disk, its files after ``file.delete.delay.ms``. ConfigError on a tiered log."""
         with self._lock:
@@ -302,6 +303,8 @@ class Log:
         ends: dict[TopicPartition, int] = {}
         refused: TieredError | None = None
         for tp in self._local.partitions():
+            if tp.topic == TRANSACTION_STATE_TOPIC:
+                continue  # of this disk alone
             log = self._local.partition(tp)
             end = log.positions().end_offset  # before the roll: what is appended after it waits for the next one
             try:
@@ -313,56 +316,16 @@ class Log:
         return ends, refused
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Waits until the committed end of each partition reaches its offset; DataLocalError on time-out.
-
-        It seals nothing: segments are sealed by their size, by ``seal.ms`` or by ``sync``. Where neither an in-process
-        uploader nor a daemon uploads what is sealed, the waiting thread does.
-        """
-        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        look = self._clock.monotonic()
-        while behind := self._behind(ends):
-            if self._clock.monotonic() >= look:
-                self._upload_sealed(ends, deadline)
-                look = self._clock.monotonic() + UPLOAD_CHECK_S
-                continue
-            if self._uploader is not None and self._uploader.error is not None:
-                raise self._uploader.error
-            if deadline is not None and self._clock.monotonic() >= deadline:
-                raise DataLocalError(
-                    f"after {timeout_s:.0f} s not committed yet: {behind}",
-                    hint="tiered-uploader status says what it waits for; the data is safe on this disk meanwhile",
-                )
-            self._clock.wait(self._closed, POLL_S)
-            if self._closed.is_set():
-                raise DataLocalError(f"the log was closed while waiting; not committed yet: {behind}")
-
-    def _upload_sealed(self, ends: Mapping[TopicPartition, int], deadline: float | None) -> None:
-        """What an uploader would do now; trouble that may pass is left to the next look."""
-        if self._uploader is not None or self._tiering is None or self._tiering.held_elsewhere():
-            return
-        logs = [self._local.partition(tp) for tp in ends]
-        found = ((log.tp, log.sealed_segments(log.positions().uploaded_offset)) for log in logs)
-        sealed = {tp: segments[-1].end_offset for tp, segments in found if segments}
-        try:
-            if sealed:
-                left = None if deadline is None else max(0.0, deadline - self._clock.monotonic())
-                self._tiering.sync(sealed, left)
-        except (RemoteUnavailableError, CommitUnknown, LockedError) as error:
-            _logger.warning("what waits for the bucket goes on waiting: %s", error)
-
-    def _behind(self, ends: Mapping[TopicPartition, int]) -> str:
-        waiting = []
-        self._local.refresh_uploads()
-        uploads = self._local.uploads.read() if isinstance(self._local, LocalLog) else {}
-        for tp, end in ends.items():
-            if tp in uploads and uploads[tp].fenced:
-                raise FencedError(
-                    f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT
-                )
-            uploaded = self._local.partition(tp).positions().uploaded_offset
-            if uploaded < end:
-                waiting.append(f"{tp} {uploaded} of {end}")
-        return ", ".join(waiting)
+        """Waits until the committed end of each partition reaches its offset; see ``waiting.wait_uploaded``."""
+        wait_uploaded(
+            self._local,
+            ends,
+            timeout_s,
+            tiering=self._tiering,
+            uploader=self._uploader,
+            clock=self._clock,
+            closed=self._closed,
+        )
 
     def close(self) -> None:
         """Flushes, stops the uploader, releases the lock. Safe to call again. It uploads nothing."""

@@ -27,7 +27,8 @@ from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
-from tiered.stream import PartitionStream, ReadRange, Time
+from tiered.stream import PartitionStream, ReadRange
+from tiered.times import Time
 from tiered.topic import TopicReads
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ handed on undecoded; records are decoded one batch at a time, only when the call
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -21,9 +20,8 @@ from tiered.format.batch import BatchHeader, ControlType, control_type, decode_r
 from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.remote.reader import RemotePartition
-from tiered.times import parse_time
+from tiered.times import Time, parse_time
 
-Time = int | str | dt.datetime
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 ON_TRIMMED = ("raise", "jump")
 MAX_REPLANS = 8

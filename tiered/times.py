@@ -21,6 +21,8 @@ import re
 
 from tiered.errors import InvalidTimestampError
 
+Time = int | str | dt.datetime
+
 MAX_TIME_MS = 253_402_300_799_999
 """The last millisecond of the year 9999; more is a time in micro- or nanoseconds that somebody forgot to divide."""
 

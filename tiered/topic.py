@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tiered.errors import ConfigError, InvalidRecordError, UnknownTopicError
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
-from tiered.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange, Time
-from tiered.times import parse_time
+from tiered.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange
+from tiered.times import Time, parse_time
+from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 
 if TYPE_CHECKING:
     from tiered.config import TopicConfig
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 DURABILITIES = ("memory", "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0
 """How long ``durability="remote"`` waits for the next seal and its commit before it raises DataLocalError."""
-
-AppendRecord = NewRecord | tuple[bytes | None, bytes | None] | bytes
 
 
 class TopicReads:
@@ -122,6 +122,11 @@ class _Waiter(Protocol):
     def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
         """Waits until the committed ends reach ``ends``; raises DataLocalError, FencedError."""
 
+    def transaction(
+        self, transactional_id: str, *, topic: Topic | None, timeout: float, durability: str
+    ) -> Transaction:
+        """Begins one."""
+
 
 class Topic(TopicReads):
     """A topic open for appending. Thread-safe; order within a partition is the order of the calls."""
@@ -159,10 +164,8 @@ class Topic(TopicReads):
         InvalidRecordError, RecordTooLargeError, DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
         _choose("durability", durability, DURABILITIES)
-        _check_key(key, 0)
-        ts = NO_TIMESTAMP if timestamp is None else parse_time(timestamp, now_ms=self._now_ms())
-        chosen = self._partitioner.partition_for(key) if partition is None else self._check_partition(partition)
-        written = self._logs[chosen].append((NewRecord(value, key, ts, headers),))
+        chosen, record = self.route(value, key, partition, timestamp, headers)
+        written = self.log(chosen).append((record,))
         self._wait({chosen: written.end_offset}, durability)
         return written
 
@@ -175,6 +178,63 @@ class Topic(TopicReads):
         Raises as :meth:`append`; ``InvalidRecordError.index`` is the place in the call.
         """
         _choose("durability", durability, DURABILITIES)
+        groups, places = self.group(records, partition)
+        written: list[RecordMetadata] = []
+        for chosen in sorted(groups):
+            try:
+                written.append(self.log(chosen).append(groups[chosen]))
+            except InvalidRecordError as error:
+                error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
+                raise
+        self._wait({md.partition: md.end_offset for md in written}, durability)
+        return written
+
+    def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
+        """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
+        _choose("durability", durability, DURABILITIES)
+        written = self.log(partition).append_batches(data)
+        self._wait({partition: written.end_offset}, durability)
+        return written
+
+    def flush(self) -> None:
+        """Fsyncs every partition of this topic."""
+        for log in self._logs:
+            log.flush()
+
+    def positions(self, partition: int) -> Positions:
+        """Where the partition stands, as this disk knows it (no request is made)."""
+        return self._logs[self._check_partition(partition)].positions()
+
+    def transaction(
+        self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
+    ) -> Transaction:
+        """A transaction that appends to this topic, and to others of this log by name; use it with ``with``.
+
+        ``transactional_id`` names the writer: an open transaction of the same id is aborted and its writer fenced.
+        ``timeout`` in seconds, at most 900: a transaction that is open longer is aborted. When ``commit`` returns it is
+        on disk; ``durability="remote"`` also waits until the bucket holds it. Raises ConfigError, LocalIOError,
+        DiskFullError, CorruptionError.
+        """
+        return self._waiter.transaction(transactional_id, topic=self, timeout=timeout, durability=durability)
+
+    def route(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: Time | None,
+        headers: Headers | None,
+    ) -> tuple[int, NewRecord]:
+        """The partition of one record, and the record as the log takes it."""
+        _check_key(key, 0)
+        ts = NO_TIMESTAMP if timestamp is None else parse_time(timestamp, now_ms=self._now_ms())
+        chosen = self._partitioner.partition_for(key) if partition is None else self._check_partition(partition)
+        return chosen, NewRecord(value, key, ts, headers)
+
+    def group(
+        self, records: Iterable[AppendRecord], partition: int | None
+    ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
+        """Records by the partition that they fall into, and their places in the call."""
         groups: dict[int, list[NewRecord]] = {}
         places: dict[int, list[int]] = {}
         keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
@@ -189,31 +249,16 @@ class Topic(TopicReads):
                 chosen = keyless if record.key is None else self._partitioner.partition_for(record.key)
             groups.setdefault(chosen, []).append(record)
             places.setdefault(chosen, []).append(index)
-        written: list[RecordMetadata] = []
-        for chosen in sorted(groups):
-            try:
-                written.append(self._logs[chosen].append(groups[chosen]))
-            except InvalidRecordError as error:
-                error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
-                raise
-        self._wait({md.partition: md.end_offset for md in written}, durability)
-        return written
+        return groups, places
 
-    def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
-        """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
-        _choose("durability", durability, DURABILITIES)
-        written = self._logs[self._check_partition(partition)].append_batches(data)
-        self._wait({partition: written.end_offset}, durability)
-        return written
-
-    def flush(self) -> None:
-        """Fsyncs every partition of this topic."""
-        for log in self._logs:
-            log.flush()
-
-    def positions(self, partition: int) -> Positions:
-        """Where the partition stands, as this disk knows it (no request is made)."""
-        return self._logs[self._check_partition(partition)].positions()
+    def log(self, partition: int) -> PartitionLog:
+        """One partition, to append to. ConfigError for the coordinator's own topic."""
+        if self.name == TRANSACTION_STATE_TOPIC:
+            raise ConfigError(
+                f"{self.name} is internal: only the transaction coordinator appends to it",
+                hint="`tiered dump-segment` shows what it holds",
+            )
+        return self._logs[self._check_partition(partition)]
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:
         if durability == "memory":

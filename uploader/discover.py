@@ -20,6 +20,7 @@ from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties, decode_partition_metadata
 from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import Files
 from tiered.local.disk.lock import DirectoryLock, Holder
@@ -158,7 +159,7 @@ class Scanner:
                 parsed = parse_partition_dir(name)
             except ConfigError:
                 continue
-            if not parsed.kind:
+            if not parsed.kind and parsed.tp.topic != TRANSACTION_STATE_TOPIC:
                 yield parsed.tp
 
     def _scan_partition(self, tp: TopicPartition, flushed: int, noted: int) -> list[Event]:

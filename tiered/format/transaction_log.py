@@ -22,6 +22,9 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format.wire import WireReader, WireWriter, read_long, read_short
 from tiered.model import TopicPartition
 
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+"""Kafka's internal topic of transaction coordinators; it is of its log directory and is never tiered."""
+
 KEY_VERSION = 0
 VALUE_VERSION = 1
 NO_ID = NO_TIME = -1
@@ -60,6 +63,15 @@ class TxnValue:
     next_producer_id: int = NO_ID
     client_version: int = 0
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
+
+
+def state_partition(transactional_id: str, partitions: int) -> int:
+    """Which of ``partitions`` of ``__transaction_state`` keeps this id: as a broker, by Java's hash of the text."""
+    units = transactional_id.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for (unit,) in struct.iter_unpack(">H", units):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return (value & 0x7FFFFFFF) % partitions
 
 
 def encode_key(transactional_id: str) -> bytes:

@@ -28,5 +28,5 @@ never takes later records away. Local bytes go only below a committed end that w
 Every effect goes through ``disk.files.Files``, so that tests can tear, fill and fail the disk.
 ``directory.manager.LocalLog`` opens a directory for writing or read-only (beside its writer, or a Kafka broker's),
 ``directory.directories.LocalLogs`` several; ``partition.partition.PartitionLog`` is one partition. The rooms, from the
-ground up: ``disk``, ``segment``, ``recovery``, ``partition``, ``cleaning``, ``directory``.
+ground up: ``disk``, ``segment``, ``recovery``, ``partition``, ``cleaning``, ``transactions``, ``directory``.
 """

@@ -30,6 +30,16 @@ class CompletedTxn(NamedTuple):
         return AbortedTxn(self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset)
 
 
+class OpenTxn(NamedTuple):
+    """A transaction without marker in one partition. ``last_timestamp``: of its newest batch, ms; -1 unknown."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp: int
+    coordinator_epoch: int
+
+
 class OpenTxns:
     """By first offset. Offsets are given out in rising order, so insertion keeps ``_ongoing`` sorted."""
 

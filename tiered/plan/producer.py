@@ -36,6 +36,14 @@ class Marker(NamedTuple):
     timestamp: int
 
 
+class ProducerStamp(NamedTuple):
+    """Whose batch it is, and where in its order: ``base_sequence`` is that of the first record."""
+
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+
+
 class ProducerBatch(NamedTuple):
     """What the producer state needs to know of one batch. ``marker`` None in a control batch: it was cleaned."""
 

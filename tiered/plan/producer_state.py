@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from tiered.errors import ConfigError
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.plan.open_txns import CompletedTxn, OpenTxns
+from tiered.plan.open_txns import CompletedTxn, OpenTxn, OpenTxns
 from tiered.plan.producer import NO_OFFSET, BatchSpan, Origin, Producer, ProducerBatch
 from tiered.plan.producer_rules import Draft, check_data, check_form, check_marker
 from tiered.plan.verification import NO_GUARD, Verification
@@ -281,6 +281,11 @@ class ProducerState:
     def open_txns(self) -> Iterator[tuple[int, int]]:
         """(first offset, producer id) of the ongoing transactions, in order."""
         return iter(self._txns)
+
+    def describe_open_txns(self) -> list[OpenTxn]:
+        """The ongoing transactions with what is known of their producers, by first offset."""
+        found = ((first, producer_id, self._producers[producer_id]) for first, producer_id in self._txns)
+        return [OpenTxn(i, p.epoch, first, p.timestamp, p.coordinator_epoch) for first, i, p in found]
 
     def __len__(self) -> int:
         return len(self._producers)

@@ -51,11 +51,13 @@ def plan_local_retention(
     log_start_offset: int,
     committed_end: int | None,
     active: LocalSegmentFacts | None = None,
+    high_watermark: int | None = None,
 ) -> LocalRetention:
     """What may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: there is no remote tier.
 
     Kafka's order and comparisons (reference 8): log start, size (never below the limit), time (strictly older). An
-    ``active`` segment that is not given, or empty, stays; it never goes because of the log start alone.
+    ``active`` segment that is not given, or empty, stays; it never goes because of the log start alone. Nothing goes
+    that ends above the ``high_watermark`` (None: it is the end).
     """
     if committed_end is None:
         retention_ms = config.retention_ms if config.deletes else UNLIMITED
@@ -64,9 +66,10 @@ def plan_local_retention(
         retention_ms = _local(config.local_retention_ms, config.retention_ms)
         retention_bytes = _local(config.local_retention_bytes, config.retention_bytes)
     excess = sum(segment.size_bytes for segment in sealed) + active_bytes - retention_bytes
+    safe = [s for s in sealed if high_watermark is None or s.end_offset <= high_watermark]
     bases: list[int] = []
     reasons: list[str] = []
-    for segment in sealed:
+    for segment in safe:
         reason = _reason(
             segment,
             config_ms=retention_ms,
@@ -82,7 +85,7 @@ def plan_local_retention(
         if reason not in reasons:
             reasons.append(reason)
     below = sealed[len(bases) - 1].end_offset if bases else (sealed[0].base_offset if sealed else log_start_offset)
-    if active is None or active.size_bytes == 0:
+    if active is None or active.size_bytes == 0 or (high_watermark is not None and active.end_offset > high_watermark):
         return LocalRetention(below, tuple(bases), ", ".join(reasons))
     if committed_end is not None:
         expired = retention_ms >= 0 and now_ms - active.age_from_ms > retention_ms

@@ -318,19 +318,24 @@ class TransactionCoordinator:
 
     def overdue(self, now_ms: int) -> list[str]:
         """Ids whose transaction is open for longer than its timeout: to be fenced."""
-        return [
-            transactional_id
-            for transactional_id, txn in self._txns.items()
-            if txn.state is TxnState.ONGOING and now_ms - txn.start_ms > txn.timeout_ms
-        ]
+        return [transactional_id for transactional_id in self._txns if self.is_overdue(transactional_id, now_ms)]
+
+    def is_overdue(self, transactional_id: str, now_ms: int) -> bool:
+        """Whether its transaction is open for longer than its timeout."""
+        txn = self._txns.get(transactional_id)
+        return txn is not None and txn.state is TxnState.ONGOING and now_ms - txn.start_ms > txn.timeout_ms
 
     def forget(self, now_ms: int) -> list[Step]:
         """Tombstones for ids that were at rest for the expiration time."""
-        return [
-            Step(transactional_id, txn, None)
-            for transactional_id, txn in self._txns.items()
-            if txn.state in _AT_REST and now_ms - txn.last_update_ms >= self._id_expiration_ms
-        ]
+        steps = (self.forget_id(transactional_id, now_ms) for transactional_id in self._txns)
+        return [step for step in steps if step is not None]
+
+    def forget_id(self, transactional_id: str, now_ms: int) -> Step | None:
+        """The tombstone of one id, None if its time has not come."""
+        txn = self._txns.get(transactional_id)
+        if txn is None or txn.state not in _AT_REST or now_ms - txn.last_update_ms < self._id_expiration_ms:
+            return None
+        return Step(transactional_id, txn, None)
 
     # -- refusals --------------------------------------------------------------------------------------------------
 
@@ -348,7 +353,8 @@ class TransactionCoordinator:
             raise ProducerFencedError(
                 f"transactional id {transactional_id!r}: producer {producer_id} epoch {producer_epoch},"
                 f" but {txn.producer_id} epoch {txn.producer_epoch} owns it now",
-                hint="another instance has taken this transactional id over: stop this one",
+                hint="another instance has taken this transactional id over, or the transaction was open for longer"
+                " than its timeout and was aborted: begin again",
             )
         return txn
 

@@ -140,7 +140,9 @@ def test_a_restored_log_that_a_daemon_claimed_first_starts_a_new_leader_epoch(tm
 
 
 def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
-    lock = DirectoryLock(tmp_path, PosixFiles())
+    broken, lock = DirectoryLock(tmp_path, PosixFiles(), name="broken"), DirectoryLock(tmp_path, PosixFiles())
+    broken.acquire(SystemClock())
+    os.close(broken._handle or -1)  # closing it again fails in the child: the other lock goes all the same
     lock.acquire(SystemClock())
     forked, tell = os.pipe()
     child = os.fork()
@@ -158,6 +160,7 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         os.close(forked)
         os.close(tell)
+        broken._handle = None
 
 
 def test_appends_that_wait_for_a_commit_leave_threads_for_the_sync_that_makes_it(tmp_path: Path) -> None:

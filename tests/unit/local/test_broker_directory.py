@@ -12,6 +12,7 @@ from tests.golden import fixtures
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, read_header
+from tiered.format.checkpoint import decode_clean_shutdown
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
@@ -153,3 +154,15 @@ def test_a_damaged_sealed_batch_raises_where_it_lies_and_nowhere_else(kafka_fixt
     assert caught.value.path_or_key == str(path)
     assert caught.value.position <= 4000
     assert 57 <= caught.value.offset < 130
+
+
+def test_a_clean_close_carries_the_clean_shutdown_of_the_broker_on(kafka_fixtures: Path, tmp_path: Path) -> None:
+    """Its controller compares the epoch; after a crash of ours it must not find it again."""
+    mark = tmp_path / "log" / ".kafka_cleanshutdown"
+    before = (kafka_fixtures / "main" / ".kafka_cleanshutdown").read_bytes()
+    assert decode_clean_shutdown(before.decode()) >= 0
+    open_copy(kafka_fixtures / "main", tmp_path / "log").close()
+    assert mark.read_bytes() == before
+    mark.unlink()
+    LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000)).close()
+    assert decode_clean_shutdown(mark.read_text()) == -1

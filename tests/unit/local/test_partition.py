@@ -307,12 +307,12 @@ def test_local_files_go_only_below_the_committed_end(bench: Bench) -> None:
 
 def test_a_directory_that_was_tiered_once_stays_tiered(bench: Bench) -> None:
     fill(bench, 30)
-    bench.log.write_claim(TP, token="a" * 32)
+    bench.log.claims.write(TP, token="a" * 32)
     bench.log.close()
     bench.open()
     assert bench.partition.delete_local_before(30) == []
-    bench.log.write_claim(TP, last_append="b" * 32)
-    assert bench.log.read_claims() == {TP: ClaimProof("a" * 32, "b" * 32)}
+    bench.log.claims.write(TP, last_append="b" * 32)
+    assert bench.log.claims.read() == {TP: ClaimProof("a" * 32, "b" * 32)}
 
 
 def test_a_purely_local_log_moves_its_start(bench: Bench) -> None:

@@ -72,7 +72,7 @@ def test_what_the_bucket_holds_is_known_when_one_wakes(tmp_path: Path) -> None:
     made(tmp_path, clock)
     with opened(tmp_path, clock) as log:
         log.uploads.update({tp: PartitionUpload(1, 4)})
-        log.write_claim(TopicPartition("t", 2), token="a" * 32)
+        log.claims.write(TopicPartition("t", 2), token="a" * 32)
         log.tick()
     with opened(tmp_path, clock) as log:
         assert log.partition(tp).positions().uploaded_offset == 1

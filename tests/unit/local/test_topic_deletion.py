@@ -120,13 +120,13 @@ def test_a_topic_of_the_same_name_starts_anew(tmp_path: Path) -> None:
     with opened(tmp_path) as log:
         old = log.create_topic("t")
         log.partition(tp).append([NewRecord(b"x")] * 5)
-        log.write_claim(tp, token="a" * 32)
+        log.claims.write(tp, token="a" * 32)
         log.uploads.update({tp: PartitionUpload(5, 1), TopicPartition("u", 0): PartitionUpload(3, 1)})
         log.delete_topic("t")
         assert log.create_topic("t").topic_id != old.topic_id
         assert log.partition(tp).positions().uploaded_offset == 0
         assert log.partition(tp).append([NewRecord(b"y")]).offset == 0
-        assert log.read_claims() == {}
+        assert log.claims.read() == {}
         assert list(log.uploads.read()) == [TopicPartition("u", 0)]
 
 

@@ -300,7 +300,7 @@ class LogCleaner:
             segments=tuple(self._segment(segment) for segment in sealed),
             log_start_offset=writer.log_start,
             end_offset=end,
-            last_stable_offset=end,
+            last_stable_offset=min(end, writer.high_watermark),
             active_base_offset=sealed[-1].end_offset if sealed else writer.first_base,
             checkpoint=self.checkpoint.offset(writer.tp),
         )
@@ -312,7 +312,7 @@ class LogCleaner:
         view = writer.view()
         producers = live_producers(self._files, writer.directory, view, now_ms)
         stable = stable_offset(producers, view.end_offset)
-        settled = replace(state, last_stable_offset=min(stable, state.end_offset))
+        settled = replace(state, last_stable_offset=min(stable, state.last_stable_offset))
         return _Subject(writer, settled, subject.segments, producers)
 
     def _segment(self, segment: SealedLocalSegment) -> SegmentState:

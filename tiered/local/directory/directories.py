@@ -26,6 +26,9 @@ from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.volume import partition_names
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.writer import PartitionWriter
+from tiered.local.transactions.coordinator import Transactions
+from tiered.local.transactions.producer_ids import ProducerIds
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -73,15 +76,27 @@ class LocalLogs:
                 raise next(iter(logs.offline.values()))
             logs._check_topics()
             logs._settle_moves()
+            logs._share_transactions(pool)
         except BaseException:
             for log in logs._logs.values():
                 log.close()
             raise
         return logs
 
+    def _share_transactions(self, files: Files) -> None:
+        """One coordinator for all directories; what an unclean stop of any left is settled now."""
+        shared = Transactions(self, ProducerIds(list(self._logs), files, self._ids), self._clock)
+        for log in self._logs.values():
+            log.transactions = shared
+        self.transactions = shared
+        if not all(log.was_clean for log in self._logs.values()):
+            shared.recover()
+
     def _open_one(self, path: Path, files: Files) -> None:
         try:
-            self._logs[path] = LocalLog.open(path, clock=self._clock, ids=self._ids, files=files, config=self.config)
+            self._logs[path] = LocalLog.open(
+                path, clock=self._clock, ids=self._ids, files=files, config=self.config, alone=False
+            )
         except LocalIOError as error:
             LOGGER.error("directory_offline path=%s error=%s", path, error)
             self.offline[path] = error
@@ -114,6 +129,10 @@ class LocalLogs:
     def partitions(self) -> list[TopicPartition]:
         """All partitions, sorted; those of an offline directory included."""
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
+
+    def awake(self) -> list[PartitionWriter]:
+        """The partitions that are open for writing now, in the directories in service."""
+        return [writer for log in self._online() for writer in log.awake()]
 
     def directory_of(self, tp: TopicPartition) -> Path:
         """Where a partition lies. Raises UnknownTopicError."""
@@ -230,6 +249,7 @@ class LocalLogs:
 
     def close(self) -> None:
         """Closes all; the first error is raised after the last."""
+        self.transactions.close()
         first: TieredError | None = None
         for path, log in self._logs.items():
             try:

@@ -11,7 +11,7 @@ from tiered.local.directory.deletion import LeavingDirectories, sort_directories
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.volume import discovered, partition_names, read_topic_id
-from tiered.local.partition.roster import Roster
+from tiered.local.partition.roster import Roster, Sleeper
 from tiered.model import TopicPartition
 
 
@@ -61,13 +61,14 @@ def open_partitions(
     clean: bool,
     points: Mapping[TopicPartition, int],
     starts: Mapping[TopicPartition, int],
+    watermarks: Mapping[TopicPartition, int],
 ) -> None:
     """After a clean shutdown those partitions sleep whose end a checkpoint knows; all others are opened."""
     for topic in found.topics.values():
         for number in topic.here:
             tp = TopicPartition(topic.name, number)
-            point = points.get(tp, -1)
+            point, start, mark = points.get(tp, -1), starts.get(tp), watermarks.get(tp)
             if clean and tp in found.present and point >= 0:
-                roster.put_to_sleep(tp, point, starts.get(tp))
+                roster.put_to_sleep(tp, Sleeper(point, start, mark))
             else:
-                roster.adopt(tp, clean=clean, recovery_point=point, start=starts.get(tp))
+                roster.adopt(tp, clean=clean, recovery_point=point, start=start, high_watermark=mark)

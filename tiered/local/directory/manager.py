@@ -30,25 +30,20 @@ from tiered.local.directory.registry import TopicRegistry
 from tiered.local.directory.survey import Survey
 from tiered.local.directory.tasks import Tasks, store_status
 from tiered.local.directory.upkeep import Upkeep
-from tiered.local.disk.checkpoints import mark_clean, take_clean_mark
+from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import (
-    SAME,
-    ClaimProof,
-    Claims,
-    PartitionUpload,
-    SealRequest,
-    UploadCheckpoint,
-    _Same,
-)
+from tiered.local.disk.uploads import Claims, PartitionUpload, SealRequest, UploadCheckpoint
 from tiered.local.disk.volume import NO_ID, ensure_volume
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.roster import Roster
 from tiered.local.partition.state import Surroundings
+from tiered.local.partition.writer import PartitionWriter
+from tiered.local.transactions.coordinator import Transactions
+from tiered.local.transactions.producer_ids import ProducerIds
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -115,6 +110,8 @@ class LocalLog:
         )
         self.cleaner = LogCleaner(directory, files, clock, config, roster=self._roster, reserve=reserve)
         self._upkeep.cleaner = self.cleaner.run
+        self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
+        self._upkeep.transactions = self._tick_transactions
         self._survey = Survey(
             directory,
             around,
@@ -123,6 +120,8 @@ class LocalLog:
             log_starts=self._notes.starts,
         )
         self._volume_id = NO_ID
+        self.was_clean = False
+        self._broker_epoch = NO_BROKER_EPOCH
 
     @classmethod
     def open(
@@ -134,8 +133,11 @@ class LocalLog:
         files: Files | None = None,
         config: LogConfig | None = None,
         read_only: bool = False,
+        alone: bool = True,
     ) -> LocalLog:
         """The log in ``directory``, created if missing unless ``read_only``; recovered after an unclean stop.
+
+        ``alone`` False: one of several, whose transactions are settled once all are open.
 
         Raises LockedError (another process has it), NotFoundError (read-only and absent), ConfigError (a directory in
         it is no partition), CorruptionError (its own small files cannot be read). Damaged records never keep a log
@@ -157,6 +159,8 @@ class LocalLog:
         try:
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=lock)
             log._load()
+            if alone and not log.was_clean:
+                log.transactions.recover()
         except BaseException:
             lock.release()
             raise
@@ -239,6 +243,10 @@ class LocalLog:
             raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint="`tiered topics list` names them")
         return found
 
+    def awake(self) -> list[PartitionWriter]:
+        """The partitions that are open for writing now; the others sleep as a clean stop left them."""
+        return self._roster.awake()
+
     def create_topic(
         self,
         name: str,
@@ -272,21 +280,6 @@ class LocalLog:
         self._check_writable()
         return self._registry.delete(name)
 
-    def read_claims(self) -> dict[TopicPartition, ClaimProof]:
-        """What this volume can prove (``tiered-claims.json``)."""
-        return self._claims.read()
-
-    def write_claim(
-        self,
-        tp: TopicPartition,
-        *,
-        token: str | _Same | None = SAME,
-        last_append: str | _Same | None = SAME,
-        restored_from: tuple[int, int] | _Same | None = SAME,
-    ) -> None:
-        """Changes parts of one proof, durably; before the root PUT that carries them."""
-        self._claims.write(tp, token=token, last_append=last_append, restored_from=restored_from)
-
     def refresh_uploads(self) -> None:
         """Reads ``tiered-offset-checkpoint`` and hands each partition its part; one ``stat`` while nothing changed."""
         self._check_writable()
@@ -309,6 +302,9 @@ class LocalLog:
         self._notes.write_points()
         self._notes.write_starts()
 
+    def _tick_transactions(self, now_ms: int) -> None:
+        self.transactions.tick(now_ms)  # asked for late: several directories share one coordinator
+
     def _checkpoint_without_gone(self) -> None:
         self.cleaner.forget_gone()
         self.checkpoint()
@@ -329,11 +325,13 @@ class LocalLog:
         Raises LocalIOError if something could not be made durable, or if a thread hangs in the disk: then the lock is
         kept until the process ends, so that nobody else writes beside it.
         """
+        ours = self._directory_lock is not None and os.getpid() == self._pid
+        settled = self._closed or not ours or self.transactions.close()
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        if self._directory_lock is None or os.getpid() != self._pid:
+        if self._directory_lock is None or not ours:
             return
         deadline = self._clock.monotonic() + self.config.close_timeout_ms / 1000
         clean = self._roster.offline is None
@@ -342,9 +340,10 @@ class LocalLog:
         try:
             if clean:
                 self.checkpoint()
-                self._notes.write_ends()
+                self._notes.write_watermarks()
                 store_status(self.directory, self.files, self.tasks.status())
-                mark_clean(self.directory, self.files)
+                if settled:
+                    mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
             self._directory_lock.release()
         if not clean:
@@ -363,13 +362,19 @@ class LocalLog:
     def _load(self) -> None:
         found = take_inventory(self.directory, self.files)
         self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
-        clean = take_clean_mark(self.directory, self.files)
+        self._broker_epoch = read_broker_epoch(self.directory, self.files)
+        clean = self.was_clean = take_clean_mark(self.directory, self.files)
         gone = finish_deletions(self.directory, self.files, self._leaving)
         self._registry.topics = found.topics
         self._leaving.found(found.leaving)
         self._proven = frozenset(self._claims.read())
         open_partitions(
-            self._roster, found, clean=clean, points=self._notes.points.read(), starts=self._notes.starts.read()
+            self._roster,
+            found,
+            clean=clean,
+            points=self._notes.points.read(),
+            starts=self._notes.starts.read(),
+            watermarks=self._notes.watermarks.read(),
         )
         self._registry.forget(gone)
         try:

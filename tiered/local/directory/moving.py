@@ -51,11 +51,13 @@ class Ready(NamedTuple):
     log_start: int
 
 
-def copy_partition(log: LocalLog, tp: TopicPartition, target: Path) -> None:
-    """Makes ``target`` what the directory of ``tp`` is now, as far as files stand still."""
+def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, filled_in: bool) -> None:
+    """Makes ``target`` what the directory of ``tp`` is now, as far as files stand still.
+
+    ``filled_in``: there are preallocated files, which change below their length, too.
+    """
     files, source = log.files, log.directory / partition_dir(tp)
     names = [name for name in files.names(source) if not name.endswith((DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX))]
-    filled_in = log.topics()[tp.topic].config.preallocate  # then a .log changes below its length, too
     for name in set(files.names(target)) - set(names) - {READY_NAME}:
         files.unlink(target / name)
     for name in names:
@@ -106,17 +108,20 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
 def _move(source: LocalLog, target: LocalLog, tp: TopicPartition, future: Path, *, timeout_seconds: float) -> None:
     files = target.files
     partition = source.partition(tp)
+    writer, filled_in = source.roster.writers[tp], False
     for _ in range(CATCH_UP_ROUNDS):
         before = partition.positions().end_offset
         partition.flush()
-        copy_partition(source, tp, future)
+        filled_in = filled_in or writer.preallocated
+        copy_partition(source, tp, future, filled_in=filled_in)
         if partition.positions().end_offset == before:
             break
-    start = source.roster.writers[tp].log_start
+    start = writer.log_start
     topic = source.topics()[tp.topic]
+    filled_in = filled_in or writer.preallocated
     source.roster.forget(tp, timeout_seconds)
     try:
-        copy_partition(source, tp, future)
+        copy_partition(source, tp, future, filled_in=filled_in)
         files.sync_directory(future)
         ready = Ready(source.volume_id, start)
         files.replace(future / READY_NAME, json.dumps({"source": str(ready.source), "log_start": start}).encode())

@@ -8,6 +8,7 @@ from pathlib import Path
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.files import Files
 from tiered.local.partition.roster import Roster
+from tiered.model import TopicPartition
 
 
 class DirectoryNotes:
@@ -16,11 +17,12 @@ class DirectoryNotes:
     def __init__(self, directory: Path, files: Files, roster: Roster) -> None:
         self.points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self.starts = OffsetsFile(directory, LOG_START_NAME, files)
-        self._ends = OffsetsFile(directory, REPLICATION_NAME, files)
+        self.watermarks = OffsetsFile(directory, REPLICATION_NAME, files)
         self.directory = directory
         self.files = files
         self._roster = roster
         self._lock = threading.Lock()
+        self._written: dict[TopicPartition, int] | None = None
 
     def write_points(self) -> None:
         """Recovery points: below which every record is durable."""
@@ -34,7 +36,10 @@ class DirectoryNotes:
             if starts or self.files.state(self.starts.path) is not None:
                 self.starts.write(starts)
 
-    def write_ends(self) -> None:
-        """Kafka's high watermarks: with one replica, the ends."""
+    def write_watermarks(self) -> None:
+        """High watermarks; nothing is written while none has moved."""
         with self._lock:
-            self._ends.write(self._roster.end_offsets())
+            marks = self._roster.high_watermarks()
+            if marks != self._written:
+                self.watermarks.write(marks)
+                self._written = marks

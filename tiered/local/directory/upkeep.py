@@ -11,8 +11,10 @@ flush                      tick                        ``flush.ms`` of each part
 retention                  retention_check_interval    retention rules of each partition
 deletion                   tick                        files and directories whose ``file.delete.delay.ms`` is over
 cleaning                   cleaner_backoff_ms          compaction of what no bucket holds (``local.cleaner``)
+transactions               tick                        aborts those open beyond their timeout, forgets unused ids
 recovery-point-checkpoint  checkpoint_interval_ms      below which offsets a crash costs no reading
 log-start-checkpoint       checkpoint_interval_ms      log starts that segments do not tell
+high-watermark-checkpoint  5 s                         where readers end, for the next open of a log that follows
 =========================  ==========================  ============================================================
 """
 
@@ -30,6 +32,9 @@ from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import SealRequest, UploadCheckpoint
 from tiered.local.partition.roster import Roster
 from tiered.local.partition.writer import PartitionWriter
+
+HIGH_WATERMARK_CHECKPOINT_MS = 5000
+"""Kafka's ``replica.high.watermark.checkpoint.interval.ms``."""
 
 Cleaner = Callable[[int], None]
 """One round of compaction at a wall-clock time in ms."""
@@ -52,6 +57,7 @@ class Upkeep:
         notes: DirectoryNotes,
     ) -> None:
         self.cleaner: Cleaner | None = None
+        self.transactions: Callable[[int], None] | None = None
         self._roster = roster
         self._uploads = uploads
         self._seal_requests = seal_requests
@@ -70,8 +76,10 @@ class Upkeep:
                 Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
                 Task("deletion", EVERY_TICK, self._delete),
                 Task("cleaning", config.cleaner_backoff_ms, self._clean),
+                Task("transactions", EVERY_TICK, self._tick_transactions),
                 Task("recovery-point-checkpoint", every, lambda _: self._note(notes)),
                 Task("log-start-checkpoint", every, lambda _: notes.write_starts()),
+                Task("high-watermark-checkpoint", HIGH_WATERMARK_CHECKPOINT_MS, lambda _: notes.write_watermarks()),
             ),
         )
 
@@ -115,3 +123,7 @@ class Upkeep:
     def _clean(self, now_ms: int) -> None:
         if self.cleaner is not None:
             self.cleaner(now_ms)
+
+    def _tick_transactions(self, now_ms: int) -> None:
+        if self.transactions is not None:
+            self.transactions(now_ms)

@@ -74,7 +74,7 @@ class Files(Protocol):
         """Removes a file; nothing happens if it is not there."""
 
     def make_directory(self, path: Path) -> None:
-        """Creates a directory and its parents; nothing happens if it is there."""
+        """Creates a directory and its parents, whose names survive a power cut; nothing happens if it is there."""
 
     def remove_directory(self, path: Path) -> None:
         """Removes an empty directory."""
@@ -174,8 +174,11 @@ class PosixFiles:
             path.unlink(missing_ok=True)
 
     def make_directory(self, path: Path) -> None:
+        missing = [place for place in (path, *path.parents) if not place.exists()]
         with _translated("mkdir", path):
             path.mkdir(parents=True, exist_ok=True)
+        for place in reversed(missing):  # else all that is flushed into it may go with its name
+            self.sync_directory(place.parent)
 
     def remove_directory(self, path: Path) -> None:
         with _translated("rmdir", path):

@@ -124,7 +124,8 @@ _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 def _let_go_after_fork() -> None:
     for lock in list(_HELD):
-        lock._let_go()
+        with contextlib.suppress(TieredError):  # one that cannot be closed must not keep the others
+            lock._let_go()
 
 
 os.register_at_fork(after_in_child=_let_go_after_fork)

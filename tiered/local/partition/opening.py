@@ -29,8 +29,9 @@ def open_writer(
     clean: bool,
     recovery_point: int = UNKNOWN,
     start: int | None = None,
+    high_watermark: int | None = None,
 ) -> PartitionWriter:
-    """``start`` is the log start offset that was checkpointed, None if none was. A missing directory is created."""
+    """``start`` and ``high_watermark`` were checkpointed, None if they were not. A missing directory is created."""
     files = around.files
     if not files.is_directory(path):
         files.make_directory(path)
@@ -56,6 +57,7 @@ def open_writer(
         loaded=loaded,
         start_offset=start,
         recovery_point=end if clean else max(recovery_point, 0),
+        high_watermark=high_watermark,
     )
     writer.load_producers(met=recovery.met_producers)
     if not clean:

@@ -14,11 +14,14 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
 from tiered.local.partition.steady import patient_view, read_steadily, steadily
 from tiered.local.partition.writer import PartitionWriter
-from tiered.local.segment.isolation import aborted_txns, last_stable_offset
+from tiered.local.segment.fetch import Fetched, Isolation, fetch
+from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
 from tiered.local.segment.reading import View, largest_timestamp, offset_for_time
 from tiered.local.segment.scan import BUFFER_BYTES
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
+from tiered.plan.open_txns import OpenTxn
+from tiered.plan.producer import ProducerStamp
 
 
 class PartitionLog:
@@ -84,6 +87,21 @@ class PartitionLog:
         """
         return self._write().append(records)
 
+    def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
+        """One atomic batch of an open transaction, as :meth:`append`; readers of ``read_committed`` wait for its end.
+
+        Raises as :meth:`append` and, where the producer breaks its order, OutOfOrderSequenceError,
+        ProducerFencedError or InvalidTxnStateError; nothing is appended then.
+        """
+        return self._write().append_as_producer(records, stamp)
+
+    def open_txns(self) -> list[OpenTxn]:
+        """Transactions without marker on this disk, by first offset: what holds ``read_committed`` back."""
+        if self._writer is not None:
+            self._check_process()
+            return self._writer.open_txns()
+        return steadily(self._view, lambda view: open_txns(self._files, self._source.directory, view))
+
     def append_batches(self, data: bytes) -> RecordMetadata:
         """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
 
@@ -104,13 +122,18 @@ class PartitionLog:
         """
         return self._write().append_as_coordinator(data)
 
-    def append_as_follower(self, data: bytes) -> RecordMetadata | None:
+    def append_as_follower(self, data: bytes, *, leader_high_watermark: int | None = None) -> RecordMetadata | None:
         """Batches as a leader stored them, bytes, offsets and epochs kept; None if ``data`` holds no whole batch.
+
+        ``leader_high_watermark`` came with them (:meth:`update_high_watermark`); it counts without any batch, too.
 
         Offsets may leave gaps; where they go back it is InvalidRecordError, below the end OffsetOutOfRangeError.
         CorruptionError for a damaged batch. Nothing is appended then. Only ``segment.bytes`` limits the size.
         """
-        return self._write().append_as_follower(data)
+        written = self._write().append_as_follower(data)
+        if leader_high_watermark is not None:
+            self._write().update_high_watermark(leader_high_watermark)
+        return written
 
     def read_batches(
         self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
@@ -143,13 +166,60 @@ class PartitionLog:
         return aborted_txns(self._files, self._source.directory, start_offset, end_offset)
 
     def last_stable_offset(self) -> int:
-        """Where a ``read_committed`` read ends: the first offset of the oldest open transaction, else the end."""
-        if self._writer is not None:
-            self._check_process()
-            known = self._writer.stable_offset()
-            if known is not None:
-                return known
-        return steadily(self._view, lambda view: last_stable_offset(self._files, self._source.directory, view))
+        """Where ``read_committed`` ends: the first offset of the oldest open transaction, else the high watermark."""
+        bound = self.high_watermark()
+        known = None if self._writer is None else self._writer.stable_offset()
+        if known is None:
+            known = steadily(self._view, lambda view: last_stable_offset(self._files, self._source.directory, view))
+        return min(known, bound)
+
+    def high_watermark(self) -> int:
+        """Where ``read_uncommitted`` ends: the end, unless a leader or followers told (:meth:`update_high_watermark`).
+
+        Kept in ``replication-offset-checkpoint``; the end of a partition that is only read.
+        """
+        self._check_process()
+        return self._view().end_offset if self._writer is None else self._writer.high_watermark
+
+    def update_high_watermark(self, offset: int | None) -> int:
+        """Records below ``offset`` are on every replica: takes it over, between log start and end, and returns it.
+
+        It may go back, as a leader's may. Afterwards the end alone moves it no more; None: there are no replicas, the
+        end is the high watermark again. Nothing at or above it is deleted, compacted, or read by those who fetch with
+        ``Isolation.HIGH_WATERMARK``.
+        """
+        return self._write().update_high_watermark(offset)
+
+    def fetch(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        isolation: Isolation = Isolation.LOG_END,
+        min_one_message: bool = True,
+    ) -> Fetched:
+        """Raw bytes as a broker answers a fetch: from a batch's start, the last batch perhaps cut; and where they lie.
+
+        ``min_one_message``: the first batch comes whole, whatever ``max_bytes`` says. Raises OffsetOutOfRangeError
+        outside of the log; above the bound of ``isolation`` it is an empty answer.
+        """
+
+        def once(view: View) -> Fetched:
+            return fetch(
+                self._files,
+                self._source.directory,
+                view,
+                start_offset,
+                bound=min(bound, view.end_offset),
+                max_bytes=max_bytes,
+                isolation=isolation,
+                min_one_message=min_one_message,
+            )
+
+        bound = self.positions().end_offset
+        if isolation is not Isolation.LOG_END:
+            bound = self.high_watermark() if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset()
+        return steadily(self._view, once)
 
     def flush(self) -> None:
         """All records appended before this call survive a power cut when it returns. Threads share one fsync.

@@ -72,11 +72,16 @@ class PartitionProducers:
             self.state = state
         return answer
 
-    def settle(self, completed: Iterable[CompletedTxn], end: int) -> None:
+    def settle(self, completed: Iterable[CompletedTxn], end: int, high_watermark: int) -> None:
         """The append is complete, up to ``end``."""
         if self.state is not None:
             self.state.settle(completed, end)
-            self.state.advance_high_watermark(end)
+            self.state.advance_high_watermark(high_watermark)
+
+    def advance_high_watermark(self, high_watermark: int) -> None:
+        """Markers below hold nothing back any more."""
+        if self.state is not None:
+            self.state.advance_high_watermark(high_watermark)
 
     def take(self, end: int) -> None:
         """A snapshot at ``end``, unless the newest says it all. One that fails costs the next recovery time."""
@@ -117,7 +122,9 @@ class PartitionProducers:
         """Whether a snapshot says that there were producers."""
         return bool(snapshot_offsets(self._files, self._directory))
 
-    def rebuild(self, segments: Sequence[Replayable], *, log_start: int, floor: int, end: int, now_ms: int) -> None:
+    def rebuild(
+        self, segments: Sequence[Replayable], *, log_start: int, floor: int, end: int, high_watermark: int, now_ms: int
+    ) -> None:
         """The state at ``end``, from the newest good snapshot above ``floor`` and the batches behind it."""
         if self._birth is not None and end <= self._birth:
             self._files.unlink(self._directory / snapshot_name(self._birth))
@@ -144,7 +151,7 @@ class PartitionProducers:
                 self.take(segment.base_offset)
             self._replay(state, segment)
         self.take(end)
-        state.advance_high_watermark(end)
+        state.advance_high_watermark(high_watermark)
 
     def _newest(self, offsets: Iterable[int]) -> Snapshot | None:
         for offset in offsets:

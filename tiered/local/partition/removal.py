@@ -19,7 +19,7 @@ from tiered.plan.roll import RollReason
 LOGGER = logging.getLogger("tiered.local")
 
 END = -1
-"""``delete_records``: all records there are (Kafka's high watermark)."""
+"""``delete_records``: all records below the high watermark."""
 
 
 class PartitionRemover(PartitionRoller):
@@ -29,7 +29,9 @@ class PartitionRemover(PartitionRoller):
         """Whole sealed segments below ``offset`` leave the disk, oldest first; returns their bases."""
         with self._lock:
             self._check_writable(fenced_too=False)
-            limit = offset if self.upload is None else min(offset, self.upload.end_offset)
+            limit = min(offset, self.high_watermark)
+            if self.upload is not None:
+                limit = min(limit, self.upload.end_offset)
             flushed = self._flushed
             gone = 0
             for segment in self._sealed:
@@ -72,13 +74,15 @@ class PartitionRemover(PartitionRoller):
                     f"{self.tp} is tiered: its start lies in the bucket",
                     hint="trim the remote log; local.retention.* lets local files go",
                 )
-            wanted = self._end if offset == END else offset
-            if not 0 <= wanted <= self._end:
+            bound = self.high_watermark
+            wanted = bound if offset == END else offset
+            if not 0 <= wanted <= bound:
+                what = "the log ends" if bound == self._end else "the high watermark lies"
                 raise OffsetOutOfRangeError(
-                    f"{self.tp}: records below {offset} cannot be deleted, the log ends at {self._end}",
+                    f"{self.tp}: records below {offset} cannot be deleted, {what} at {bound}",
                     requested=offset,
                     earliest=self.log_start,
-                    latest=self._end,
+                    latest=bound,
                 )
             if wanted > self.log_start:
                 self.log_start = wanted
@@ -109,6 +113,7 @@ class PartitionRemover(PartitionRoller):
             config=config,
             now_ms=now_ms,
             log_start_offset=self.log_start,
+            high_watermark=self.high_watermark,
             committed_end=None if self.upload is None else self.upload.end_offset,
         )
         if plan.roll_active:

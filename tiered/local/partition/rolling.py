@@ -67,7 +67,7 @@ class PartitionRoller(PartitionState):
             self.log_start = max(self.log_start, base_offset)
             self._producers.raise_log_start(self.log_start)
         self._end = base_offset
-        self._producers.settle((), base_offset)
+        self._producers.settle((), base_offset, self.high_watermark)
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""

@@ -29,10 +29,11 @@ WAKE_AT_ONCE = 64
 
 
 class Sleeper(NamedTuple):
-    """A partition as a clean shutdown left it: its end, all of it durable, and the log start if one was noted."""
+    """A partition as a clean shutdown left it: its end, all of it durable; log start and high watermark if noted."""
 
     end_offset: int
     log_start: int | None
+    high_watermark: int | None = None
 
 
 class _Writers(dict[TopicPartition, PartitionWriter]):
@@ -88,12 +89,20 @@ class Roster:
             found = self._logs.get(tp)
         return found
 
-    def put_to_sleep(self, tp: TopicPartition, end_offset: int, log_start: int | None) -> None:
+    def put_to_sleep(self, tp: TopicPartition, sleeper: Sleeper) -> None:
         """A partition that a clean shutdown left, not opened now."""
         with self._lock:
-            self._sleeping[tp] = Sleeper(end_offset, log_start)
+            self._sleeping[tp] = sleeper
 
-    def adopt(self, tp: TopicPartition, *, clean: bool, recovery_point: int, start: int | None) -> PartitionWriter:
+    def adopt(
+        self,
+        tp: TopicPartition,
+        *,
+        clean: bool,
+        recovery_point: int,
+        start: int | None,
+        high_watermark: int | None = None,
+    ) -> PartitionWriter:
         """Opens a partition, recovered if ``clean`` is not known of it; a missing directory is created."""
         with self._lock:
             writer = open_writer(
@@ -104,6 +113,7 @@ class Roster:
                 clean=clean,
                 recovery_point=recovery_point,
                 start=start,
+                high_watermark=high_watermark,
             )
             upload = self._upload_of(tp)
             if upload is not None:
@@ -152,11 +162,14 @@ class Roster:
             slept = {tp: s.log_start for tp, s in self._sleeping.items() if s.log_start is not None}
             return starts | slept
 
-    def end_offsets(self) -> dict[TopicPartition, int]:
-        """The next offset of each partition."""
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """Below which every record is on every replica: as a rule the ends."""
         with self._lock:
-            ends = {tp: writer.end_offset for tp, writer in self.writers.items()}
-            return ends | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
+            marks = {tp: writer.high_watermark for tp, writer in self.writers.items()}
+            slept = {
+                tp: s.end_offset if s.high_watermark is None else s.high_watermark for tp, s in self._sleeping.items()
+            }
+            return marks | slept
 
     def sleeping_count(self) -> int:
         """How many nobody has asked for."""
@@ -175,7 +188,8 @@ class Roster:
             if known is not None:
                 return known
             sleeper = self._sleeping[tp]
-            writer = self.adopt(tp, clean=True, recovery_point=sleeper.end_offset, start=sleeper.log_start)
+            end, start, mark = sleeper
+            writer = self.adopt(tp, clean=True, recovery_point=end, start=start, high_watermark=mark)
             if self.offline is not None:
                 writer.go_offline(self.offline)
             return writer

@@ -12,6 +12,7 @@ from uuid import UUID
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, FencedError, LocalIOError, TieredError
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.space import DiskReserve
@@ -24,11 +25,15 @@ from tiered.local.segment.found import LoadedPartition
 from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
+from tiered.plan.open_txns import OpenTxn
 
 LOGGER = logging.getLogger("tiered.local")
 
 SPARSE_NAME = "tiered-sparse"
 """Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
+
+WATERMARK_NAME = "tiered-follows"
+"""Empty file in a partition whose high watermark somebody else tells; in all others it is the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +70,13 @@ class PartitionState:
         loaded: LoadedPartition,
         start_offset: int | None,
         recovery_point: int,
+        high_watermark: int | None = None,
     ) -> None:
         self.tp = tp
         self.topic_id = topic_id
         self.epochs = epochs
-        self.upload: PartitionUpload | None = PartitionUpload(0) if around.config.remote else None
+        tiered = around.config.remote and tp.topic != TRANSACTION_STATE_TOPIC
+        self.upload: PartitionUpload | None = PartitionUpload(0) if tiered else None
         self._around = around
         self._files = around.files
         self.directory = directory
@@ -95,6 +102,9 @@ class PartitionState:
         self._epoch = epochs.latest
         self._epoch_unassigned = False
         self._sparse = around.files.state(directory / SPARSE_NAME) is not None
+        self._watermark: int | None = None  # as it was told; None: it is the end
+        if around.files.state(directory / WATERMARK_NAME) is not None:
+            self._watermark = self.log_start if high_watermark is None else high_watermark
         self._producers = PartitionProducers(around.files, directory)
         self._last_retention_ms = self._last_flush_ms = now_ms
 
@@ -107,6 +117,12 @@ class PartitionState:
     def flushed_offset(self) -> int:
         """Records below survive a power cut."""
         return self._flushed
+
+    @property
+    def high_watermark(self) -> int:
+        """Records below are on every replica. A log that has no leader above it and no followers: its end."""
+        told = self._watermark
+        return self._end if told is None else max(min(told, self._end), self.log_start)
 
     @property
     def local_start(self) -> int:
@@ -130,6 +146,11 @@ class PartitionState:
     def offline(self) -> TieredError | None:
         """What the disk did to this partition; None while it is in service."""
         return self._offline
+
+    @property
+    def preallocated(self) -> bool:
+        """Whether the active ``.log`` is, or the next one will be, longer than what was appended."""
+        return self.config.preallocate or self._active.preallocated
 
     @property
     def at_work(self) -> bool:
@@ -156,11 +177,18 @@ class PartitionState:
         return View(self.tp, start, end, (*extents, tail), not (self.config.compacted or self._sparse))
 
     def stable_offset(self) -> int | None:
-        """The first offset of the oldest open transaction, else the end; None while no producer was ever seen."""
+        """The first offset of the oldest open transaction, else the high watermark; None: no producer was ever seen."""
         with self._lock:
             self._check_open()
             state = self._producers.state
-            return None if state is None else state.last_stable_offset(self._end)
+            return None if state is None else state.last_stable_offset(self.high_watermark)
+
+    def open_txns(self) -> list[OpenTxn]:
+        """Transactions without marker, by first offset."""
+        with self._lock:
+            self._check_open()
+            state = self._producers.state
+            return [] if state is None else state.describe_open_txns()
 
     def load_producers(self, *, met: bool) -> None:
         """After loading: the state at the end if there is a snapshot, or if the recovery ``met`` a producer."""
@@ -177,6 +205,7 @@ class PartitionState:
             log_start=start,
             floor=floor,
             end=self._end,
+            high_watermark=self.high_watermark,
             now_ms=self._around.clock.now_ms(),
         )
 
@@ -193,6 +222,26 @@ class PartitionState:
         self.config = self._factory.config = config
         self._rules = RecordRules(config)
         self._flush_messages = config.flush_messages
+
+    def update_high_watermark(self, offset: int | None) -> int:
+        """What the leader told, or the slowest of those that follow; bounded by log start and end. Returns it.
+
+        From then on it moves only by being told. None: nobody follows and nobody leads, it is the end again.
+        """
+        with self._lock:
+            self._check_writable(fenced_too=False)
+            self._tell_watermark(offset)
+            return self.high_watermark
+
+    def _tell_watermark(self, offset: int | None) -> None:
+        """The lock is held."""
+        mark = self.directory / WATERMARK_NAME
+        if offset is None and self._watermark is not None:
+            self._files.unlink(mark)
+        elif offset is not None and self._watermark is None:
+            self._files.replace(mark, b"")
+        self._watermark = offset if offset is None else max(min(offset, self._end), self.log_start)
+        self._producers.advance_high_watermark(self.high_watermark)
 
     def _mark_sparse(self) -> None:
         """Durable before the first offset is left out: by a follower's append, a cut inside a batch, a cleaner."""

@@ -124,6 +124,8 @@ class PartitionTruncator(PartitionRemover):
             self._end = offset
             self._flushed = min(self._flushed, offset)
             self.log_start = min(self.log_start, offset)
+            if self._watermark is not None:
+                self._watermark = min(self._watermark, offset)
             self.epochs.truncate_from_end(offset)
             remove_snapshots_above(self._files, self.directory, offset)
             if self._producers.state is not None:
@@ -165,6 +167,8 @@ class PartitionTruncator(PartitionRemover):
             self._active = self._factory.create(offset, self._around.clock.now_ms())
             self._end = self._flushed = offset
             self.log_start = log_start
+            if self._watermark is not None:
+                self._watermark = offset
             self.epochs.clear()
             remove_snapshots_above(self._files, self.directory, NO_PRODUCERS_END)
             self._producers.forget()

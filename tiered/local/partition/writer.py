@@ -19,13 +19,14 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.batch import assign_offsets, encode_batch, read_header
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.partition.exchange import PartitionExchanger
 from tiered.local.partition.incoming import GivenBatches, given_batches, settle_batches
 from tiered.local.partition.producers import read_producer
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.model import NewRecord, RecordMetadata
-from tiered.plan.producer import Origin, ProducerBatch
+from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp
 from tiered.plan.producer_state import Duplicate, Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 
@@ -68,6 +69,27 @@ class PartitionWriter(PartitionExchanger):
         timestamp = now_ms if rules.timestamp_type else settled[0][2]
         return RecordMetadata(self.tp.topic, self.tp.partition, base, timestamp, base + count)
 
+    def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
+        """One atomic batch of a transaction."""
+        now_ms = self._around.clock.now_ms()
+        rules = self._rules
+        settled, least, greatest = rules.settle(records, now_ms)
+        data = encode_batch(
+            settled,
+            codec=rules.codec,
+            level=rules.level,
+            timestamp_type=rules.timestamp_type,
+            append_time_ms=now_ms if rules.timestamp_type else -1,
+            producer_id=stamp.producer_id,
+            producer_epoch=stamp.producer_epoch,
+            base_sequence=stamp.base_sequence,
+            transactional=True,
+        )
+        rules.check_size(len(data), settled)
+        facts = BatchFacts(len(data), len(settled) - 1, len(settled), least, greatest)
+        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
+        return written._replace(timestamp=now_ms if rules.timestamp_type else settled[0][2])
+
     def append_batches(self, data: bytes) -> RecordMetadata:
         """A producer's batches, all or none; offsets and leader epoch are assigned here."""
         now_ms = self._around.clock.now_ms()
@@ -107,7 +129,16 @@ class PartitionWriter(PartitionExchanger):
                 end += fact.last_offset + 1
                 position += len(piece)
             greatest = max(fact.max_timestamp for fact in facts)
-            rolled = self._store(bytes(buffer), facts, greatest, end, now_ms, answer=answer, bases=bases)
+            rolled = self._store(
+                bytes(buffer),
+                facts,
+                greatest,
+                end,
+                now_ms,
+                answer=answer,
+                bases=bases,
+                reserved=origin is Origin.COORDINATOR,
+            )
         self._settle_append(rolled)
         return self._metadata(base, greatest, end)
 
@@ -141,6 +172,7 @@ class PartitionWriter(PartitionExchanger):
                 if header.magic >= 2 and header.leader_epoch >= 0:
                     self.epochs.assign(header.leader_epoch, header.base_offset)
             self._epoch = max(self._epoch, self.epochs.latest)
+            self._epoch_unassigned = self.epochs.latest < self._epoch  # that leader's epoch was an older one
             greatest = max(fact.max_timestamp for fact in given.facts)
             base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
             rolled = self._store(
@@ -168,20 +200,23 @@ class PartitionWriter(PartitionExchanger):
         epoch: int | None = None,
         answer: Prepared | None = None,
         bases: Sequence[int] | None = None,
+        reserved: bool = False,
     ) -> bool:
         """Writes, rolling first if it is time; returns whether it rolled. The lock is held.
 
         ``base`` and ``epoch`` are a follower's: where a new segment would begin, and the epoch of the last batch.
         ``answer`` is what the producer state said, ``bases`` the offsets of its batches (None: those that they had).
+        ``reserved``: the end of a transaction, for which the disk reserve is kept, too.
         """
         self._check_writable()
         if epoch is None:
             epoch = self._epoch
-            if self._epoch_unassigned:  # a cut took the entry of the epoch that goes on
+            if self._epoch_unassigned:  # a cut, or an older leader, took the entry of the epoch that goes on
                 self.epochs.assign(epoch, self._end)
                 self._epoch_unassigned = False
         active = self._active
-        self._around.reserve.take(len(data))
+        if not reserved and self.tp.topic != TRANSACTION_STATE_TOPIC:
+            self._around.reserve.take(len(data))
         reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
         if reason is not None:
             self._roll(reason, now_ms, base)
@@ -224,7 +259,7 @@ class PartitionWriter(PartitionExchanger):
                 self._go_offline(error)
                 raise self._offline_error(error) from error
             self._new_names = True
-        self._producers.settle(completed, self._end)
+        self._producers.settle(completed, self._end, self.high_watermark)
 
     def _metadata(self, base: int, timestamp: int, end: int) -> RecordMetadata:
         return RecordMetadata(self.tp.topic, self.tp.partition, base, timestamp, end)
@@ -239,7 +274,10 @@ class PartitionWriter(PartitionExchanger):
     # -- epochs, timers, end ----------------------------------------------------------------------------------------
 
     def new_leader_epoch(self, epoch: int) -> None:
-        """Records appended from here on carry ``epoch``, which must be greater than all before."""
+        """Records appended from here on carry ``epoch``, which must be greater than all before; who leads, leads alone.
+
+        The high watermark is the end again, until it is told.
+        """
         with self._lock:
             self._check_writable(fenced_too=False)
             latest = max(self.epochs.latest, self._epoch)
@@ -248,6 +286,7 @@ class PartitionWriter(PartitionExchanger):
             self.epochs.assign(epoch, self._end)
             self._epoch = epoch
             self._epoch_unassigned = False
+            self._tell_watermark(None)
 
     def tick(self, now_ms: int) -> None:
         """Timers: ``seal.ms``, ``flush.ms``, retention, and files whose delay is over."""

@@ -91,7 +91,7 @@ class ActiveSegment:
         self._since_index = 0
         self._jitter_ms = jitter_ms
         self._sealed = False
-        self._preallocated = False
+        self.preallocated = False
         self._index_handles: tuple[int, int] | None = None
         self._txn_handle: int | None = None
         self.configure(config)
@@ -117,7 +117,7 @@ class ActiveSegment:
     def preallocate(self) -> None:
         """Gives the empty ``.log`` the length ``segment.bytes``, in zeros."""
         self._files.truncate(self._handle(), self.segment_bytes)
-        self._preallocated = True
+        self.preallocated = True
 
     def roll_reason(self, incoming_bytes: int, max_timestamp: int, last_offset: int, now_ms: int) -> RollReason | None:
         """Whether this append must go to a new segment (plan.roll), before anything is written.
@@ -200,9 +200,9 @@ class ActiveSegment:
 
         Nothing is appended afterwards.
         """
-        if self._preallocated:
+        if self.preallocated:
             self._files.truncate(self._handle(), self.size_bytes)
-            self._preallocated = False
+            self.preallocated = False
         self.indexes.close_times(self.max_timestamp, self.max_timestamp_offset)
         self._sealed = True
         self.write_indexes()

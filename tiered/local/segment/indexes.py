@@ -67,6 +67,12 @@ class SegmentIndexes:
             offset = max(self._times.lookup(timestamp)[1], start_offset)
             return self._offsets.lookup(offset)[1]
 
+    def upper_bound(self, position: int, size: int) -> int | None:
+        """The offset of the first entry at or behind ``position + size``; None if there is none."""
+        with self._lock:
+            found = self._offsets.upper_bound(position, size)
+            return None if found is None else found[0]
+
     def append(self, last_offset: int, position: int, timestamp: int, timestamp_offset: int) -> tuple[bytes, bytes]:
         """Indexes one batch and the running maximum; returns the entries as they go into the files (``b""``: none)."""
         with self._lock:

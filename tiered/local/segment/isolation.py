@@ -19,6 +19,7 @@ from tiered.format.txn_index import decode_txns
 from tiered.local.disk.files import Files
 from tiered.local.segment.reading import View, read_batches
 from tiered.model import AbortedTxn
+from tiered.plan.open_txns import OpenTxn
 
 _logger = logging.getLogger("tiered.local")
 _NO_TXN = -1
@@ -42,20 +43,31 @@ def aborted_txns(files: Files, directory: Path, start_offset: int, end_offset: i
 
 def last_stable_offset(files: Files, directory: Path, view: View) -> int:
     """First offset of the oldest open transaction, else the end of the view."""
-    start, open_txns = _newest_snapshot(files, directory, view)
+    found = open_txns(files, directory, view)
+    return max(min((txn.first_offset for txn in found), default=view.end_offset), view.start_offset)
+
+
+def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
+    """Transactions without marker, by first offset."""
+    start, found = _newest_snapshot(files, directory, view)
     for batch in read_batches(files, view, start, view.end_offset):
         header = read_header(batch)
         if not header.is_transactional:
             continue
         if header.is_control:
             if any(control_type(r) in (ControlType.ABORT, ControlType.COMMIT) for r in decode_records(batch)):
-                open_txns.pop(header.producer_id, None)
+                found.pop(header.producer_id, None)
         else:
-            open_txns.setdefault(header.producer_id, header.base_offset)
-    return max(min(open_txns.values(), default=view.end_offset), view.start_offset)
+            known = found.get(header.producer_id)
+            first = header.base_offset if known is None else known.first_offset
+            coordinator_epoch = -1 if known is None else known.coordinator_epoch
+            found[header.producer_id] = OpenTxn(
+                header.producer_id, header.producer_epoch, first, header.max_timestamp, coordinator_epoch
+            )
+    return sorted(found.values(), key=lambda txn: txn.first_offset)
 
 
-def _newest_snapshot(files: Files, directory: Path, view: View) -> tuple[int, dict[int, int]]:
+def _newest_snapshot(files: Files, directory: Path, view: View) -> tuple[int, dict[int, OpenTxn]]:
     """Where to begin, and the transactions open there. A damaged snapshot is passed over for the next older one."""
     for offset, path in reversed(_files_of(files, directory, SNAPSHOT_SUFFIX)):
         if not view.start_offset <= offset <= view.end_offset:
@@ -65,8 +77,13 @@ def _newest_snapshot(files: Files, directory: Path, view: View) -> tuple[int, di
         except (CorruptionError, NotFoundError) as error:
             _logger.warning("%s is passed over: %s", path, error)
             continue
-        opened = {e.producer_id: e.txn_first_offset for e in entries}
-        return offset, {producer: first for producer, first in opened.items() if first != _NO_TXN}
+        return offset, {
+            e.producer_id: OpenTxn(
+                e.producer_id, e.producer_epoch, e.txn_first_offset, e.timestamp, e.coordinator_epoch
+            )
+            for e in entries
+            if e.txn_first_offset != _NO_TXN
+        }
     return view.start_offset, {}
 
 

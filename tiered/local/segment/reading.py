@@ -94,7 +94,7 @@ def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
             return
         if extent.end_offset <= wanted:
             continue
-        with _open(files, view, extent, wanted) as log:
+        with open_extent(files, view, extent, wanted) as log:
             position = extent.segment.lookup.position_of(wanted)
             for span, batch in log.batches(position, extent.size_bytes, buffer_bytes=buffer_bytes):
                 if span.last_offset < wanted:
@@ -132,7 +132,7 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
             raise out_of_range(view, extent.base_offset) from None
         if largest < timestamp:
             continue
-        with _open(files, view, extent, extent.base_offset) as log:
+        with open_extent(files, view, extent, extent.base_offset) as log:
             position = extent.segment.lookup.position_for_time(timestamp, view.start_offset)
             for span, batch in log.batches(position, extent.size_bytes):
                 if span.base_offset >= view.end_offset:
@@ -157,7 +157,7 @@ def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
     if best is None:
         return None
     wanted, extent = best
-    with _open(files, view, extent, extent.base_offset) as log:
+    with open_extent(files, view, extent, extent.base_offset) as log:
         for span, batch in log.batches(extent.segment.lookup.position_for_time(wanted - 1, 0), extent.size_bytes):
             if log.header(batch, span.position).max_timestamp == wanted:
                 log.verify(span, batch)
@@ -167,7 +167,7 @@ def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
     return None
 
 
-def _open(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
+def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFile:
     """The file, or OffsetOutOfRangeError if retention took it since the view was taken."""
     path = extent.segment.path
     while True:

@@ -1,0 +1,361 @@
+"""The transaction coordinator of one log at work: its decisions on disk, its markers in the partitions.
+
+What is durable when, for a transaction over partitions A and B::
+
+    begin    __transaction_state-0: EMPTY      (a new id)                    page cache
+    append   __transaction_state-0: ONGOING {A}, then {A, B}                 page cache
+             A, B: batches of the producer
+    commit   A, B fsynced
+             __transaction_state-0: PREPARE_COMMIT {A, B}                    fsynced: this is the decision
+             A, B: COMMIT markers                                            fsynced
+             __transaction_state-0: COMPLETE_COMMIT                          page cache
+
+A process killed before the decision is on disk has aborted; after it, the next open writes the markers that are missing
+before anybody reads. What a power cut takes of the page cache is found again in the partitions themselves: a
+transaction that is open there, of a producer that this log gave out, is aborted, whether or not its record survived.
+The coordinator's epoch is the leader epoch of its partition and rises with each process, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tiered.clock import Clock
+from tiered.errors import (
+    ClosedError,
+    CommitUnknown,
+    FencedError,
+    LocalIOError,
+    MarkersPendingError,
+    ProducerFencedError,
+    TieredError,
+    UnknownTopicError,
+)
+from tiered.format.batch import encode_batch
+from tiered.format.control import ControlType, marker
+from tiered.format.transaction_log import NO_ID, TxnState, TxnValue
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.transactions.producer_ids import ProducerIds
+from tiered.local.transactions.state_log import Host, StateLog
+from tiered.model import TopicPartition
+from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordinator, TxnMarker
+
+LOGGER = logging.getLogger("tiered.local")
+
+LOCKS = 64
+"""Transactional ids share so many locks; one is held while a transaction begins, grows or ends."""
+
+_DECIDED = frozenset({TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
+
+
+class TxnProducer(NamedTuple):
+    """Who may write one transaction: it ends with the transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class Transactions:
+    """Thread-safe. Nothing is read or made before the first transaction, or the first open after an unclean stop."""
+
+    def __init__(self, host: Host, ids: ProducerIds, clock: Clock) -> None:
+        self._host = host
+        self._log = StateLog(host)
+        self._ids = ids
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._locks = [threading.Lock() for _ in range(LOCKS)]
+        self._coordinator: TransactionCoordinator | None = None
+        self._lent: dict[str, TxnProducer] = {}
+        self._marked: dict[str, set[TopicPartition]] = {}  # of decided transactions that are not complete
+        self._ending = False
+
+    # -- at an open ------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        """Settles what an unclean stop left, before anybody reads: decided transactions as decided, open ones aborted.
+
+        What a disk refuses now is left to :meth:`tick`; a state log that cannot be read holds back
+        ``read_committed``, never the open. Raises CorruptionError only for ``tiered-producer-ids.json``.
+        """
+        if not self._ids.any_given():
+            return
+        try:
+            coordinator = self._loaded()
+            self._find_unlisted(coordinator)
+        except TieredError as error:
+            LOGGER.error("transactions_not_recovered error=%s", error)
+            return
+        self._settle(self._unfinished(coordinator))
+
+    def _find_unlisted(self, coordinator: TransactionCoordinator) -> None:
+        """Transactions that are open in a partition, of our producers, without a record that says so."""
+        owners = {value.producer_id: name for name, value in coordinator.transactions()}
+        for writer in self._host.awake():
+            for txn in writer.open_txns():
+                name = owners.get(txn.producer_id)
+                if name is not None:
+                    value = coordinator.find(name)
+                    if value is not None and value.state not in _DECIDED and writer.tp not in (value.partitions or ()):
+                        self._join(coordinator, _producer_of(name, value), [writer.tp])
+                elif self._ids.is_ours(txn.producer_id):
+                    owed = TxnMarker(writer.tp, txn.producer_id, txn.producer_epoch, coordinator.epoch, abort=True)
+                    writer.append_as_coordinator(self._encoded(owed))
+                    writer.flush()
+
+    def _settle(self, names: Iterable[str]) -> None:
+        for name in names:
+            try:
+                with self._held(name):
+                    self._end_open(self._loaded(), name)
+            except TieredError as error:
+                LOGGER.error("transaction_unsettled id=%s error=%s", name, error)
+
+    # -- a transaction ---------------------------------------------------------------------------------------------
+
+    def begin(self, transactional_id: str, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> TxnProducer:
+        """A transaction of this id may begin; an older one that is open is aborted, its writer fenced.
+
+        Raises ConfigError (an impossible id or timeout), LocalIOError, DiskFullError, CorruptionError.
+        """
+        with self._held(transactional_id):
+            self._check_open(transactional_id)
+            coordinator = self._loaded()
+            self._end_open(coordinator, transactional_id)
+            if coordinator.state(transactional_id) in _DECIDED:
+                self._complete(coordinator, transactional_id)
+            known = coordinator.find(transactional_id)
+            if known is None or known.timeout_ms != timeout_ms or transactional_id in self._lent:
+                fresh = known is None or not coordinator.epochs_left(transactional_id)
+                step = coordinator.init(
+                    transactional_id,
+                    new_producer_id=self._ids.next() if fresh else NO_ID,
+                    now_ms=self._clock.now_ms(),
+                    timeout_ms=timeout_ms,
+                )
+                known = self._record(coordinator, step)
+            producer = _producer_of(transactional_id, known)
+            self._lent[transactional_id] = producer
+            return producer
+
+    def join(self, producer: TxnProducer, partitions: Iterable[TopicPartition]) -> None:
+        """The transaction is about to write to ``partitions``. ProducerFencedError if it was replaced or timed out."""
+        with self._held(producer.transactional_id):
+            self._check_open(producer.transactional_id)
+            self._join(self._loaded(), producer, partitions)
+
+    def end(self, producer: TxnProducer, *, commit: bool) -> None:
+        """Commits or aborts; when it returns the decision and its markers are on disk.
+
+        Raises ProducerFencedError; LocalIOError or DiskFullError from what had to be fsynced first: then nothing is
+        decided. CommitUnknown where the decision itself may or may not be on disk: the next open says.
+        MarkersPendingError: it is decided, the partition that failed learns of it at the next open.
+        """
+        name = producer.transactional_id
+        with self._held(name):
+            coordinator = self._loaded()
+            txn = coordinator.find(name)
+            if txn is not None and txn.state is not TxnState.ONGOING and _producer_of(name, txn) == producer:
+                self._lent.pop(name, None)  # nothing was written: nothing to decide
+                return
+            step = coordinator.prepare(
+                name,
+                commit=commit,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                now_ms=self._clock.now_ms(),
+                new_producer_id=self._spare_id(coordinator, name),
+            )
+            if step is None:
+                return
+            if commit and step.before is not None:
+                for tp in step.before.partitions or ():
+                    self._host.partition(tp).flush()
+            self._decide(coordinator, step)
+            self._lent.pop(name, None)
+            self._finish(coordinator, name)
+
+    def abort(self, transactional_id: str) -> bool:
+        """Aborts whatever is open under this id, its writer is fenced; returns whether there was something."""
+        with self._held(transactional_id):
+            return self._end_open(self._loaded(), transactional_id)
+
+    def describe(self) -> dict[str, TxnValue]:
+        """Every transactional id that is remembered, and its newest state."""
+        if not self._log.exists:
+            return {}
+        with self._lock:
+            return dict(sorted(self._loaded().transactions()))
+
+    # -- as time passes --------------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Aborts what is open beyond its timeout, completes what a disk refused before, forgets what is long unused.
+
+        Raises the first error after all was tried.
+        """
+        coordinator = self._coordinator
+        if coordinator is None:
+            return
+        with self._lock:
+            due = coordinator.overdue(now_ms)
+            due += [name for name, txn in coordinator.transactions() if txn.state in _DECIDED]
+            forgotten = [step.transactional_id for step in coordinator.forget(now_ms)]
+        first: TieredError | None = None
+        for name in (*due, *forgotten):
+            try:
+                with self._held(name):
+                    self._look_after(coordinator, name, now_ms)
+            except TieredError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def _look_after(self, coordinator: TransactionCoordinator, name: str, now_ms: int) -> None:
+        state = coordinator.state(name)
+        if state in _DECIDED or coordinator.is_overdue(name, now_ms):
+            LOGGER.warning("transaction_ended_by_coordinator id=%s state=%s", name, state.name)
+            self._end_open(coordinator, name)
+            return
+        step = coordinator.forget_id(name, now_ms)
+        if step is not None and name not in self._lent:
+            self._record(coordinator, step)
+
+    def close(self) -> bool:
+        """Aborts what is open; returns whether nothing is left for the next open to settle."""
+        ending, self._ending = self._ending, True  # what would change a partition from now on is refused
+        coordinator = self._coordinator
+        if coordinator is None:
+            return True
+        if not ending:
+            self._settle(self._unfinished(coordinator))
+        return not self._unfinished(coordinator)
+
+    def _unfinished(self, coordinator: TransactionCoordinator) -> list[str]:
+        with self._lock:
+            return [unfinished.transactional_id for unfinished in coordinator.recover()]
+
+    def _check_open(self, name: str) -> None:
+        if self._ending:
+            raise ClosedError(f"transaction {name!r}: the log was closed; what was not committed is aborted")
+
+    # -- steps; the lock of the id is held -------------------------------------------------------------------------
+
+    def _end_open(self, coordinator: TransactionCoordinator, name: str) -> bool:
+        state = coordinator.state(name)
+        if state in {TxnState.ONGOING, TxnState.PREPARE_EPOCH_FENCE}:
+            new_id = self._spare_id(coordinator, name)
+            self._decide(coordinator, coordinator.fence(name, now_ms=self._clock.now_ms(), new_producer_id=new_id))
+            self._lent.pop(name, None)
+        elif state not in _DECIDED:
+            return False
+        self._finish(coordinator, name)
+        return True
+
+    def _spare_id(self, coordinator: TransactionCoordinator, name: str) -> int:
+        return NO_ID if coordinator.epochs_left(name) else self._ids.next()
+
+    def _join(
+        self, coordinator: TransactionCoordinator, producer: TxnProducer, partitions: Iterable[TopicPartition]
+    ) -> None:
+        name, producer_id, epoch = producer
+        with self._lock:
+            step = coordinator.add(
+                name, partitions, producer_id=producer_id, producer_epoch=epoch, now_ms=self._clock.now_ms()
+            )
+        if step is not None:
+            self._record(coordinator, step)
+
+    def _decide(self, coordinator: TransactionCoordinator, step: Step) -> None:
+        """The record of a decision, on disk when this returns."""
+        try:
+            self._log.append(step, durable=True)
+        except LocalIOError as error:
+            raise CommitUnknown(
+                f"transaction {step.transactional_id!r}: its decision may or may not be on disk: {error.message}",
+                hint="repair the disk and open the log again: the open completes or aborts it",
+            ) from error
+        with self._lock:
+            coordinator.apply(step)
+
+    def _record(self, coordinator: TransactionCoordinator, step: Step) -> TxnValue:
+        """A record that a recovery can do without."""
+        self._log.append(step)
+        with self._lock:
+            coordinator.apply(step)
+        return step.after or TxnValue(NO_ID, -1, 0, TxnState.DEAD)
+
+    def _finish(self, coordinator: TransactionCoordinator, name: str) -> None:
+        """Markers into every partition, durable, then the record that none is owed any more."""
+        marked = self._marked.setdefault(name, set())
+        owed: tuple[TopicPartition, TieredError] | None = None
+        written: list[PartitionLog] = []
+        for each in coordinator.markers(name):
+            if each.tp in marked:
+                continue
+            try:
+                log = self._marker_log(each.tp)
+                if log is not None:
+                    log.append_as_coordinator(self._encoded(each))
+                    written.append(log)
+            except (FencedError, ProducerFencedError) as error:
+                LOGGER.warning("marker_left_out partition=%s id=%s error=%s", each.tp, name, error)
+            except TieredError as error:
+                owed = (each.tp, error)
+        for log in written:
+            try:
+                log.flush()
+                marked.add(log.tp)
+            except TieredError as error:
+                owed = (log.tp, error)
+        if owed is not None:
+            raise MarkersPendingError(
+                f"transaction {name!r} is decided ({coordinator.state(name).name}), but {owed[0]} could not be marked:"
+                f" {owed[1].message}",
+                hint="read_committed reads of it wait there until the log is opened again with that disk in order",
+            ) from owed[1]
+        try:
+            self._complete(coordinator, name)
+        except TieredError as error:  # all is said and done; the next tick, or the next open, notes that it is
+            LOGGER.warning("completion_not_noted id=%s error=%s", name, error)
+
+    def _complete(self, coordinator: TransactionCoordinator, name: str) -> None:
+        self._record(coordinator, coordinator.complete(name, now_ms=self._clock.now_ms()))
+        self._marked.pop(name, None)
+
+    def _marker_log(self, tp: TopicPartition) -> PartitionLog | None:
+        """None if the topic is gone. UnknownTopicError: it exists, the directory of this partition is not here."""
+        try:
+            return self._host.partition(tp)
+        except UnknownTopicError:
+            if tp.topic in self._host.topics():
+                raise
+            return None
+
+    def _encoded(self, owed: TxnMarker) -> bytes:
+        kind = ControlType.ABORT if owed.abort else ControlType.COMMIT
+        return encode_batch(
+            [marker(kind, owed.coordinator_epoch, self._clock.now_ms())],
+            producer_id=owed.producer_id,
+            producer_epoch=owed.producer_epoch,
+            transactional=True,
+            control=True,
+        )
+
+    def _loaded(self) -> TransactionCoordinator:
+        with self._lock:
+            if self._coordinator is None:
+                self._coordinator = self._log.load()
+            return self._coordinator
+
+    def _held(self, transactional_id: str) -> threading.Lock:
+        return self._locks[zlib.crc32(transactional_id.encode("utf-8", "surrogatepass")) % LOCKS]
+
+
+def _producer_of(transactional_id: str, value: TxnValue) -> TxnProducer:
+    return TxnProducer(transactional_id, value.producer_id, value.producer_epoch)

@@ -1,0 +1,86 @@
+"""``tiered-producer-ids.json``: the producer ids that this volume has given out. A broker ignores the file.
+
+::
+
+    {"version": 1, "first": 5909874999533895680, "next": 5909874999533896680}
+
+Ids are reserved in blocks, durably, before the first of a block is used: none is ever given out twice. Where a volume
+begins is random: ids of two volumes, or of a Kafka cluster (which counts from 0), do not meet when their logs do.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tiered.clock import IdSource
+from tiered.errors import CorruptionError, NotFoundError
+from tiered.local.disk.files import Files
+
+PRODUCER_IDS_NAME = "tiered-producer-ids.json"
+VERSION = 1
+
+BLOCK_IDS = 1000
+"""Reserved at once, as Kafka's controller does; what a process does not use of its block is never used."""
+
+_VOLUME_BITS = 31
+_COUNTER_BITS = 32
+
+
+class ProducerIds:
+    """Thread-safe. ``directories``: those of the log; each that ever gave out ids has its file."""
+
+    def __init__(self, directories: Sequence[Path], files: Files, ids: IdSource) -> None:
+        self._directories = list(directories)
+        self._files = files
+        self._ids = ids
+        self._lock = threading.Lock()
+        self._left: list[int] = []
+
+    def any_given(self) -> bool:
+        """Whether a transaction was ever begun here. Raises CorruptionError for a file that cannot be read."""
+        return any(self._read(directory) is not None for directory in self._directories)
+
+    def is_ours(self, producer_id: int) -> bool:
+        """Whether this log gave the id out."""
+        ranges = (self._read(directory) for directory in self._directories)
+        return any(given is not None and given[0] <= producer_id < given[1] for given in ranges)
+
+    def next(self) -> int:
+        """An id that was never given out. Raises LocalIOError, DiskFullError, CorruptionError."""
+        with self._lock:
+            if not self._left:
+                self._left = list(reversed(self._reserve()))
+            return self._left.pop()
+
+    def _reserve(self) -> range:
+        known = [(directory, given) for directory in self._directories if (given := self._read(directory))]
+        if known:
+            directory, (first, start) = known[0]
+        else:
+            directory = self._directories[0]
+            volume = 1 + int(self._ids.random() * (2**_VOLUME_BITS - 1))
+            first = start = volume << _COUNTER_BITS
+        value = {"version": VERSION, "first": first, "next": start + BLOCK_IDS}
+        self._files.replace(directory / PRODUCER_IDS_NAME, json.dumps(value).encode() + b"\n")
+        return range(start, start + BLOCK_IDS)
+
+    def _read(self, directory: Path) -> tuple[int, int] | None:
+        """(first, next) of one directory."""
+        path = directory / PRODUCER_IDS_NAME
+        try:
+            value = json.loads(self._files.read(path))
+            if value["version"] != VERSION:
+                raise ValueError(f"version {value['version']}")
+            return int(value["first"]), int(value["next"])
+        except NotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(
+                f"{path} cannot be read: {error}",
+                path_or_key=str(path),
+                hint="remove it: ids then begin elsewhere; open transactions of this log are listed by"
+                " `tiered transactions list`",
+            ) from error

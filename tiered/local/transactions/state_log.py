@@ -1,0 +1,81 @@
+"""``__transaction_state``: the log of the transaction coordinator, a compacted topic of its directory, never tiered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from tiered.config import TopicConfig
+from tiered.format.batch import decode_records
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, state_partition
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.writer import PartitionWriter
+from tiered.model import TopicPartition
+from tiered.plan.transactions import Step, TransactionCoordinator
+
+STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600)
+"""Kafka's ``transaction.state.log.segment.bytes``."""
+
+
+class Host(Protocol):
+    """The log whose partitions take part: one directory, or several."""
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """By name."""
+
+    def partition(self, tp: TopicPartition) -> PartitionLog:
+        """Raises UnknownTopicError."""
+
+    def awake(self) -> list[PartitionWriter]:
+        """The partitions that are open: after an unclean stop, all."""
+
+    def create_topic(self, name: str, partitions: int = 1, config: TopicConfig | None = None) -> TopicInfo:
+        """A new topic."""
+
+
+class StateLog:
+    """A directory of ours has one partition of it, a broker's has many: an id is in that which Kafka chooses."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    @property
+    def exists(self) -> bool:
+        """Whether there ever was a transaction."""
+        return TRANSACTION_STATE_TOPIC in self._host.topics()
+
+    def load(self) -> TransactionCoordinator:
+        """What the log says, by a coordinator whose epoch is above all before; an empty log is made.
+
+        Raises CorruptionError, LocalIOError.
+        """
+        info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
+        if info is None:
+            self._host.create_topic(TRANSACTION_STATE_TOPIC, 1, STATE_CONFIG)
+            return TransactionCoordinator()
+        logs = [self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, p)) for p in range(info.partitions)]
+        epoch = 1 + max((log.leader_epochs()[-1].epoch for log in logs if log.leader_epochs()), default=-1)
+        coordinator = TransactionCoordinator(epoch=epoch)
+        replay_state(logs, coordinator.replay)
+        for log in logs:
+            log.new_leader_epoch(epoch)
+        return coordinator
+
+    def append(self, step: Step, *, durable: bool = False) -> None:
+        """The record of one step. Raises LocalIOError (then it may be there, or not), DiskFullError (it is not)."""
+        count = self._host.topics()[TRANSACTION_STATE_TOPIC].partitions
+        number = state_partition(step.transactional_id, count)
+        log = self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, number))
+        log.append((step.record,))
+        if durable:
+            log.flush()
+
+
+def replay_state(logs: Iterable[PartitionLog], replay: Callable[[bytes, bytes | None], None]) -> None:
+    """Every record of the state log, in order, to ``replay(key, value)``. Raises CorruptionError."""
+    for log in logs:
+        for batch in log.read_batches(log.positions().local_start_offset):
+            for record in decode_records(batch):
+                if record.key is not None:
+                    replay(record.key, record.value)

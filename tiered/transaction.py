@@ -1,0 +1,221 @@
+"""A transaction over several partitions of one log: wholly visible to ``read_committed``, or wholly aborted.
+
+::
+
+    with log.topic("orders").transaction("billing-7") as txn:
+        txn.append(b"paid", key=b"C-88")
+        txn.append(b"+12.50", key=b"C-88", topic="ledger")
+    # committed here; an exception in the block aborts
+
+The id names who writes: a second transaction of the same id aborts the first and fences its writer, in this process or
+after a crash. Records are in the log at once, ``read_uncommitted`` sees them; ``read_committed`` waits for the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    InvalidRecordError,
+    InvalidTxnStateError,
+    MarkersPendingError,
+    TieredError,
+)
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.transactions.coordinator import Transactions, TxnProducer
+from tiered.model import Headers, NewRecord, RecordMetadata, TopicPartition
+from tiered.plan.producer import SEQUENCES, ProducerStamp
+from tiered.times import Time
+
+DEFAULT_TIMEOUT_S = 60.0
+"""Kafka's ``transaction.timeout.ms``: a transaction that is open longer is aborted."""
+
+AppendRecord = NewRecord | tuple[bytes | None, bytes | None] | bytes
+
+_logger = logging.getLogger("tiered")
+
+
+class Target(Protocol):
+    """What a transaction needs of a topic."""
+
+    @property
+    def name(self) -> str:
+        """Of the topic."""
+
+    def route(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: Time | None,
+        headers: Headers | None,
+    ) -> tuple[int, NewRecord]:
+        """The partition of one record, and the record."""
+
+    def group(
+        self, records: Iterable[AppendRecord], partition: int | None
+    ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
+        """Records by partition, and their places in the call."""
+
+    def log(self, partition: int) -> PartitionLog:
+        """One partition."""
+
+
+class Transaction:
+    """Made by ``Topic.transaction`` or ``Log.transaction``; a context manager. Thread-safe.
+
+    ``state`` is "open", "committed", "aborted" or "unknown" (see ``commit``).
+    """
+
+    def __init__(
+        self,
+        coordinator: Transactions,
+        producer: TxnProducer,
+        *,
+        default: Target | None,
+        find: Callable[[str], Target],
+        wait: Callable[[Mapping[TopicPartition, int]], None],
+    ) -> None:
+        self.transactional_id = producer.transactional_id
+        self.state = "open"
+        self._coordinator = coordinator
+        self._producer = producer
+        self._default = default
+        self._find = find
+        self._wait = wait
+        self._lock = threading.RLock()
+        self._sequences: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
+        self._broken: TieredError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.transactional_id!r} {self.state} partitions={len(self._ends)}>"
+
+    def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        topic: str | None = None,
+    ) -> RecordMetadata:
+        """Appends one record to ``topic`` (None: the topic that the transaction was made from).
+
+        Raises as ``Topic.append``; ProducerFencedError if another transaction of this id has begun or the timeout is
+        over, InvalidTxnStateError after the end. A record that was refused leaves the transaction as it was.
+        """
+        target = self._target(topic)
+        chosen, record = target.route(value, key, partition, timestamp, headers)
+        return self._append(target, chosen, [record])
+
+    def append_many(
+        self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
+    ) -> list[RecordMetadata]:
+        """Appends ``records``, one batch per partition that they fall into; see ``Topic.append_many``."""
+        target = self._target(topic)
+        groups, places = target.group(records, partition)
+        written = []
+        for chosen in sorted(groups):
+            try:
+                written.append(self._append(target, chosen, groups[chosen]))
+            except InvalidRecordError as error:
+                error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
+                raise
+        return written
+
+    def commit(self) -> None:
+        """Ends the transaction: all of it is visible, and on disk, when this returns.
+
+        An error before the decision aborts it (LocalIOError, DiskFullError) or finds it aborted
+        (ProducerFencedError). CommitUnknown: the decision may or may not be on disk, the next open of the log says.
+        MarkersPendingError: it is committed, but a partition whose disk failed shows it only after the next open.
+        """
+        with self._lock:
+            self._check_usable()
+            try:
+                self._coordinator.end(self._producer, commit=True)
+            except CommitUnknown:
+                self.state = "unknown"
+                raise
+            except MarkersPendingError:
+                self.state = "committed"
+                raise
+            except TieredError:
+                self._abort_after_error()
+                raise
+            self.state = "committed"
+        self._wait(self._ends)
+
+    def abort(self) -> None:
+        """Ends the transaction: none of it is visible to ``read_committed``. Nothing to do after the end."""
+        with self._lock:
+            if self.state != "open":
+                return
+            self.state = "aborted"
+            self._coordinator.end(self._producer, commit=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.state != "open":
+            return
+        if error is None:
+            self.commit()
+        else:
+            self._abort_after_error()
+
+    def _abort_after_error(self) -> None:
+        """Its own failure must not hide what went wrong first; the log's next open aborts what stays open."""
+        try:
+            self.abort()
+        except TieredError as error:
+            _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
+
+    def _append(self, target: Target, partition: int, records: list[NewRecord]) -> RecordMetadata:
+        tp = TopicPartition(target.name, partition)
+        with self._lock:
+            self._check_usable()
+            sequence = self._sequences.get(tp)
+            if sequence is None:
+                self._coordinator.join(self._producer, [tp])
+                sequence = self._sequences[tp] = 0
+            stamp = ProducerStamp(self._producer.producer_id, self._producer.producer_epoch, sequence)
+            try:
+                written = target.log(partition).append_as_producer(records, stamp)
+            except ConfigError:  # the record was refused, nothing was written
+                raise
+            except TieredError as error:
+                self._broken = error
+                raise
+            self._sequences[tp] = (sequence + len(records)) % SEQUENCES
+            self._ends[tp] = written.end_offset
+            return written
+
+    def _target(self, topic: str | None) -> Target:
+        if topic is not None and (self._default is None or topic != self._default.name):
+            return self._find(topic)
+        if self._default is None:
+            raise ConfigError("no topic was named", hint='txn.append(value, topic="orders")')
+        return self._default
+
+    def _check_usable(self) -> None:
+        if self.state != "open":
+            raise InvalidTxnStateError(
+                f"transaction {self.transactional_id!r} is {self.state}", hint="begin another one"
+            )
+        if self._broken is not None:
+            raise InvalidTxnStateError(
+                f"transaction {self.transactional_id!r} can only be aborted, an append failed: {self._broken.message}",
+                hint="leave the block with the error, then try the whole transaction again",
+            ) from self._broken
