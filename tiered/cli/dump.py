@@ -125,12 +125,24 @@ def _time_index(name: str, data: bytes) -> Iterator[Item]:
 
 
 def _txn_index(name: str, data: bytes) -> Iterator[Item]:
-    for txn in decode_txns(data, base_of(name)):
+    """Each entry by itself, so that one that is wrong does not hide the others."""
+    damage: CorruptionError | None = None
+    try:
+        decode_txns(data, base_of(name))
+    except CorruptionError as cause:
+        damage = cause
+    for position in range(0, len(data) - TXN_ENTRY_BYTES + 1, TXN_ENTRY_BYTES):
+        try:
+            (txn,) = decode_txns(data[position : position + TXN_ENTRY_BYTES])
+        except CorruptionError as cause:
+            raise CorruptionError(cause.message, path_or_key=name, position=position) from None
         text = (
             f"aborted producer {txn.producer_id} offsets {txn.first_offset}..{txn.last_offset}"
             f" last stable offset {txn.last_stable_offset}"
         )
         yield Entry("aborted_txn", {"version": 0, **txn._asdict()}, text, txn_line(txn))
+    if damage is not None:
+        raise damage
     torn = len(data) % TXN_ENTRY_BYTES
     if torn:
         message = f"{torn} bytes of an unfinished entry end the transaction index"

@@ -85,7 +85,7 @@ class Content:
         try:
             key, value = coordinator_record(record, self.layouts)
         except UnknownRecordError as unknown:
-            return f"Unknown record type {unknown.number} at offset {record.offset}, skipping.", None
+            return unknown.told, None
         except CorruptionError as damage:
             return f"Error at offset {record.offset}, skipping. {damage.message}", None
         return java_json(key), DELETED if value is None else java_json(value)

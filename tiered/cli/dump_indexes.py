@@ -31,6 +31,8 @@ class Mismatches:
         self.order: Pairs = {}
         self.absent: Pairs = {}
         self.gaps: Pairs = {}
+        self.broken: list[CorruptionError] = []
+        """Entries at which Kafka's tool fails; the position is the entry's in its index."""
         self.errors = 0
 
     def add(self, kind: Pairs, name: str, first: int, second: int, *, error: bool = True) -> None:
@@ -60,10 +62,7 @@ class Mismatches:
 
 
 def offset_entries(name: str, data: bytes, base: int, log: ByteSource | None, found: Mismatches) -> Iterator[Item]:
-    """The entries of a ``.index``, up to the zeros of a file that was never trimmed.
-
-    Raises ``CorruptionError`` for an entry that points at no batch.
-    """
+    """The entries of a ``.index``, up to the zeros of a file that was never trimmed."""
     index = OffsetIndex.from_bytes(data[: len(data) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES], base)
     if not len(index):
         yield Entry("empty", {}, "", f"{name} is empty.")
@@ -72,9 +71,13 @@ def offset_entries(name: str, data: bytes, base: int, log: ByteSource | None, fo
         if offset == base and number:
             return
         if log is not None:
-            last_offset = _header_at(log, position, number * OFFSET_ENTRY_BYTES).last_offset
-            if last_offset != offset:
-                found.add(found.offsets, name, offset, last_offset)
+            try:
+                last_offset = _header_at(log, position).last_offset
+                if last_offset != offset:
+                    found.add(found.offsets, name, offset, last_offset)
+            except CorruptionError as damage:
+                message = f"the entry of offset {offset} points at byte {position}: {damage.message}"
+                found.broken.append(CorruptionError(message, position=number * OFFSET_ENTRY_BYTES, offset=offset))
         line = f"offset: {offset} position: {position}"
         yield Entry("index_entry", {"offset": offset, "position": position}, line, line)
 
@@ -91,12 +94,11 @@ def time_entries(
         if offset == base and number:
             return
         if log is not None:
-            largest, is_empty = _largest_timestamp(name, offset, lookup.lookup(offset)[1], log, found)
-            if largest is not None and largest != timestamp:
-                # A batch that compaction emptied has no timestamp to compare with: true of a broker's own files.
-                found.add(found.timestamps, name, timestamp, largest, error=not is_empty)
-            if largest is not None and before >= timestamp:
-                found.add(found.order, name, timestamp, before)
+            try:
+                _check_time(name, (timestamp, offset, before), lookup.lookup(offset)[1], log, found)
+            except CorruptionError as damage:
+                message = f"the batch that ends at {offset} cannot be read: {damage.message}"
+                found.broken.append(CorruptionError(message, position=number * TIME_ENTRY_BYTES, offset=offset))
         line = f"timestamp: {timestamp} offset: {offset}"
         yield Entry("time_index_entry", {"timestamp": timestamp, "offset": offset}, line, line)
         before = timestamp
@@ -119,36 +121,38 @@ def sanity_error(suffix: str, data: bytes, base: int) -> str:
     return f"its last offset {last_offset} is below the base {base}" if last_offset < base else ""
 
 
-def _largest_timestamp(
-    name: str, offset: int, position: int, log: ByteSource, found: Mismatches
-) -> tuple[int | None, bool]:
-    """Of the records of the batch that ends at ``offset``, and whether it is empty; None if no batch ends there."""
+def _check_time(name: str, entry: tuple[int, int, int], position: int, log: ByteSource, found: Mismatches) -> None:
+    """``entry``: timestamp, offset, and the timestamp before it; its batch is at or behind ``position``."""
+    timestamp, offset, before = entry
     headers = _from(log, position)
     at = next(((place, header) for place, header in headers if header.last_offset >= offset), None)
     if at is None or at[1].last_offset != offset:
         found.add(found.absent, name, offset, -1 if at is None else at[1].last_offset)
-        return None, False
+        return
     place, header = at
     records = decode_records(log.read_at(place, header.size_bytes))
-    return max((record.timestamp for record in records), default=-1), header.records_count == 0
+    largest = max((record.timestamp for record in records), default=-1)
+    if largest != timestamp:
+        # A batch that compaction emptied has no timestamp to compare with: true of a broker's own files.
+        found.add(found.timestamps, name, timestamp, largest, error=header.records_count != 0)
+    if before >= timestamp:
+        found.add(found.order, name, timestamp, before)
 
 
 def _from(log: ByteSource, position: int) -> Iterator[tuple[int, BatchHeader]]:
+    """The batches from there on; none where no batch begins."""
     while log.size - position > _MIN_BYTES:
-        header = _header_at(log, position, position)
-        if header.size_bytes > log.size - position:
+        try:
+            header = _header_at(log, position)
+        except CorruptionError:
             return
         yield position, header
         position += header.size_bytes
 
 
-def _header_at(log: ByteSource, position: int, place: int) -> BatchHeader:
-    """The header of the batch that begins there; ``place`` is where the error is, in the file that is dumped."""
-    if not 0 <= position < log.size:
-        raise CorruptionError(f"the entry points at byte {position} of a log of {log.size}", position=place)
-    try:
-        return read_header(log.read_at(position, min(_HEADER_BYTES, log.size - position)))
-    except CorruptionError as damage:
-        raise CorruptionError(
-            f"the entry points at byte {position}, where no batch begins: {damage.message}", position=place
-        ) from None
+def _header_at(log: ByteSource, position: int) -> BatchHeader:
+    """The header of the whole batch that begins there."""
+    left = log.size - position
+    if position < 0 or left <= 0:
+        raise CorruptionError(f"the log has {log.size} bytes")
+    return read_header(log.read_at(position, min(_HEADER_BYTES, left)), limit=left)

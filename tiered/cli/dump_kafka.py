@@ -13,7 +13,8 @@ from tiered.cli.dump_messages import control_message
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, ControlType, control_type
 from tiered.format.codecs import Codec
-from tiered.format.producer_snapshot import ProducerEntry
+from tiered.format.crc import crc32c
+from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES, ProducerEntry
 from tiered.model import AbortedTxn, Headers, Record
 
 BOOTSTRAP_NAME = "bootstrap.checkpoint"
@@ -123,6 +124,16 @@ def producer_line(entry: ProducerEntry) -> str:
         f"firstSequence: {first_sequence(entry)} lastSequence: {entry.last_sequence} lastOffset: {entry.last_offset} "
         f"offsetDelta: {entry.offset_delta} timestamp: {entry.timestamp}"
     )
+
+
+def snapshot_error(data: bytes) -> str:
+    """What Kafka's tool says of a snapshot whose CRC is wrong; empty for any other."""
+    if len(data) < SNAPSHOT_HEADER_BYTES:
+        return ""
+    stored, computed = int.from_bytes(data[2:6], "big"), crc32c(data[6:])
+    if stored == computed:
+        return ""
+    return f"Snapshot is corrupt (CRC is no longer valid). Stored crc: {stored}. Computed crc: {computed}"
 
 
 def _control(record: Record) -> str:

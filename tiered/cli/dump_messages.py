@@ -45,13 +45,18 @@ def coordinator_record(record: Record, layouts: Mapping[int, Layout]) -> tuple[d
     number = reader.int16()
     layout = layouts.get(number)
     if layout is None:
-        raise UnknownRecordError(number, record.offset)
+        told = f"Unknown record type {number} at offset {record.offset}, skipping."
+        raise UnknownRecordError(f"unknown record type {number} at offset {record.offset}", told)
     key = {"type": str(number), "data": _struct(reader, fields_of(layout.key), 0)}
     reader.end()
     if record.value is None:
         return key, None
     reader = WireReader(record.value, "value")
-    version = _version(reader, layout)
+    version = reader.int16()
+    if not 0 <= version <= layout.highest:
+        told = f"Error at offset {record.offset}, skipping. Found an unknown record version {version} for {number} type"
+        raise UnknownRecordError(f"unknown version {version} of record type {number} at offset {record.offset}", told)
+    reader.flexible = version >= layout.flexible
     data = _struct(reader, fields_of(layout.value), version)
     reader.end()
     if layouts is GROUP_RECORDS and number == _CLASSIC_GROUP and data["protocolType"] == _CONSUMER_PROTOCOL:
@@ -62,11 +67,11 @@ def coordinator_record(record: Record, layouts: Mapping[int, Layout]) -> tuple[d
 
 
 class UnknownRecordError(CorruptionError):
-    """A key of a type that no layout describes: of a newer Kafka, perhaps."""
+    """A type or a version that no layout describes, of a newer Kafka perhaps; ``told``: as Kafka's tool says it."""
 
-    def __init__(self, number: int, offset: int) -> None:
-        super().__init__(f"unknown record type {number} at offset {offset}", offset=offset)
-        self.number = number
+    def __init__(self, message: str, told: str) -> None:
+        super().__init__(message)
+        self.told = told
 
 
 def control_message(record: Record) -> tuple[str, dict[str, Any]]:
@@ -78,16 +83,11 @@ def control_message(record: Record) -> tuple[str, dict[str, Any]]:
     if layout is None:
         return kind.name, {"type": int.from_bytes((record.key or b"")[2:4], "big", signed=True)}
     reader = WireReader(record.value or b"", layout.title)
-    version = _version(reader, layout)
-    return layout.title, {"version": version, **_struct(reader, fields_of(layout.value), version)}
-
-
-def _version(reader: WireReader, layout: Layout) -> int:
     version = reader.int16()
     if not 0 <= version <= layout.highest:
         raise reader.error(f"version {version} is not in 0..{layout.highest}")
     reader.flexible = version >= layout.flexible
-    return version
+    return layout.title, {"version": version, **_struct(reader, fields_of(layout.value), version)}
 
 
 def _struct(reader: WireReader, fields: tuple[Field, ...], version: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tiered.cli.dump import base_of, check_name, is_log, small_items, suffix_of,
 from tiered.cli.dump_content import Content, layouts_for
 from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error, time_entries
 from tiered.cli.dump_items import BatchItem, Item, RecordItem, Tail
-from tiered.cli.dump_kafka import log_heading
+from tiered.cli.dump_kafka import log_heading, snapshot_error
 from tiered.cli.dump_log import Window, log_items
 from tiered.cli.dump_targets import beside, expanded, opened
 from tiered.cli.dump_verify import VERIFIED_SUFFIXES, segment_of, verify_segment
@@ -125,6 +125,10 @@ class Run:
             layouts = layouts_for(wanted.decoder, directory, kafka=wanted.kafka)
             content = replace(wanted.content, layouts=layouts)
             return log_items(short, source, wanted.window, content, lenient=wanted.kafka)
+        if wanted.kafka and suffix_of(short) == SNAPSHOT_SUFFIX and (told := snapshot_error(whole(short, source))):
+            click.echo(told, err=True)
+            self.damage += 1
+            return iter(())
         if not wanted.kafka or suffix_of(short) not in _INDEXES:
             return small_items(short, source, start=wanted.window.offset)
         return self._kafka_index(name, short, whole(short, source))
@@ -137,10 +141,13 @@ class Run:
                 self._app.out.warn(f"{name}: there is no .log beside it to compare with")
             if suffix_of(short) == INDEX_SUFFIX:
                 yield from offset_entries(name, data, base, log, self._mismatches)
-                return
-            with beside(name, INDEX_SUFFIX) as offsets:
-                known = b"" if offsets is None else whole(name, offsets)
-            yield from time_entries(name, data, base, log, self._mismatches, offsets=known)
+            else:
+                with beside(name, INDEX_SUFFIX) as offsets:
+                    known = b"" if offsets is None else whole(name, offsets)
+                yield from time_entries(name, data, base, log, self._mismatches, offsets=known)
+        for damage in self._mismatches.broken:
+            self._damaged(name, damage)
+        self._mismatches.broken.clear()
 
     def _item(self, name: str, item: Item, *, shown: bool) -> None:
         out, wanted = self._app.out, self._wanted
@@ -171,7 +178,7 @@ class Run:
             if item.zeros:
                 self._app.out.warn(f"{name} at byte {item.position}: {item.text()}")
         line = item.kafka()
-        if line is not None and shown:
+        if line is not None and (shown or item.kind == "empty"):
             self._app.out.line(line)
 
     def _sanity(self, name: str, suffix: str, data: bytes) -> None:
@@ -180,6 +187,8 @@ class Run:
             self._damaged(name, CorruptionError(f"the index is not sane: {wrong}"), code="index_sanity")
         elif self._app.out.json_mode:
             self._app.out.message("sane", file=name)
+        elif self._wanted.kafka and not data and suffix == INDEX_SUFFIX:
+            self._app.out.line(f"{name} is empty.")
         else:
             self._app.out.line(f"{name} passed sanity check.")
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from tiered.cli.dump import base_of, suffix_of, whole
 from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error
 from tiered.cli.dump_targets import beside, sibling
-from tiered.errors import CorruptionError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
@@ -60,11 +59,10 @@ def _verify_log(name: str, source: ByteSource) -> tuple[Findings, LogScan]:
 def _compare_with_kafka(name: str, log: ByteSource, offsets: bytes, findings: Findings) -> None:
     """Entries that hold, but that Kafka's tool calls mismatches: of an append of several batches."""
     found = Mismatches()
-    try:
-        for _ in offset_entries(name, offsets, base_of(name), log, found):
-            pass
-    except CorruptionError as damage:
-        findings.error("offset_index", damage.message, position=damage.position)
+    for _ in offset_entries(name, offsets, base_of(name), log, found):
+        pass
+    for damage in found.broken:
+        findings.error("offset_index", damage.message, offset=damage.offset)
     for offset, last_offset in found.offsets.get(name, ()):
         message = f"the entry of offset {offset} points at a batch that ends at {last_offset}: Kafka's tool objects"
         findings.add(Severity.WARNING, "offset_index_style", message, offset=offset)
