@@ -20,23 +20,20 @@ The daemon and its uploads run on aiobotocore; this facade reads through the sam
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from tiered import log as sync_log
 from tiered import reader as sync_reader
-from tiered.errors import ClosedError
+from tiered.aio_worker import Opening, Worker
 from tiered.model import ConsumerRecord, Headers, Positions, RecordMetadata, TopicPartition
 from tiered.times import Time
 from tiered.topic import Topic as SyncTopic
 from tiered.topic import TopicReads
-from tiered.transaction import AppendRecord
+from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord
+from tiered.transaction import Transaction as SyncTransaction
 
 if TYPE_CHECKING:
     import pyarrow
@@ -44,96 +41,13 @@ if TYPE_CHECKING:
     from tiered.config import TopicConfig
     from tiered.local.disk.topics import TopicInfo
 
-__all__ = ["Found", "Log", "Reader", "Reads", "Topic", "open", "open_reader"]
-
-WORKER_THREADS = 4
-"""Threads of one open log or reader: calls beyond these wait their turn."""
-RECORDS_PER_STEP = 512
-"""Records that one step of a stream decodes before it hands them to the event loop."""
-
-WAITING_THREADS = 16
-"""Calls of one log that wait for ``durability="remote"`` at once; those beyond wait their turn."""
-
-T = TypeVar("T")
-P = ParamSpec("P")
-
-
-class _Worker:
-    """Runs blocking calls on threads of its own."""
-
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix=f"tiered-aio-{name}")
-        self._waiting = ThreadPoolExecutor(WAITING_THREADS, thread_name_prefix=f"tiered-aio-{name}-wait")
-        self.closed = False
-
-    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self._run(self._pool, functools.partial(function, *args, **kwargs))
-
-    async def write(self, durability: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """An append: one that waits for a commit takes no thread from those calls that do not."""
-        pool = self._waiting if durability == "remote" else self._pool
-        return await self._run(pool, functools.partial(function, *args, **kwargs))
-
-    async def call_alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """On a thread of its own, however many calls are waiting."""
-        pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
-        try:
-            return await self._run(pool, functools.partial(function, *args, **kwargs))
-        finally:
-            pool.shutdown(wait=False)
-
-    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        if self.closed:
-            raise ClosedError("the log or reader was closed", hint="open it again")
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
-
-    async def iterate(self, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        records = await self.call(make)
-        try:
-            while step := await self.call(_take, records):
-                for record in step:
-                    yield record
-        finally:
-            # A generator may be running on its thread when the caller is cancelled: it is closed after that step.
-            if isinstance(records, Generator) and not self.closed:
-                self._pool.submit(records.close)
-
-    def close(self) -> None:
-        self.closed = True
-        self._pool.shutdown(wait=False)
-        self._waiting.shutdown(wait=False)
-
-
-def _take(records: Iterator[T]) -> list[T]:
-    return list(itertools.islice(records, RECORDS_PER_STEP))
-
-
-class _Opening(Awaitable[T]):
-    """What ``open`` returns: await it, or use it with ``async with``."""
-
-    def __init__(self, opening: Callable[[], Awaitable[T]], close: Callable[[T], Awaitable[None]]) -> None:
-        self._opening = opening
-        self._close = close
-        self._opened: T | None = None
-
-    def __await__(self) -> Generator[Any, None, T]:
-        return self._opening().__await__()
-
-    async def __aenter__(self) -> T:
-        self._opened = await self._opening()
-        return self._opened
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._opened is not None:
-            await self._close(self._opened)
+__all__ = ["Found", "Log", "Reader", "Reads", "Topic", "Transaction", "open", "open_reader"]
 
 
 class Reads:
     """What can be read of a topic (``tiered.topic.TopicReads`` for asyncio)."""
 
-    def __init__(self, topic: TopicReads, worker: _Worker) -> None:
+    def __init__(self, topic: TopicReads, worker: Worker) -> None:
         self._reads = topic
         self._worker = worker
         self.name = topic.name
@@ -173,7 +87,7 @@ class Reads:
 class Topic(Reads):
     """A topic open for appending (``tiered.topic.Topic`` for asyncio)."""
 
-    def __init__(self, topic: SyncTopic, worker: _Worker) -> None:
+    def __init__(self, topic: SyncTopic, worker: Worker) -> None:
         super().__init__(topic, worker)
         self._topic = topic
         self.config = topic.config
@@ -211,6 +125,13 @@ class Topic(Reads):
         append_batches = functools.partial(self._topic.append_batches, durability=durability)
         return await self._worker.write(durability, append_batches, data, partition=partition)
 
+    def transaction(
+        self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
+    ) -> Opening[Transaction]:
+        """As ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
+        begin = functools.partial(self._topic.transaction, timeout=timeout, durability=durability)
+        return _transaction(functools.partial(begin, transactional_id), self._worker, durability)
+
     async def flush(self) -> None:
         """As ``Topic.flush``."""
         await self._worker.call(self._topic.flush)
@@ -220,10 +141,70 @@ class Topic(Reads):
         return self._topic.positions(partition)
 
 
+class Transaction:
+    """A transaction (``tiered.transaction.Transaction`` for asyncio): committed where its block ends, or aborted."""
+
+    def __init__(self, txn: SyncTransaction, worker: Worker, durability: str) -> None:
+        self._txn = txn
+        self._worker = worker
+        self._durability = durability
+        self.transactional_id = txn.transactional_id
+
+    @property
+    def state(self) -> str:
+        """As ``Transaction.state``."""
+        return self._txn.state
+
+    async def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        topic: str | None = None,
+    ) -> RecordMetadata:
+        """As ``Transaction.append``."""
+        return await self._worker.call(
+            self._txn.append,
+            value,
+            key=key,
+            partition=partition,
+            timestamp=timestamp,
+            headers=headers,
+            topic=topic,
+        )
+
+    async def append_many(
+        self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
+    ) -> list[RecordMetadata]:
+        """As ``Transaction.append_many``."""
+        return await self._worker.call(self._txn.append_many, records, partition=partition, topic=topic)
+
+    async def commit(self) -> None:
+        """As ``Transaction.commit``."""
+        await self._worker.write(self._durability, self._txn.commit)
+
+    async def abort(self) -> None:
+        """As ``Transaction.abort``."""
+        await self._worker.call(self._txn.abort)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        await self._worker.write(self._durability, self._txn.__exit__, type(error) if error else None, error, None)
+
+
+def _transaction(begin: Callable[[], SyncTransaction], worker: Worker, durability: str) -> Opening[Transaction]:
+    async def opening() -> Transaction:
+        return Transaction(await worker.call(begin), worker, durability)
+
+    return Opening(opening, Transaction._leave)
+
+
 class Log:
     """An open log (``tiered.log.Log`` for asyncio)."""
 
-    def __init__(self, log: sync_log.Log, worker: _Worker) -> None:
+    def __init__(self, log: sync_log.Log, worker: Worker) -> None:
         self._log = log
         self._worker = worker
 
@@ -239,6 +220,13 @@ class Log:
         topic = await self._worker.call(self._log.topic, name, partitions=partitions, create=create, config=config)
         return Topic(topic, self._worker)
 
+    def transaction(
+        self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
+    ) -> Opening[Transaction]:
+        """As ``Log.transaction``; its appends name their topics."""
+        begin = functools.partial(self._log.transaction, timeout=timeout, durability=durability)
+        return _transaction(functools.partial(begin, transactional_id), self._worker, durability)
+
     def topics(self) -> dict[str, TopicInfo]:
         """The topics on this disk by name."""
         return self._log.topics()
@@ -251,7 +239,7 @@ class Log:
         """As ``Log.sync``."""
         await self._worker.call_alone(self._log.sync, timeout)
 
-    async def close(self) -> None:
+    async def close(self, _: BaseException | None = None) -> None:
         """As ``Log.close``."""
         if not self._worker.closed:
             await self._worker.call_alone(self._log.close)
@@ -261,7 +249,7 @@ class Log:
 class Found:
     """Records that match, as an asynchronous iterator (``tiered.reader.Found`` for asyncio)."""
 
-    def __init__(self, found: sync_reader.Found, worker: _Worker) -> None:
+    def __init__(self, found: sync_reader.Found, worker: Worker) -> None:
         self.report = found.report
         self._records = worker.iterate(lambda: iter(found))
 
@@ -272,7 +260,7 @@ class Found:
 class Reader:
     """Read-only view of one log (``tiered.reader.Reader`` for asyncio)."""
 
-    def __init__(self, reader: sync_reader.Reader, worker: _Worker) -> None:
+    def __init__(self, reader: sync_reader.Reader, worker: Worker) -> None:
         self._reader = reader
         self._worker = worker
 
@@ -293,36 +281,36 @@ class Reader:
         """As ``Reader.to_arrow``."""
         return await self._worker.call(self._reader.to_arrow, topic, since=since, until=until)
 
-    async def close(self) -> None:
+    async def close(self, _: BaseException | None = None) -> None:
         """As ``Reader.close``."""
         if not self._worker.closed:
             await self._worker.call(self._reader.close)
             self._worker.close()
 
 
-def open(path: str | Path, remote: str | None = None, **options: Any) -> _Opening[Log]:  # noqa: A001
+def open(path: str | Path, remote: str | None = None, **options: Any) -> Opening[Log]:  # noqa: A001
     """As ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
 
     async def begin() -> Log:
-        worker = _Worker("log")
+        worker = Worker("log")
         try:
             return Log(await worker.call(sync_log.open, path, remote, **options), worker)
         except BaseException:
             worker.close()
             raise
 
-    return _Opening(begin, Log.close)
+    return Opening(begin, Log.close)
 
 
-def open_reader(remote: str | None = None, **options: Any) -> _Opening[Reader]:
+def open_reader(remote: str | None = None, **options: Any) -> Opening[Reader]:
     """As ``tiered.open_reader``."""
 
     async def begin() -> Reader:
-        worker = _Worker("reader")
+        worker = Worker("reader")
         try:
             return Reader(await worker.call(sync_reader.open_reader, remote, **options), worker)
         except BaseException:
             worker.close()
             raise
 
-    return _Opening(begin, Reader.close)
+    return Opening(begin, Reader.close)

@@ -35,6 +35,7 @@ from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.directory.directories import LocalLogs, check_paths, open_directories
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import Positions, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Store
@@ -252,8 +253,9 @@ class Log:
             )
         producer = self._local.transactions.begin(transactional_id, int(timeout * 1000))
 
-        def wait(ends: Mapping[TopicPartition, int]) -> None:
-            if durability == "remote":
+        def wait(logs: Mapping[TopicPartition, PartitionLog]) -> None:
+            if durability == "remote":  # with the markers
+                ends = {tp: log.positions().end_offset for tp, log in logs.items()}
                 self.wait_uploaded(ends, DEFAULT_REMOTE_TIMEOUT_S)
 
         return Transaction(self._local.transactions, producer, default=topic, find=self.topic, wait=wait)

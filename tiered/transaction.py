@@ -80,7 +80,7 @@ class Transaction:
         *,
         default: Target | None,
         find: Callable[[str], Target],
-        wait: Callable[[Mapping[TopicPartition, int]], None],
+        wait: Callable[[Mapping[TopicPartition, PartitionLog]], None],
     ) -> None:
         self.transactional_id = producer.transactional_id
         self.state = "open"
@@ -91,11 +91,11 @@ class Transaction:
         self._wait = wait
         self._lock = threading.RLock()
         self._sequences: dict[TopicPartition, int] = {}
-        self._ends: dict[TopicPartition, int] = {}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
         self._broken: TieredError | None = None
 
     def __repr__(self) -> str:
-        return f"<Transaction {self.transactional_id!r} {self.state} partitions={len(self._ends)}>"
+        return f"<Transaction {self.transactional_id!r} {self.state} partitions={len(self._logs)}>"
 
     def append(
         self,
@@ -152,7 +152,7 @@ class Transaction:
                 self._abort_after_error()
                 raise
             self.state = "committed"
-        self._wait(self._ends)
+        self._wait(self._logs)
 
     def abort(self) -> None:
         """Ends the transaction: none of it is visible to ``read_committed``. Nothing to do after the end."""
@@ -183,7 +183,7 @@ class Transaction:
             _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
 
     def _append(self, target: Target, partition: int, records: list[NewRecord]) -> RecordMetadata:
-        tp = TopicPartition(target.name, partition)
+        tp, log = TopicPartition(target.name, partition), target.log(partition)
         with self._lock:
             self._check_usable()
             sequence = self._sequences.get(tp)
@@ -192,14 +192,14 @@ class Transaction:
                 sequence = self._sequences[tp] = 0
             stamp = ProducerStamp(self._producer.producer_id, self._producer.producer_epoch, sequence)
             try:
-                written = target.log(partition).append_as_producer(records, stamp)
+                written = log.append_as_producer(records, stamp)
             except ConfigError:  # the record was refused, nothing was written
                 raise
             except TieredError as error:
                 self._broken = error
                 raise
             self._sequences[tp] = (sequence + len(records)) % SEQUENCES
-            self._ends[tp] = written.end_offset
+            self._logs[tp] = log
             return written
 
     def _target(self, topic: str | None) -> Target:

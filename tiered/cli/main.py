@@ -55,6 +55,7 @@ COMMANDS = {
     "restore": "tiered.cli.restore",
     "repair": "tiered.cli.repair",
     "local": "tiered.cli.local",
+    "transactions": "tiered.cli.transactions",
     "truncate": "tiered.cli.truncate",
     "config": "tiered.cli.config",
 }

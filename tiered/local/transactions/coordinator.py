@@ -13,7 +13,7 @@ What is durable when, for a transaction over partitions A and B::
 A process killed before the decision is on disk has aborted; after it, the next open writes the markers that are missing
 before anybody reads. What a power cut takes of the page cache is found again in the partitions themselves: a
 transaction that is open there, of a producer that this log gave out, is aborted, whether or not its record survived.
-The coordinator's epoch is the leader epoch of its partition and rises with each process, as in Kafka.
+The coordinator's epoch is the newest leader epoch of its partition, as in Kafka; only a broker raises it.
 """
 
 from __future__ import annotations
@@ -158,6 +158,9 @@ class Transactions:
         """
         name = producer.transactional_id
         with self._held(name):
+            if self._ending and not commit:
+                return  # close has aborted it
+            self._check_open(name)
             coordinator = self._loaded()
             txn = coordinator.find(name)
             if txn is not None and txn.state is not TxnState.ONGOING and _producer_of(name, txn) == producer:

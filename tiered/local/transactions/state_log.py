@@ -46,20 +46,20 @@ class StateLog:
         return TRANSACTION_STATE_TOPIC in self._host.topics()
 
     def load(self) -> TransactionCoordinator:
-        """What the log says, by a coordinator whose epoch is above all before; an empty log is made.
+        """What the log says; an empty log is made.
 
-        Raises CorruptionError, LocalIOError.
+        The coordinator's epoch is the newest of the log and does not rise with a process: the lock of the directory
+        keeps an older one away, and a broker that takes the directory over refuses markers below an epoch that it
+        has seen, its own included. Raises CorruptionError, LocalIOError.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         if info is None:
             self._host.create_topic(TRANSACTION_STATE_TOPIC, 1, STATE_CONFIG)
             return TransactionCoordinator()
         logs = [self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, p)) for p in range(info.partitions)]
-        epoch = 1 + max((log.leader_epochs()[-1].epoch for log in logs if log.leader_epochs()), default=-1)
+        epoch = max((log.leader_epochs()[-1].epoch for log in logs if log.leader_epochs()), default=0)
         coordinator = TransactionCoordinator(epoch=epoch)
         replay_state(logs, coordinator.replay)
-        for log in logs:
-            log.new_leader_epoch(epoch)
         return coordinator
 
     def append(self, step: Step, *, durable: bool = False) -> None:

@@ -1,0 +1,98 @@
+"""Threads on which the blocking parts of an asyncio log run, and the object that ``await`` and ``async with`` take."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from tiered.errors import ClosedError
+
+WORKER_THREADS = 4
+"""Threads of one open log or reader: calls beyond these wait their turn."""
+RECORDS_PER_STEP = 512
+"""Records that one step of a stream decodes before it hands them to the event loop."""
+
+WAITING_THREADS = 16
+"""Calls of one log that wait for ``durability="remote"`` at once; those beyond wait their turn."""
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Worker:
+    """Runs blocking calls on threads of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._pool = ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix=f"tiered-aio-{name}")
+        self._waiting = ThreadPoolExecutor(WAITING_THREADS, thread_name_prefix=f"tiered-aio-{name}-wait")
+        self.closed = False
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._run(self._pool, functools.partial(function, *args, **kwargs))
+
+    async def write(self, durability: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """An append: one that waits for a commit takes no thread from those calls that do not."""
+        pool = self._waiting if durability == "remote" else self._pool
+        return await self._run(pool, functools.partial(function, *args, **kwargs))
+
+    async def call_alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """On a thread of its own, however many calls are waiting."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="tiered-aio-alone")
+        try:
+            return await self._run(pool, functools.partial(function, *args, **kwargs))
+        finally:
+            pool.shutdown(wait=False)
+
+    async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+        if self.closed:
+            raise ClosedError("the log or reader was closed", hint="open it again")
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+
+    async def iterate(self, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
+        records = await self.call(make)
+        try:
+            while step := await self.call(_take, records):
+                for record in step:
+                    yield record
+        finally:
+            # A generator may be running on its thread when the caller is cancelled: it is closed after that step.
+            if isinstance(records, Generator) and not self.closed:
+                self._pool.submit(records.close)
+
+    def close(self) -> None:
+        self.closed = True
+        self._pool.shutdown(wait=False)
+        self._waiting.shutdown(wait=False)
+
+
+def _take(records: Iterator[T]) -> list[T]:
+    return list(itertools.islice(records, RECORDS_PER_STEP))
+
+
+class Opening(Awaitable[T]):
+    """What ``open`` returns: await it, or use it with ``async with``."""
+
+    def __init__(
+        self, opening: Callable[[], Awaitable[T]], close: Callable[[T, BaseException | None], Awaitable[None]]
+    ) -> None:
+        self._opening = opening
+        self._close = close
+        self._opened: T | None = None
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._opening().__await__()
+
+    async def __aenter__(self) -> T:
+        self._opened = await self._opening()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            await self._close(self._opened, error)

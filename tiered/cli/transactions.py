@@ -1,0 +1,181 @@
+"""``tiered transactions``: what is open in the partitions, who opened it, and a way to end what nobody will end.
+
+Kafka's words: a transaction *hangs* if it is open in a partition while no coordinator knows of it; readers of
+``read_committed`` wait at its first record for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from tiered.cli.application import Application, Command, Group, pass_application
+from tiered.cli.confirming import confirm, destructive, one_partition
+from tiered.cli.doors import need_directory, need_topic
+from tiered.cli.output import columns
+from tiered.errors import NotFoundError
+from tiered.format.batch import encode_batch
+from tiered.format.control import ControlType, marker
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
+from tiered.local.directory.manager import LocalLog
+from tiered.local.transactions.state_log import replay_state
+from tiered.model import TopicPartition
+from tiered.plan.open_txns import OpenTxn
+from tiered.plan.transactions import TransactionCoordinator
+from tiered.times import format_time
+
+_OPEN = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
+
+
+@click.group(cls=Group, name="transactions")
+def command() -> None:
+    """Transactions of a log directory: by id, by partition, and those that hang."""
+
+
+@command.command("list", cls=Command)
+@pass_application
+def list_command(app: Application) -> int:
+    """Transactional ids with their state, as the coordinator of this directory noted them.
+
+    \b
+    Example:
+      tiered transactions list --log-dir data
+    """
+    need_directory(app)
+    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids, read_only=True) as log:
+        found = _known(log)
+    rows = [_fields(name, value) for name, value in sorted(found.items())]
+    if not rows:
+        app.out.say("no transaction was ever begun here")
+    names = ["id", "state", "producer", "epoch", "partitions", "last update"]
+    text = columns(names, [_row(fields) for fields in rows]) if rows else []
+    return app.out.result("transactions list", {"transactions": rows}, text)
+
+
+@command.command("open", cls=Command)
+@pass_application
+def open_command(app: Application) -> int:
+    """Transactions that are open in a partition: where ``read_committed`` waits, and for whom.
+
+    \b
+    Example:
+      tiered transactions open --log-dir data
+    """
+    need_directory(app)
+    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids, read_only=True) as log:
+        owners = {value.producer_id: name for name, value in _known(log).items() if value.state in _OPEN}
+        rows = [_open_fields(tp, txn, owners.get(txn.producer_id)) for tp, txn in _open(log)]
+    names = ["partition", "first offset", "producer", "epoch", "newest record", "id"]
+    text = columns(names, [_open_row(fields) for fields in rows]) if rows else []
+    if not rows:
+        app.out.say("no transaction is open")
+    return app.out.result("transactions open", {"open": rows}, text)
+
+
+@command.command("abort", cls=Command)
+@click.argument("partition", metavar="TOPIC:P")
+@click.option("--producer-id", type=int, required=True, help="as `tiered transactions open` shows it")
+@destructive
+@pass_application
+def abort_command(app: Application, *, partition: str, producer_id: int, dry_run: bool, yes: bool) -> int:
+    """Abort a transaction that hangs: an ABORT marker ends it. The directory must have no writer at the moment.
+
+    Transactions of this directory's own coordinator need no such help: opening the log for writing settles them.
+
+    \b
+    Example:
+      tiered transactions abort orders:0 --producer-id 4711 --log-dir data --dry-run
+    """
+    need_directory(app)
+    tp = one_partition(partition)
+    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:
+        need_topic(tp.topic, log.topics())
+        log_of = log.partition(tp)
+        txn = next((txn for txn in log_of.open_txns() if txn.producer_id == producer_id), None)
+        if txn is None:
+            raise NotFoundError(
+                f"{tp}: producer {producer_id} has no open transaction there",
+                hint="`tiered transactions open` shows what is open; opening the log may just have settled it",
+            )
+        fields = {**_open_fields(tp, txn, None), "dry_run": dry_run}
+        if not dry_run:
+            confirm(app, "transactions abort", f"Abort the transaction of producer {producer_id} in {tp}?", yes=yes)
+            log_of.append_as_coordinator(_abort_marker(txn, app.clock.now_ms()))
+            log_of.flush()
+    verb = "would be aborted" if dry_run else "aborted"
+    return app.out.result(
+        "transactions abort",
+        fields,
+        [f"{tp}: the transaction of producer {producer_id} from {txn.first_offset} {verb}"],
+    )
+
+
+def _abort_marker(txn: OpenTxn, now_ms: int) -> bytes:
+    return encode_batch(
+        [marker(ControlType.ABORT, max(txn.coordinator_epoch, 0), now_ms)],
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        transactional=True,
+        control=True,
+    )
+
+
+def _known(log: LocalLog) -> dict[str, TxnValue]:
+    coordinator = TransactionCoordinator()
+    info = log.topics().get(TRANSACTION_STATE_TOPIC)
+    if info is not None:
+        tps = (TopicPartition(TRANSACTION_STATE_TOPIC, number) for number in info.here)
+        replay_state((log.partition(tp) for tp in tps), coordinator.replay)
+    return dict(coordinator.transactions())
+
+
+def _open(log: LocalLog) -> Iterator[tuple[TopicPartition, OpenTxn]]:
+    for tp in log.partitions():
+        yield from ((tp, txn) for txn in log.partition(tp).open_txns())
+
+
+def _fields(name: str, value: TxnValue) -> dict[str, Any]:
+    return {
+        "transactional_id": name,
+        "state": value.state.name,
+        "producer_id": value.producer_id,
+        "producer_epoch": value.producer_epoch,
+        "timeout_ms": value.timeout_ms,
+        "partitions": [str(tp) for tp in value.partitions or ()],
+        "last_update_ms": value.last_update_ms,
+    }
+
+
+def _row(fields: dict[str, Any]) -> list[object]:
+    held = ", ".join(fields["partitions"]) or "-"
+    updated = format_time(fields["last_update_ms"])
+    return [
+        fields["transactional_id"],
+        fields["state"],
+        str(fields["producer_id"]),
+        fields["producer_epoch"],
+        held,
+        updated,
+    ]
+
+
+def _open_fields(tp: TopicPartition, txn: OpenTxn, owner: str | None) -> dict[str, Any]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "producer_id": txn.producer_id,
+        "producer_epoch": txn.producer_epoch,
+        "first_offset": txn.first_offset,
+        "last_timestamp": txn.last_timestamp,
+        "transactional_id": owner,
+        "hangs": owner is None,
+    }
+
+
+def _open_row(fields: dict[str, Any]) -> list[object]:
+    tp = TopicPartition(fields["topic"], fields["partition"])
+    newest = format_time(fields["last_timestamp"]) if fields["last_timestamp"] >= 0 else "-"
+    owner = fields["transactional_id"] or "hangs: no coordinator here knows it"
+    return [tp, fields["first_offset"], str(fields["producer_id"]), fields["producer_epoch"], newest, owner]
