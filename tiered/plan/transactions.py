@@ -96,7 +96,7 @@ class Unfinished(NamedTuple):
 
 
 class TransactionCoordinator:
-    """Not thread-safe. ``epoch`` must be greater with each start of the directory: it fences an older coordinator."""
+    """Not thread-safe. ``epoch`` must not go back: a partition refuses the markers of an older coordinator."""
 
     def __init__(
         self,

@@ -92,6 +92,10 @@ class Broker:
         """A clean shutdown."""
         run("kafka", "stop", str(self.work))
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        run("kafka", "kill", str(self.work))
+
     def create(self, topics: Mapping[str, int], settings: Mapping[str, str]) -> None:
         """Topics by name with their number of partitions, all with the same settings."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})

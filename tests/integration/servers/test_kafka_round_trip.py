@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+import tiered
 from tests.integration.servers.commands import require, run
 from tests.integration.servers.kafka import Broker, Heard
 from tests.integration.servers.kafka_clients import BATCHES, Group, Writer, commit_offsets, delete_group, groups
@@ -18,6 +20,7 @@ from tests.integration.servers.kafka_wire import (
     describe_producers,
     list_transactions,
 )
+from tiered.clock import SystemIds
 from tiered.format.batch import read_header
 from tiered.local.directory.directories import LocalLogs
 from tiered.model import TopicPartition
@@ -57,7 +60,8 @@ class Saying:
 
 @dataclass
 class Trip:
-    """The stations: the broker wrote; we changed; it loaded that; it wrote more; we read that, appended and checked."""
+    """The stations: the broker wrote; we changed; it loaded that; it wrote more and was killed, a transaction open; we
+    recovered that and took its transactional ids over; it loaded that and took them back; we went on and checked."""
 
     first: Saying
     read: dict[TopicPartition, Told]
@@ -66,6 +70,10 @@ class Trip:
     second: Saying
     third: Saying
     read_again: dict[TopicPartition, Told]
+    taken_over: dict[TopicPartition, Told]
+    fourth: Saying
+    fifth: Saying
+    read_last: dict[TopicPartition, Told]
     appended: dict[TopicPartition, int]
     verified: str
     said: list[str]
@@ -144,7 +152,31 @@ def broker_goes_on(broker: Broker) -> None:
         one.transaction([*TXN, COMPACT[1]], commit=True)
         left.transaction(TXN, commit=True)
         one.transaction(TXN, commit=False)
+        left.transaction(TXN, commit=None)
     commit_offsets(broker.bootstrap, "steady", {PLAIN[0]: (90, "later")})
+
+
+def take_over(dirs: list[Path], clock: FakeClock, sessions: int) -> None:
+    """Transactions of a new id, and of one that a broker's client used; one commits, one aborts, in each session."""
+    for _ in range(sessions):
+        with tiered.open(dirs, clock=clock, ids=SystemIds()) as log:
+            topic = log.topic("txn")
+            for name, turn in (("ours", 0), ("a", 1)):
+                with topic.transaction(name) as txn:
+                    txn.append(b"first", key=b"key-1", partition=turn)
+                    txn.append(b"second", key=b"key-2", topic="compact-txn")
+                txn = topic.transaction(name)
+                txn.append(b"never", key=b"key-1", partition=turn)
+                txn.abort()
+
+
+def broker_takes_back(broker: Broker) -> None:
+    """The same ids again."""
+    url = broker.bootstrap
+    for number, name in enumerate(("ours", "a", "left open")):
+        with Writer(url, 20 + number, identity=name) as writer:
+            writer.transaction([*TXN, COMPACT[1]], commit=True)
+            writer.transaction(TXN, commit=False)
 
 
 @pytest.fixture(scope="module")
@@ -160,25 +192,43 @@ def trip(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trip]:
         broker_writes(broker)
         first = Saying.of(broker)
         broker.stop()
+
         read = tell(dirs, ALL)
         clock.set_ms(now_clock().now_ms())
         with open_for_writing(dirs, clock) as log:
             we_change(log, clock)
         changed = tell(dirs, ALL)
         producers = {tp: producers_of(dirs, tp, one.everything.end) for tp, one in changed.items()}
+
         broker.start()
         second = Saying.of(broker)
         broker_goes_on(broker)
         third = Saying.of(broker)
         said = broker.said()
-        broker.stop()
+        broker.kill()
+
         read_again = tell(dirs, ALL)
+        take_over(dirs, clock, 3)
+        taken_over = tell(dirs, ALL)
+
+        broker.start()
+        fourth = Saying.of(broker)
+        broker_takes_back(broker)
+        fifth = Saying.of(broker)
+        said += broker.said()
+        broker.stop()
+
+        read_last = tell(dirs, ALL)
+        take_over(dirs, clock, 1)
         with open_for_writing(dirs, clock) as log:
             for tp in WRITTEN:
                 Desk(log, tp, clock).append(3)
             appended = {tp: log.partition(tp).positions().end_offset for tp in WRITTEN}
         verified = run("kafka", "verify", *map(str, dirs), check=False)
-        yield Trip(first, read, changed, producers, second, third, read_again, appended, verified, said)
+        yield Trip(
+            *(first, read, changed, producers, second, third, read_again),
+            *(taken_over, fourth, fifth, read_last, appended, verified, said),
+        )
     finally:
         broker.stop()
 
@@ -206,33 +256,61 @@ def test_we_read_what_it_appended(trip: Trip, tp: TopicPartition) -> None:
     assert trip.read_again[tp][:2] == (after, trip.third.committed[tp])
 
 
+@partitions
+def test_it_serves_what_we_recovered(trip: Trip, tp: TopicPartition) -> None:
+    before, after = trip.read_again[tp].everything, trip.taken_over[tp]
+    assert after.everything.records[: len(before.records)] == before.records
+    assert (trip.fourth.everything[tp], trip.fourth.committed[tp]) == after[:2]
+
+
+@partitions
+def test_we_read_what_it_took_back(trip: Trip, tp: TopicPartition) -> None:
+    assert trip.read_last[tp][:2] == (trip.fifth.everything[tp], trip.fifth.committed[tp])
+
+
 @pytest.mark.parametrize("tp", WRITTEN, ids=str)
 def test_we_append_behind_it(trip: Trip, tp: TopicPartition) -> None:
-    assert trip.appended[tp] > trip.third.everything[tp].end
+    assert trip.appended[tp] > trip.fifth.everything[tp].end
 
 
 def test_groups_outlive_our_cleaning_of_their_log(trip: Trip) -> None:
     assert set(trip.first.groups) == {"steady", "other"}
     assert trip.second.groups == trip.first.groups
     assert trip.third.groups["steady"] == {**trip.first.groups["steady"], PLAIN[0]: (90, "later")}
+    assert trip.fourth.groups == trip.fifth.groups == trip.third.groups
     assert len(trip.changed[OFFSETS].everything.records) < len(trip.read[OFFSETS].everything.records)
 
 
+def states(saying: Saying) -> dict[str, str]:
+    return {one.transactional_id: one.state for one in saying.transactions}
+
+
 def test_transactional_ids_outlive_our_cleaning_of_their_log(trip: Trip) -> None:
-    states = {one.transactional_id: one.state for one in trip.first.transactions}
-    assert states == {"a": "CompleteCommit", "b": "CompleteAbort", "left open": "Ongoing"}
+    assert states(trip.first) == {"a": "CompleteCommit", "b": "CompleteAbort", "left open": "Ongoing"}
     assert trip.second.transactions == trip.first.transactions
-    assert {one.state for one in trip.third.transactions} <= {"CompleteCommit", "CompleteAbort"}
 
 
 def test_an_open_transaction_stays_open_until_its_owner_comes_back(trip: Trip) -> None:
     opened = trip.first.committed[TXN[0]].end
     assert opened < trip.first.everything[TXN[0]].end
     assert trip.changed[TXN[0]].committed.end == trip.second.committed[TXN[0]].end == opened
-    assert trip.third.committed[TXN[0]].end == trip.third.everything[TXN[0]].end
+    assert trip.third.committed[TXN[0]].end > opened
+
+
+def test_transactional_ids_change_hands_both_ways(trip: Trip) -> None:
+    assert states(trip.third) == {"a": "CompleteAbort", "b": "CompleteAbort", "left open": "Ongoing"}
+    assert states(trip.fourth) == {**dict.fromkeys(("a", "b", "left open", "ours"), "CompleteAbort")}
+    assert states(trip.fifth) == states(trip.fourth)
+    for tp in TXN:
+        assert trip.third.committed[tp].end < trip.third.everything[tp].end
+        assert trip.fifth.committed[tp].end == trip.fifth.everything[tp].end
+    mine = [record for record in trip.fourth.committed[TXN[0]].records if record.value == b"first"]
+    assert len(mine) == 3
+    assert b"never" not in {record.value for record in trip.fifth.committed[TXN[1]].records}
 
 
 def test_nobody_complained(trip: Trip) -> None:
     assert trip.verified.splitlines()[-1].endswith(": OK"), trip.verified
     names = [str(tp) for tp in ALL]
-    assert [line for line in trip.said if "UNCLEAN" in line or ("WARN" in line and any(n in line for n in names))] == []
+    bad = [line for line in trip.said if "ERROR" in line or ("WARN" in line and any(name in line for name in names))]
+    assert bad == []
