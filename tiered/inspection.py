@@ -7,17 +7,18 @@ read raises.
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from tiered.errors import CorruptionError
 from tiered.findings import Findings, Severity
 from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
 from tiered.format.crc import crc32c
-from tiered.format.offset_index import OffsetIndex
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.time_index import TimeIndex
+from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.model import ByteSource, EpochEntry, SealedIndexes, SegmentDescriptor
 
@@ -180,7 +181,8 @@ class _OffsetIndexCheck:
             return
         self._entries = index.entries
         if not index.is_sane():
-            findings.error("offset_index", "offsets or positions of the offset index do not rise")
+            place = _first_fall(self._entries, OFFSET_ENTRY_BYTES, lambda a, b: a[0] < b[0] and a[1] < b[1])
+            findings.error("offset_index", f"offsets or positions of the offset index do not rise: {place}")
             self._entries = []
 
     def batch(self, position: int, header: BatchHeader) -> None:
@@ -190,15 +192,21 @@ class _OffsetIndexCheck:
             self._next += 1
             if at != position:
                 self._findings.error(
-                    "offset_index", f"the entry of offset {offset} points at byte {at}, no batch", offset=offset
+                    "offset_index",
+                    f"the entry of offset {offset} {self._place()} points at byte {at}, no batch",
+                    offset=offset,
                 )
             elif self._before >= offset or header.base_offset > offset:
                 self._findings.error(
                     "offset_index",
-                    f"the entry of offset {offset} points at byte {at}, where {header.base_offset} begins",
+                    f"the entry of offset {offset} {self._place()} points at byte {at}, "
+                    f"where {header.base_offset} begins",
                     offset=offset,
                 )
         self._before = header.last_offset
+
+    def _place(self) -> str:
+        return f"(entry {self._next - 1} of the index)"
 
     def end(self, scan: LogScan) -> None:
         """Entries beyond the end of the log."""
@@ -223,7 +231,8 @@ class _TimeIndexCheck:
             return
         self._entries = index.entries
         if not index.is_sane():
-            findings.error("time_index", "timestamps or offsets of the time index do not rise")
+            place = _first_fall(self._entries, TIME_ENTRY_BYTES, lambda a, b: a[0] < b[0] and a[1] <= b[1])
+            findings.error("time_index", f"timestamps or offsets of the time index do not rise: {place}")
             self._entries = []
 
     def batch(self, header: BatchHeader) -> None:
@@ -251,6 +260,16 @@ class _TimeIndexCheck:
                 f"the entry of {timestamp} names offset {offset}, the log ends at {scan.end_offset}",
                 offset=offset,
             )
+
+
+def _first_fall(
+    entries: list[tuple[int, int]], entry_bytes: int, rises: Callable[[tuple[int, int], tuple[int, int]], bool]
+) -> str:
+    """Where an index stops to rise, in words; the first entry if it is that which is impossible."""
+    pairs = itertools.pairwise(entries)
+    number = next((i for i, (before, after) in enumerate(pairs, start=1) if not rises(before, after)), 0)
+    before = f" after {entries[number - 1]}" if number else ""
+    return f"entry {number} at byte {number * entry_bytes} is {entries[number]}{before}"
 
 
 def _declared_size(view: memoryview, at: int, position: int) -> int:

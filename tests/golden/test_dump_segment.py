@@ -6,12 +6,16 @@ import gzip
 import io
 import re
 import sys
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.golden.fixtures import ARCHIVE
 from tiered.cli.main import run
+
+ODD_ARCHIVE = ARCHIVE.with_name("dump-tool.tar.gz")
 
 SEGMENT_FILE = re.compile(r"\d{20}\.(log|index|timeindex|txnindex|snapshot)")
 BLOCK = re.compile(
@@ -24,6 +28,8 @@ FLAGS = {
 }
 DUMPS = 75
 """Stored outputs that are compared; the 76th decodes ``__cluster_metadata``, which is read as raw batches only."""
+LINES = 17498
+ODD_RUNS = 18
 
 
 class Printed(io.TextIOWrapper):
@@ -50,25 +56,50 @@ def blocks(text: str) -> list[str]:
     return sorted(block for block in BLOCK.split(text) if block)
 
 
+def printed_by(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+    """Exit code and both streams of ``dump-segment --kafka``."""
+    out, err = Printed(), Printed()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    code = run(["dump-segment", "--kafka", "-q", *arguments])
+    return code, out.text(), err.text()
+
+
 def test_every_dump_is_the_same(kafka_fixtures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ARCHIVE.exists()
-    compared = 0
+    compared = lines = 0
     for path in expected_dumps(kafka_fixtures):
         root = kafka_fixtures / path.parent.relative_to(kafka_fixtures / "expected")
         partition, kind = path.name.split(".")[:2]
         monkeypatch.chdir(root)
         files = sorted(f"{partition}/{file.name}" for file in (root / partition).iterdir())
-        suffix = r"\.log" if kind != "dump" else ""
-        files = [file for file in files if SEGMENT_FILE.fullmatch(Path(file).name) and re.search(suffix, file)]
-        out, err = Printed(), Printed()
-        monkeypatch.setattr(sys, "stdout", out)
-        monkeypatch.setattr(sys, "stderr", err)
-        code = run(["dump-segment", "--kafka", *FLAGS[kind], "-q", *files])
+        suffix = ".log" if kind != "dump" else ""
+        files = [file for file in files if SEGMENT_FILE.fullmatch(Path(file).name) and file.endswith(suffix)]
+        code, printed, errors = printed_by(monkeypatch, *FLAGS[kind], *files)
         expected = gzip.decompress(path.read_bytes()).decode()
-        printed = out.text()
         assert printed.split("\n") == expected[: len(printed)].split("\n"), path
-        assert blocks(err.text()) == blocks(expected[len(printed) :]), path
+        assert blocks(errors) == blocks(expected[len(printed) :]), path
         # One index was zeroed by hand, and the broker left it so.
         assert code == (13 if path.name.startswith("u-old-index-zeroed") and "damaged" in str(path) else 0), path
-        compared += 1
-    assert compared == DUMPS
+        compared, lines = compared + 1, lines + expected.count("\n")
+    assert (compared, lines) == (DUMPS, LINES)
+
+
+def odd_runs(directory: Path) -> Iterator[tuple[list[str], str]]:
+    """Arguments and output of each run of Kafka's tool over the files that no broker of today would write."""
+    with tarfile.open(ODD_ARCHIVE) as archive:
+        archive.extractall(directory, filter="data")
+    text = (directory / "output.txt").read_bytes().decode()
+    for part in text.split("$ ")[1:]:
+        arguments, _, output = part.partition("\n")
+        yield arguments.split(" "), output
+
+
+def test_old_formats_and_every_kind_of_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """v0 and v1 messages, every control record, broken UTF-8, coordinators' records of every type and version."""
+    monkeypatch.chdir(tmp_path)
+    runs = list(odd_runs(tmp_path))
+    for (name, *flags), expected in runs:
+        code, printed, _ = printed_by(monkeypatch, *flags, name)
+        assert printed.split("\n") == expected.split("\n"), (name, flags)
+        assert code == (13 if name.startswith("legacybad") else 0)
+    assert len(runs) == ODD_RUNS

@@ -25,6 +25,9 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import decode_root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
+from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
+from tiered.local.disk.epochs import EPOCHS_NAME
+from tiered.local.disk.volume import PARTITION_METADATA_NAME
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import ByteSource
 from tiered.times import format_time
@@ -32,7 +35,6 @@ from tiered.times import format_time
 MAX_SMALL_BYTES = 256 * 1024 * 1024
 """Largest file other than a ``.log`` that is read whole."""
 
-CLEAN_SHUTDOWN_NAME = ".kafka_cleanshutdown"
 _KRAFT_SNAPSHOT = ".checkpoint"
 _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}
 """The field that says where in the log an entry belongs."""
@@ -269,8 +271,8 @@ _BY_SUFFIX: dict[str, Dumper] = {
     SEAL_SUFFIX: _seal,
 }
 _BY_NAME: dict[str, Dumper] = {
-    "leader-epoch-checkpoint": _epochs,
-    "partition.metadata": _partition_metadata,
-    "meta.properties": _meta_properties,
+    EPOCHS_NAME: _epochs,
+    PARTITION_METADATA_NAME: _partition_metadata,
+    META_PROPERTIES_NAME: _meta_properties,
     CLEAN_SHUTDOWN_NAME: _clean_shutdown,
 }

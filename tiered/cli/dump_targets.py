@@ -9,22 +9,24 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from tiered.cli.application import Application
-from tiered.cli.doors import store_options
+from tiered.cli.doors import open_remote, store_options
 from tiered.cli.dump import is_known
 from tiered.cli.patience import PATIENCE_SECONDS
-from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, NotFoundError
-from tiered.format.keys import parse_local_name, parse_partition_dir
+from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, NotFoundError, UnknownTopicError
+from tiered.format.keys import FLAG_HOLE, index_key, parse_local_name, parse_partition_dir, root_key, segment_key
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
-from tiered.model import ByteSource
+from tiered.model import ByteSource, TopicPartition
 from tiered.object_source import ObjectSource
+from tiered.remote.root_view import RootView
+from tiered.remote.topics import load_topic
+from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 
 MAX_FILES = 1_000_000
 """Files of one run; a pattern that matches more is a mistake."""
 
 _PATTERN = re.compile(r"[*?\[]")
-_PARTITION = re.compile(r"(?P<topic>[^/]+):(?P<partition>\d{1,9})")
 _FILE_URL = "file://"
 
 
@@ -43,9 +45,11 @@ def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
         return [name]
     if _PATTERN.search(name):
         return _matching(str(path), kafka=kafka)
-    partition = _partition(app, name)
-    if partition is not None:
-        return _folder(partition, kafka=kafka)
+    tp = _partition(name)
+    if tp is not None and app.log_dir is not None and (app.log_dir / str(tp)).is_dir():
+        return _folder(app.log_dir / str(tp), kafka=kafka)
+    if tp is not None and app.remote is not None:
+        return _objects(app, app.remote, tp)
     raise NotFoundError(
         f"the file {path} does not exist",
         hint="correct the path"
@@ -100,13 +104,31 @@ def sibling(name: str, suffix: str) -> Path | None:
     return path.with_name(f"{parsed.base:020d}{suffix}{parsed.work}")
 
 
-def _partition(app: Application, name: str) -> Path | None:
-    """The folder of ``topic-0`` or ``topic:0`` in the log directory, if there is one."""
-    if app.log_dir is None or "/" in name:
+def _partition(name: str) -> TopicPartition | None:
+    """``topic-0`` or ``topic:0``."""
+    try:
+        return parse_partition_dir(name.replace(":", "-")).tp
+    except ConfigError:
         return None
-    match = _PARTITION.fullmatch(name)
-    folder = app.log_dir / (f"{match['topic']}-{match['partition']}" if match else name)
-    return folder if folder.is_dir() else None
+
+
+def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
+    """The root of a partition, and the objects of each segment in it, as URLs."""
+    store = open_remote(app)
+    try:
+        entry = drive(store, load_topic(tp.topic))
+        if entry is None or tp.partition >= entry.partitions:
+            raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topics` lists what it has")
+        root = drive(store, RootView(entry.topic_id, tp.partition, tp.topic).load())
+    finally:
+        store.close()
+    keys = [] if root is None else [root_key(entry.topic_id, tp.partition)]
+    for row in root.rows if root is not None else ():
+        if not row.flags & FLAG_HOLE:
+            keys += [segment_key(entry.topic_id, tp.partition, row), index_key(entry.topic_id, tp.partition, row)]
+    if not keys:
+        raise NotFoundError(f"the bucket holds nothing of {tp} yet", hint="upload it first, or name its log directory")
+    return [f"{remote.rstrip('/')}/{key}" for key in keys]
 
 
 def _folder(path: Path, *, kafka: bool) -> list[str]:

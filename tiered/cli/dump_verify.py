@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from tiered.cli.dump import base_of, suffix_of, whole
@@ -17,6 +18,17 @@ from tiered.inspection import Expectations, LogScan, inspect_log
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, SealedIndexes
+
+_FILES = {
+    "offset_index": INDEX_SUFFIX,
+    "offset_index_style": INDEX_SUFFIX,
+    "offset_index_untrimmed": INDEX_SUFFIX,
+    "time_index": TIME_INDEX_SUFFIX,
+    "time_index_untrimmed": TIME_INDEX_SUFFIX,
+    "txn_index": TXN_INDEX_SUFFIX,
+    "producer_snapshot": SNAPSHOT_SUFFIX,
+}
+"""Which file a finding is about; all others are about the ``.log``."""
 
 VERIFIED_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 """Files whose verification is that of their whole segment."""
@@ -53,7 +65,16 @@ def _verify_log(name: str, source: ByteSource) -> tuple[Findings, LogScan]:
     scan = inspect_log(source, base, findings, Expectations(decode=True), indexes=indexes)
     if indexes is not None and not any(item.code == "offset_index" for item in findings.items):
         _compare_with_kafka(name, source, indexes.offset_index, findings)
+    _rehome(name, findings)
     return findings, scan
+
+
+def _rehome(name: str, findings: Findings) -> None:
+    """Positions in an index are positions in its own file."""
+    for number, item in enumerate(findings.items):
+        file = sibling(name, _FILES.get(item.code, ""))
+        if file is not None and file.is_file() and item.code in _FILES:
+            findings.items[number] = replace(item, where=str(file))
 
 
 def _compare_with_kafka(name: str, log: ByteSource, offsets: bytes, findings: Findings) -> None:
@@ -81,7 +102,8 @@ def _indexes(name: str, base: int, findings: Findings) -> SealedIndexes | None:
     txns = _read(name, TXN_INDEX_SUFFIX, findings) or b""
     torn = len(txns) % TXN_ENTRY_BYTES
     if torn:
-        findings.error("txn_index", f"{torn} bytes of an unfinished entry end the transaction index")
+        message = f"{torn} bytes of an unfinished entry end the transaction index"
+        findings.error("txn_index", message, position=len(txns) - torn)
     return SealedIndexes(offsets or b"", times or b"", txns, _read(name, SNAPSHOT_SUFFIX, findings) or b"")
 
 

@@ -13,6 +13,8 @@ import pytest
 
 from tests.unit.check.building import Scenario, flip, scenario
 from tests.unit.cli.conftest import Cli
+from tiered.format.batch import encode_batch
+from tiered.model import NewRecord
 
 PARTITIONS = ["orders-1", "txn-0", "compact-keep-0", "codec-zstd-0", "logappendtime-0", "idempotent-0"]
 
@@ -169,3 +171,187 @@ def test_the_note_of_a_sealed_segment(cli: Cli, log: Scenario, tmp_path: Path) -
     for content in (b"{", b"[]", b"\xff"):
         torn.write_bytes(content)
         assert cli("dump-segment", torn).code == 13
+
+
+def test_a_partition_by_its_name(cli: Cli, log: Scenario) -> None:
+    """In the log directory; without one in the bucket: its root and each segment's two objects."""
+    local = cli("dump-segment", "flights:0", "--log-dir", log.directory, "--json")
+    assert local.code == 0
+    assert {message["message_type"] for message in local.messages[:-1]} >= {"batch", "index_entry", "leader_epoch"}
+    remote = cli("dump-segment", "flights-0", "--remote", log.url, "--json", "--verify")
+    rows = log.rows()
+    assert (remote.code, remote.summary["files"]) == (0, 1 + 2 * len(rows))
+    verified = [message for message in remote.messages if message["message_type"] == "verified"]
+    assert [message["records"] for message in verified] == [row.records for row in rows]
+    assert cli("dump-segment", "flights-9", "--remote", log.url).code == 10
+    assert cli("dump-segment", "flights-9", "--log-dir", log.directory).code == 10
+
+
+def test_folders_patterns_and_what_is_missing(cli: Cli, log: Scenario, tmp_path: Path) -> None:
+    folder = log.directory / "flights-0"
+    whole = cli("dump-segment", folder, "--json").summary["files"]
+    assert whole == len([path for path in folder.iterdir() if not path.name.startswith("tiered-")])
+    everything = cli("dump-segment", log.directory, "--json").summary["files"]
+    assert everything > whole
+    logs = cli("dump-segment", f"{folder}/*.log", "--json").summary["files"]
+    assert logs == len(list(folder.glob("*.log")))
+    assert cli("dump-segment", f"{folder}/*.nothing").code == 10
+    mixed = cli("dump-segment", tmp_path / "none.log", folder / "leader-epoch-checkpoint", "--json")
+    assert (mixed.code, mixed.summary["files"]) == (10, 1)
+    assert "going on" in mixed.summary["warnings"][0]
+    assert mixed.messages[0]["message_type"] == "warning"
+    assert cli("dump-segment").code == 2
+
+
+def test_damage_in_one_file_does_not_hide_the_next(cli: Cli, log: Scenario) -> None:
+    first, second = log.logs()[:2]
+    first.write_bytes(b"\x7f" * 100 + first.read_bytes())
+    seen = cli("dump-segment", first, first.with_suffix(".index"), second, "--json")
+    assert (seen.code, seen.summary["findings"], seen.summary["files"]) == (13, 1, 3)
+    assert {message["file"] for message in seen.messages if message["message_type"] == "batch"} == {str(second)}
+    text = cli("dump-segment", first, second).text
+    assert f"error: {first} at byte 0: no batch begins here" in text
+
+
+def test_a_window_of_batches(cli: Cli, log: Scenario) -> None:
+    path = log.logs()[0]
+    every = [m for m in cli("dump-segment", path, "--json").messages if m["message_type"] == "batch"]
+
+    def bases(*options: str) -> list[int]:
+        messages = cli("dump-segment", path, "--json", *options).messages
+        return [message["base_offset"] for message in messages if message["message_type"] == "batch"]
+
+    third = every[2]["base_offset"]
+    assert bases("--offset", str(third + 1), "--max-batches", "2") == [third, every[3]["base_offset"]]
+    assert bases("--max-bytes", str(every[0]["size_bytes"])) == [0]
+    assert bases("--max-bytes", "1KiB") == [m["base_offset"] for m in every if m["position"] + m["size_bytes"] <= 1024]
+    assert bases("--offset", "1000000") == []
+    entries = cli("dump-segment", path.with_suffix(".index"), "--json", "--offset", str(third)).messages[:-1]
+    assert entries
+    assert min(entry["offset"] for entry in entries) >= third
+
+
+def test_decoders_of_keys_and_values(cli: Cli, tmp_path: Path) -> None:
+    contents: list[tuple[bytes | None, bytes | None]] = [(b"\0\0\0\7", b'{"a": [1]}'), (b"\xff", b"\xff"), (None, None)]
+    path = tmp_path / f"{0:020d}.log"
+    path.write_bytes(encode_batch([NewRecord(value, key, 5, []) for key, value in contents]))
+
+    def decoded(key: str, value: str) -> list[tuple[Any, Any, Any]]:
+        done = cli("dump-segment", path, "--json", "--key-decoder", key, "--value-decoder", value)
+        assert done.code == 0
+        records = [message for message in done.messages if message["message_type"] == "record"]
+        return [(record["key"], record["value"], record["encoding"]) for record in records]
+
+    assert decoded("integer", "json") == [
+        (7, {"a": [1]}, {"key": "integer", "value": "json"}),
+        ("/w==", "/w==", "base64"),
+        (None, None, "utf-8"),
+    ]
+    assert decoded("hex", "utf-8")[:2] == [
+        ("00000007", '{"a": [1]}', {"key": "hex", "value": "utf-8"}),
+        ("ff", "\ufffd", {"key": "hex", "value": "utf-8-lossy"}),
+    ]
+    assert decoded("base64", "hex")[0] == ("AAAABw==", b'{"a": [1]}'.hex(), {"key": "base64", "value": "hex"})
+    shallow = cli("dump-segment", path, "--json", "--deep").messages[1]
+    assert (shallow["key_size"], shallow["value_size"], shallow["header_keys"], "key" in shallow) == (4, 10, [], False)
+
+
+def test_internal_topics_are_decoded_by_their_name(cli: Cli, kafka_fixtures: Path) -> None:
+    def records(partition: str, *options: str) -> list[dict[str, Any]]:
+        messages = cli("dump-segment", kafka_fixtures / "main" / partition, "--json", "-r", *options).messages
+        return [message for message in messages if message["message_type"] == "record"]
+
+    offsets = records("__consumer_offsets-0")
+    assert offsets[2]["decoded"]["key"]["data"] == {"group": "g-classic", "topic": "orders", "partition": 0}
+    assert offsets[2]["decoded"]["value"]["data"]["offset"] == 3
+    assert offsets[16]["decoded"]["value"] is None
+    assert offsets[16]["value"] is None
+    states = records("__transaction_state-0")
+    assert states[0]["decoded"]["key"]["type"] == "0"
+    assert "decoded" not in records("__transaction_state-0", "--decoder", "none")[0]
+    # Of a topic that is none of Kafka's, a decoder has to be asked for, and says what it cannot read.
+    assert "decoded" not in records("orders-0")[0]
+    assert "undecoded" in records("orders-0", "--decoder", "offsets")[0]
+    leader = records("__cluster_metadata-0")[0]
+    assert (leader["control_type"], leader["control_data"]["leaderId"]) == ("LEADER_CHANGE", 1)
+    assert "decoded" not in leader
+    marker = next(record for record in records("txn-0") if "control_type" in record)
+    assert (marker["control_type"], marker["coordinator_epoch"]) == ("ABORT", 6)
+
+
+def test_verify_says_where_an_index_is_wrong(cli: Cli, log: Scenario) -> None:
+    path = log.logs()[0]
+    index = path.with_suffix(".index")
+    entries = [index.read_bytes()[at : at + 8] for at in range(0, index.stat().st_size, 8)]
+    assert len(entries) > 2
+
+    def findings() -> list[tuple[str, str]]:
+        done = cli("dump-segment", index, "--verify-only", "--json")
+        found = [message for message in done.messages if message["message_type"] == "finding"]
+        assert done.code == (13 if any(message["severity"] == "error" for message in found) else 0)
+        return [(message["where"], message["message"]) for message in found if message["severity"] != "info"]
+
+    assert findings() == []
+    index.write_bytes(b"".join([entries[1], entries[0], *entries[2:]]))
+    [(where, told)] = findings()
+    assert (where, "do not rise: entry 1 at byte 8" in told) == (str(index), True)
+    index.write_bytes(entries[0][:7] + bytes([entries[0][7] ^ 1]) + b"".join(entries[1:]))
+    [(where, told)] = findings()
+    assert (where, "(entry 0 of the index) points at byte" in told, "no batch" in told) == (str(index), True, True)
+    index.write_bytes(b"".join(entries) + bytes(80))
+    assert findings() == []
+    times = path.with_suffix(".timeindex")
+    times.write_bytes(times.read_bytes()[:7] + b"\0" + times.read_bytes()[8:])
+    assert [where for where, _ in findings()] == [str(times)]
+    path.unlink()
+    assert findings()[0] == (str(index), "there is no .log beside it: only its order can be checked")
+
+
+def test_what_a_broker_would_keep(cli: Cli, log: Scenario) -> None:
+    path = log.logs()[0]
+    index, times = path.with_suffix(".index"), path.with_suffix(".timeindex")
+    done = cli("dump-segment", index, times, "--index-sanity-check")
+    assert (done.code, done.text) == (0, f"{index} passed sanity check.\n{times} passed sanity check.\n")
+    index.write_bytes(index.read_bytes() + b"\0")
+    times.write_bytes(times.read_bytes() + bytes(12))
+    refused = cli("dump-segment", index, times, "--index-sanity-check", "--json")
+    assert (refused.code, refused.summary["findings"]) == (13, 2)
+    assert {message["code"] for message in refused.messages[:-1]} == {"index_sanity"}
+
+
+def test_every_healthy_root_verifies(cli: Cli, kafka_fixtures: Path) -> None:
+    for root in ("main", "compact-after2", "unclean-kill/before", "unclean-kill/after"):
+        done = cli("dump-segment", kafka_fixtures / root, "--verify-only", "--json")
+        severities = {m["severity"] for m in done.messages if m["message_type"] == "finding"}
+        assert (done.code, severities <= {"info"}) == (0, True), root
+    damaged = cli("dump-segment", kafka_fixtures / "unclean-damaged/before", "--verify-only", "--json")
+    assert (damaged.code, damaged.summary["findings"]) == (13, 7)
+
+
+def test_options_that_exclude_each_other(cli: Cli, log: Scenario) -> None:
+    path = log.logs()[0]
+    for options in (
+        ("--kafka", "--json"),
+        ("--skip-record-metadata",),
+        ("--offsets-decoder", "--transaction-log-decoder"),
+        ("--offsets-decoder", "--decoder", "none"),
+        ("--max-bytes", "many"),
+        ("--offset", "-1"),
+        ("--key-decoder", "rot13"),
+    ):
+        assert cli("dump-segment", path, *options).code == 2, options
+
+
+def test_kafka_style_of_damage(cli: Cli, log: Scenario) -> None:
+    path = log.logs()[0]
+    data = path.read_bytes()
+    path.write_bytes(data[:-5])
+    torn = cli("dump-segment", "--kafka", "--files", f"{path},{path.with_suffix('.index')}")
+    last = torn.text.splitlines()
+    assert torn.code == 13
+    assert any(re.fullmatch(rf"Found \d+ invalid bytes at the end of {path.name}", line) for line in last)
+    path.write_bytes(data + bytes(100))
+    zeros = cli("dump-segment", "--kafka", path)
+    assert (zeros.code, "100 zero bytes follow" in zeros.err) == (13, True)
+    unknown = cli("dump-segment", "--kafka", path.parent / "leader-epoch-checkpoint")
+    assert (unknown.code, "Ignoring unknown file" in unknown.err) == (0, True)
