@@ -42,6 +42,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.fence import Claim, owner_of
+from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, load_topic, register_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Capabilities, Get, Steps, Store
@@ -116,6 +117,8 @@ class Tiering:
                     self._adopt_partition(tp)
                 elif self._proof(tp).restored_from is not None:
                     self._catch_up(tp)
+                if self._has_claimed(tp):
+                    self._local.transactions.abort_orphans(tp)
         except RemoteUnavailableError as error:
             if unclaimed:
                 raise
@@ -171,7 +174,7 @@ class Tiering:
             root = drive(self._store, catalog.load(), clock=self._clock, ids=self._ids)
             if root is not None and root.writer.volume == str(self._local.volume_id):
                 if _is_empty(log) and root.next_offset:
-                    log.start_at(root.next_offset, root.leader_epoch)
+                    log.start_at(root.next_offset, root.leader_epoch, self._producers(tp, log))
                 elif root.leader_epoch > _leader_epoch(log):
                     log.new_leader_epoch(root.leader_epoch)
                 return
@@ -317,13 +320,18 @@ class Tiering:
             self._store, catalog.claim("w", self._owner, self._volume_proof(tp, log)), clock=self._clock, ids=self._ids
         )
         if claim.resumes and claim.next_offset:
-            log.start_at(claim.next_offset, claim.leader_epoch)
+            log.start_at(claim.next_offset, claim.leader_epoch, self._producers(tp, log))
         elif claim.leader_epoch > _leader_epoch(log):  # also one that an interrupted claim was granted
             log.new_leader_epoch(claim.leader_epoch)
         if claim.not_recovered:
             _logger.warning("%s", claim.not_recovered)
         self._note(tp, log, catalog)
         return claim
+
+    def _producers(self, tp: TopicPartition, log: PartitionLog) -> bytes:
+        """Who wrote what so far; our claim stands, so the end of the catalog is the end of the log."""
+        remote = RemotePartition(self._store, tp.topic, log.topic_id, tp.partition, clock=self._clock, ids=self._ids)
+        return remote.producer_snapshot()
 
     def _proof(self, tp: TopicPartition) -> ClaimProof:
         return self._claims.read().get(tp, ClaimProof())

@@ -117,13 +117,17 @@ class SegmentLookup:
 
     def last_stable_offset(self, root: Root) -> Steps[int]:
         """The first offset of the oldest transaction still open at the end of the remote tier, else its end."""
-        if not len(root.rows):
-            return root.next_offset
-        data = yield from self.section(root.rows.row(-1), SectionKind.PRODUCER_SNAPSHOT)
+        data = yield from self.producer_snapshot(root)
         if not data:
             return root.next_offset
         firsts = [entry.txn_first_offset for entry in decode_snapshot(data)]
         return max(root.start_offset, min([first for first in firsts if first >= 0], default=root.next_offset))
+
+    def producer_snapshot(self, root: Root) -> Steps[bytes]:
+        """The producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none."""
+        if not len(root.rows):
+            return b""
+        return (yield from self.section(root.rows.row(-1), SectionKind.PRODUCER_SNAPSHOT))
 
     def _search(self, row: Row, timestamp: int, start: int) -> Steps[tuple[int, int] | None]:
         data = yield from self.section(row, SectionKind.TIME_INDEX)

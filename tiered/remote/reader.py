@@ -260,6 +260,10 @@ class RemotePartition:
         """Where read_committed ends if this tier is all there is: the first record of the oldest open transaction."""
         return self._settled(self._segments.lookup.last_stable_offset, 0)
 
+    def producer_snapshot(self) -> bytes:
+        """The producers at the end of this tier, as a ``.snapshot`` file; empty if there are none."""
+        return self._settled(self._segments.lookup.producer_snapshot, b"")
+
     # -- trouble -------------------------------------------------------------------------------------------------
 
     def _check_range(self, offset: int) -> Root | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.log import Log
-from tiered.model import NewRecord
+from tiered.model import NewRecord, TopicPartition
+from tiered.plan.producer import ProducerStamp
+from tiered.restore import restore
+from tiered.store.location import open_store
 
 STATE = "__transaction_state"
 
@@ -193,6 +197,62 @@ def test_a_transaction_may_wait_for_the_bucket(tmp_path: Path) -> None:
         with orders.transaction("x", durability="remote") as txn:
             txn.append(b"v")
         assert orders.positions(0).uploaded_offset == 2, "the record and its marker"
+
+
+def interrupted(tmp_path: Path, url: str) -> None:
+    """A log whose bucket ends inside a transaction that its disk, now lost, knew to be committed."""
+    with tiered.open(tmp_path / "lost", url) as log:
+        orders = log.topic("orders", create=True)
+        orders.append(b"plain")
+        with orders.transaction("a") as txn:
+            txn.append(b"whole")
+        txn = orders.transaction("b")
+        txn.append(b"half")
+        orders.append(b"after")
+        log.sync(timeout=60)
+        txn.append(b"other half")
+        txn.commit()
+
+
+def test_a_fresh_volume_aborts_what_the_lost_one_left_open(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    interrupted(tmp_path, url)
+    with tiered.open_reader(url) as reader:
+        assert [r.value for r in reader.topic("orders").read(isolation="read_committed")] == [b"plain", b"whole"]
+    with tiered.open(tmp_path / "fresh", url) as log:
+        assert log.topic("orders").log(0).open_txns() == []
+        assert committed(log, "orders") == [b"after", b"plain", b"whole"]
+        with log.topic("orders").transaction("b") as txn:
+            txn.append(b"again")
+        log.sync(timeout=60)
+    with tiered.open_reader(url) as reader:
+        values = [r.value for r in reader.topic("orders").read(isolation="read_committed")]
+        assert values == [b"plain", b"whole", b"after", b"again"]
+
+
+def test_so_does_a_restored_one_and_spares_those_of_others(tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    interrupted(tmp_path, url)
+    with contextlib.closing(open_store(url)) as store:
+        restore(store, tmp_path / "restored")
+    with tiered.open(tmp_path / "restored") as log:
+        partition = log.topic("orders").log(0)
+        assert len(partition.open_txns()) == 1
+        partition.append_as_producer([NewRecord(b"kafka's")], ProducerStamp(5, 0, 0))
+    with tiered.open(tmp_path / "restored", url) as log:
+        partition = log.topic("orders").log(0)
+        assert [txn.producer_id for txn in partition.open_txns()] == [5]
+        assert committed(log, "orders") == [b"after", b"plain", b"whole"]
+
+
+def test_one_that_runs_is_no_orphan(tmp_path: Path) -> None:
+    with tiered.open(tmp_path / "log", f"file://{tmp_path / 'store'}") as log:
+        orders = log.topic("orders", create=True)
+        with orders.transaction("a") as txn:
+            txn.append(b"1")
+            tp = TopicPartition("orders", 0)
+            assert log._local.transactions.abort_orphans(tp) == 0
+        assert committed(log, "orders") == [b"1"]
 
 
 def test_several_directories(tmp_path: Path) -> None:

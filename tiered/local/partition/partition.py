@@ -9,6 +9,7 @@ from uuid import UUID
 from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, ForkedLogError
+from tiered.format.header import read_header
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
@@ -16,6 +17,15 @@ from tiered.local.partition.steady import patient_view, read_steadily, steadily
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.fetch import Fetched, Isolation, fetch
 from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
+from tiered.local.segment.listing import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    NO_EPOCH,
+    ListedOffset,
+)
 from tiered.local.segment.reading import View, largest_timestamp, offset_for_time
 from tiered.local.segment.scan import BUFFER_BYTES
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -161,6 +171,29 @@ class PartitionLog:
         """(offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
         return steadily(self._view, lambda view: largest_timestamp(self._files, view))
 
+    def list_offset(self, timestamp: int) -> ListedOffset | None:
+        """Kafka's ListOffsets: the first record at or after ``timestamp`` ms, or what a negative one asks for.
+
+        Those are ``LATEST`` (-1), ``EARLIEST`` (-2), ``MAX_TIMESTAMP`` (-3: its first record), ``EARLIEST_LOCAL`` (-4)
+        and ``LATEST_TIERED`` (-5: offset -1 if the bucket holds nothing). None: there is no such record, or no bucket.
+        """
+        positions, epochs = self.positions(), self._source.epochs
+        if timestamp == LATEST:
+            return ListedOffset(positions.end_offset, -1, epochs.latest)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = positions.start_offset if timestamp == EARLIEST else positions.local_start_offset
+            return ListedOffset(start, -1, epochs.epoch_at(start))
+        if timestamp == LATEST_TIERED:
+            if self._upload() is None:
+                return None
+            last = positions.uploaded_offset - 1
+            return ListedOffset(last, -1, epochs.epoch_at(last))
+        found = self.largest_timestamp() if timestamp == MAX_TIMESTAMP else self.offset_for_time(timestamp)
+        if found is None:
+            return None
+        batch = next(self.read_batches(found[0], max_bytes=0), None)
+        return ListedOffset(*found, NO_EPOCH if batch is None else read_header(batch).leader_epoch)
+
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
         return aborted_txns(self._files, self._source.directory, start_offset, end_offset)
@@ -286,9 +319,13 @@ class PartitionLog:
         """Tells what a root that was *read back* holds. From then on the log counts as tiered."""
         self._write().set_uploaded(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
-    def start_at(self, offset: int, leader_epoch: int) -> None:
-        """An empty log resumes at ``offset`` (a fresh volume). ConfigError if it holds records."""
-        self._write().start_at(offset, leader_epoch)
+    def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
+        """An empty log resumes at ``offset`` (a fresh volume). ConfigError if it holds records.
+
+        ``producers``: those of the log so far, as a ``.snapshot`` file: repetitions are recognised, transactions that
+        are open there stay open.
+        """
+        self._write().start_at(offset, leader_epoch, producers)
 
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """Leader epochs and their first offsets, ascending."""

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
-from tiered.format.keys import log_name
+from tiered.format.keys import log_name, snapshot_name
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import remove_snapshots_above
 from tiered.local.partition.removal import PartitionRemover
@@ -75,8 +75,11 @@ class PartitionTruncator(PartitionRemover):
         """(epoch, its exclusive end), Kafka's OffsetsForLeaderEpoch; (-1, -1) if it is not known."""
         return self.epochs.end_offset_for(epoch, self._end)
 
-    def start_at(self, offset: int, leader_epoch: int) -> None:
-        """An empty log resumes at ``offset`` under ``leader_epoch``. ConfigError if it holds records."""
+    def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
+        """An empty log resumes at ``offset`` under ``leader_epoch``. ConfigError if it holds records.
+
+        ``producers``: those of the log so far, as a ``.snapshot`` file; their open transactions stay open.
+        """
         with self._flush_lock, self._lock:
             self._check_writable(fenced_too=False)
             if self._sealed or self._active.size_bytes:
@@ -85,6 +88,9 @@ class PartitionTruncator(PartitionRemover):
             self.epochs.assign(leader_epoch, offset)
             self._epoch = leader_epoch
             self._epoch_unassigned = False
+            if producers:
+                self._files.replace(self.directory / snapshot_name(offset), producers)
+                self._rebuild_producers(some=True)
 
     def _check_cut(self, offset: int, below_uploaded: bool) -> None:
         self._check_writable()
@@ -123,13 +129,13 @@ class PartitionTruncator(PartitionRemover):
             self._sync_closing()
             self._end = offset
             self._flushed = min(self._flushed, offset)
+            self._gap = (max(found.records_end, found.base_offset), offset)
             self.log_start = min(self.log_start, offset)
             if self._watermark is not None:
                 self._watermark = min(self._watermark, offset)
             self.epochs.truncate_from_end(offset)
             remove_snapshots_above(self._files, self.directory, offset)
-            if self._producers.state is not None:
-                self._rebuild_producers()
+            self._rebuild_producers(self._producers.state is not None)
             self._files.sync_directory(self.directory)
         except TieredError as error:
             self._go_offline(error)
@@ -171,7 +177,7 @@ class PartitionTruncator(PartitionRemover):
                 self._watermark = offset
             self.epochs.clear()
             remove_snapshots_above(self._files, self.directory, NO_PRODUCERS_END)
-            self._producers.forget()
+            self._producers.forget(offset)
             self._files.sync_directory(self.directory)
         except TieredError as error:
             self._go_offline(error)
@@ -197,6 +203,8 @@ def find_cut(
         largest, at = indexes.last_time
         if position:
             found.first_timestamp = log.header_at(0, position).max_timestamp
+        for span, _ in log.batches(indexes.last_position, position):
+            found.records_end = span.last_offset + 1
         for span, view in log.batches(indexes.position_of(at), position):
             timestamp = log.header(view, span.position).max_timestamp
             if timestamp > largest:

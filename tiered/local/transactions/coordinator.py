@@ -39,7 +39,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.transaction_log import NO_ID, TxnState, TxnValue
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.transactions.producer_ids import ProducerIds
+from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
 from tiered.model import TopicPartition
 from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordinator, TxnMarker
@@ -187,6 +187,25 @@ class Transactions:
         """Aborts whatever is open under this id, its writer is fenced; returns whether there was something."""
         with self._held(transactional_id):
             return self._end_open(self._loaded(), transactional_id)
+
+    def abort_orphans(self, tp: TopicPartition) -> int:
+        """Aborts what is open in ``tp`` of volumes that are gone; returns how many. This volume has claimed ``tp``.
+
+        Their coordinators can decide nothing any more: the claim fenced them. A Kafka cluster's are left alone.
+        """
+        log = self._host.partition(tp)
+        orphans = [txn for txn in log.open_txns() if txn.producer_id >= LEAST_ID]
+        if orphans:
+            ours = {value.producer_id for value in self.describe().values() if tp in (value.partitions or ())}
+            orphans = [txn for txn in orphans if txn.producer_id not in ours]
+        for txn in orphans:
+            LOGGER.warning("orphaned_transaction_aborted partition=%s producer=%d", tp, txn.producer_id)
+            epoch = max(txn.coordinator_epoch, 0)
+            owed = TxnMarker(tp, txn.producer_id, txn.producer_epoch, epoch, abort=True)
+            log.append_as_coordinator(self._encoded(owed))
+        if orphans:
+            log.flush()
+        return len(orphans)
 
     def describe(self) -> dict[str, TxnValue]:
         """Every transactional id that is remembered, and its newest state."""

@@ -28,6 +28,9 @@ BLOCK_IDS = 1000
 _VOLUME_BITS = 31
 _COUNTER_BITS = 32
 
+LEAST_ID = 1 << _COUNTER_BITS
+"""What any volume of ours gives out is not below; a Kafka cluster would have to give out four billion ids."""
+
 
 class ProducerIds:
     """Thread-safe. ``directories``: those of the log; each that ever gave out ids has its file."""

@@ -56,7 +56,7 @@ class StateLog:
         if info is None:
             self._host.create_topic(TRANSACTION_STATE_TOPIC, 1, STATE_CONFIG)
             return TransactionCoordinator()
-        logs = [self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, p)) for p in range(info.partitions)]
+        logs = [self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, p)) for p in info.here]
         epoch = max((log.leader_epochs()[-1].epoch for log in logs if log.leader_epochs()), default=0)
         coordinator = TransactionCoordinator(epoch=epoch)
         replay_state(logs, coordinator.replay)
