@@ -199,7 +199,7 @@ def test_a_transaction_may_wait_for_the_bucket(tmp_path: Path) -> None:
         assert orders.positions(0).uploaded_offset == 2, "the record and its marker"
 
 
-def interrupted(tmp_path: Path, url: str) -> None:
+def interrupted(tmp_path: Path, url: str, *, kafka: bool = False) -> None:
     """A log whose bucket ends inside a transaction that its disk, now lost, knew to be committed."""
     with tiered.open(tmp_path / "lost", url) as log:
         orders = log.topic("orders", create=True)
@@ -209,6 +209,8 @@ def interrupted(tmp_path: Path, url: str) -> None:
         txn = orders.transaction("b")
         txn.append(b"half")
         orders.append(b"after")
+        if kafka:
+            orders.log(0).append_as_producer([NewRecord(b"of a Kafka cluster")], ProducerStamp(5, 0, 0))
         log.sync(timeout=60)
         txn.append(b"other half")
         txn.commit()
@@ -232,13 +234,9 @@ def test_a_fresh_volume_aborts_what_the_lost_one_left_open(tmp_path: Path) -> No
 
 def test_so_does_a_restored_one_and_spares_those_of_others(tmp_path: Path) -> None:
     url = f"file://{tmp_path / 'store'}"
-    interrupted(tmp_path, url)
+    interrupted(tmp_path, url, kafka=True)
     with contextlib.closing(open_store(url)) as store:
         restore(store, tmp_path / "restored")
-    with tiered.open(tmp_path / "restored") as log:
-        partition = log.topic("orders").log(0)
-        assert len(partition.open_txns()) == 1
-        partition.append_as_producer([NewRecord(b"kafka's")], ProducerStamp(5, 0, 0))
     with tiered.open(tmp_path / "restored", url) as log:
         partition = log.topic("orders").log(0)
         assert [txn.producer_id for txn in partition.open_txns()] == [5]
