@@ -14,9 +14,10 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, read_header
 from tiered.format.checkpoint import decode_clean_shutdown
 from tiered.format.keys import parse_partition_dir
+from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import NewRecord, Record
+from tiered.model import NewRecord, Record, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
 READABLE_ROOTS = ("main", "compact-after1", "compact-after2", "unclean-kill/after", "unclean-damaged/after")
@@ -166,3 +167,26 @@ def test_a_clean_close_carries_the_clean_shutdown_of_the_broker_on(kafka_fixture
     mark.unlink()
     LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000)).close()
     assert decode_clean_shutdown(mark.read_text()) == -1
+
+
+def test_partitions_that_a_broker_keeps_elsewhere_are_not_made(kafka_fixtures: Path, tmp_path: Path) -> None:
+    """Of 12 partitions 1 and 10 lie in one log directory, 0 in the other, the rest with other brokers."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    for directory, numbers in ((one, (1, 10)), (two, (0,))):
+        for number in numbers:
+            source = kafka_fixtures / "main" / "orders-0"
+            shutil.copytree(source, directory / f"orders-{number}", copy_function=shutil.copyfile)
+        for path in directory.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+    held = [TopicPartition("orders", number) for number in (0, 1, 10)]
+    clock, config = FakeClock(1_800_000_000_000), LogConfig(disk_reserve_bytes=0)
+    with LocalLogs.open([one, two], clock=clock, ids=SeededIds(1), config=config) as logs:
+        assert logs.partitions() == held
+        assert logs.topics()["orders"].partitions == 11
+        logs.alter_topic("orders", {"segment.bytes": 5000})
+        for tp in held:
+            logs.partition(tp).append([NewRecord(b"ours")])
+    with LocalLog.open(one, clock=clock, config=config) as log:
+        assert log.partitions() == held[1:]
+        assert log.topics()["orders"].here == [1, 10]
+    assert sorted(path.name for path in tmp_path.rglob("orders-*")) == ["orders-0", "orders-1", "orders-10"]

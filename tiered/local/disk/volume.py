@@ -77,14 +77,17 @@ def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
 def discovered(known: TopicInfo | None, tp: TopicPartition, topic_id: UUID | None) -> TopicInfo:
     """The topic, now that ``tp`` was found on disk; one that no file of ours names gets default settings.
 
-    Raises ConfigError if the directory belongs to another topic of the same name.
+    Of such a topic only the partitions that were found are here: a broker may hold the others elsewhere. Raises
+    ConfigError if the directory belongs to another topic of the same name.
     """
     if known is None:
-        return TopicInfo(tp.topic, topic_id or NO_ID, tp.partition + 1, TopicConfig())
+        held = None if tp.partition == 0 else frozenset({tp.partition})
+        return TopicInfo(tp.topic, topic_id or NO_ID, tp.partition + 1, TopicConfig(), held)
     if topic_id is not None and known.topic_id.int and known.topic_id != topic_id:
         raise ConfigError(
             f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
             hint="the directory belongs to another topic of the same name: move it away",
         )
-    held = None if known.held is None else known.held | {tp.partition}
-    return known._replace(partitions=max(known.partitions, tp.partition + 1), held=held)
+    partitions = max(known.partitions, tp.partition + 1)
+    here = {*known.here, tp.partition}
+    return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
