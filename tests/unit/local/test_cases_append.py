@@ -21,6 +21,7 @@ from tiered.errors import (
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec, compress
 from tiered.format.keys import parse_partition_dir, renamed_dir
+from tiered.local.segment.listing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from tiered.model import NewRecord, Record, TimestampType, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
@@ -46,7 +47,7 @@ def test_case_20_without_timestamps_the_wall_clock_rolls(tmp_path: Path) -> None
     bench = CaseBench(tmp_path / "log", segment_ms=HOUR_S * 1000)
     bench.clock.advance(HOUR_S + 1)
     bench.partition.append_batches(UNTIMED)
-    assert len(bench.bases) == 1
+    assert len(bench.bases) == 1  # it was empty
     bench.partition.append_batches(UNTIMED)
     for segments in range(2, 6):
         assert len(bench.bases) == segments
@@ -71,6 +72,7 @@ def test_case_22_jitter_shortens_the_age_of_a_segment(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", segment_ms=100_000, segment_jitter_ms=20_000)
     jitter = bench.writer._active._jitter_ms
     assert 0 < jitter <= 20_000
+    bench.clock.advance(24 * HOUR_S)  # the wall clock does not count where there are timestamps
     bench.fill(1, timestamp=START_MS)
     bench.fill(1, timestamp=START_MS + 100_000 - 20_000)
     bench.fill(1, timestamp=START_MS + 100_000 - jitter)
@@ -88,6 +90,8 @@ def test_case_23_too_large_for_a_segment_or_for_a_message(tmp_path: Path) -> Non
         bench.append(b"v" * 600)
     assert bench.partition.append_as_follower(large) == ("t", 0, 0, 5, 1)
     with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
+        bench.partition.append_batches(b"".join(batch(0, value=b"v" * 300) for _ in range(6)))
+    with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
         bench.partition.append_as_follower(b"".join(batch(i, value=b"v" * 600) for i in range(1, 5)))
     assert bench.offsets() == [0]
 
@@ -98,6 +102,8 @@ def test_case_24_one_index_entry_for_each_append_but_the_first(tmp_path: Path) -
         bench.partition.append_as_follower(batch(100 + i, 1000 + i))
     indexes = bench.writer._active.indexes
     assert (indexes.time_count, indexes.last_time) == (99, (1099, 199))
+    assert bench.times(0).entries == [(1000 + i, 100 + i) for i in range(1, 100)]
+    assert bench.index(0).entries == [(100 + i, i * len(batch(0))) for i in range(1, 100)]
     assert bench.partition.offset_for_time(1099) == (199, 1099)
 
 
@@ -118,13 +124,16 @@ def test_case_25_a_read_begins_at_the_next_record_there_is(tmp_path: Path) -> No
 def test_case_28_a_roll_to_a_base_with_records_is_refused_an_empty_one_begins_afresh(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5)
     bench.fill(7)
-    for base in (0, 5, 6):
+    for base in (0, 4, 5):
         with pytest.raises(ConfigError, match="no segment can begin"):
             bench.partition.roll(base)
-    assert bench.partition.roll()
+    assert bench.partition.roll(6)  # below the end, which is where the new one begins
+    first = bench.writer._active
     assert not bench.partition.roll(7)
+    assert bench.writer._active is not first
     assert bench.bases == [0, 5, 7]
     assert bench.append(b"v") == 7
+    assert bench.offsets() == list(range(8))
 
 
 def test_case_29_a_base_below_the_active_segment_is_refused(tmp_path: Path) -> None:
@@ -152,7 +161,10 @@ def test_case_30_rolls_do_not_move_the_end(tmp_path: Path) -> None:
         assert bench.partition.roll()
         assert bench.partition.positions().end_offset == i + 1
         assert bench.writer._active.size_bytes == 0
+        assert bench.partition.flush() is None
+        assert bench.partition.positions().flushed_offset == i + 1
     assert bench.bases == list(range(101))
+    assert bench.offsets() == list(range(100))
 
 
 def test_case_31_closed_indexes_and_those_of_an_emptied_segment(tmp_path: Path) -> None:
@@ -167,6 +179,7 @@ def test_case_31_closed_indexes_and_those_of_an_emptied_segment(tmp_path: Path) 
         bench.append(b"v", timestamp=START_MS + i)
     assert (bench.folder / f"{0:020d}.index").stat().st_size == 1000 // 8 * 8
     assert (bench.folder / f"{0:020d}.timeindex").stat().st_size == 1000 // 12 * 12
+    assert (bench.writer._active._max_offsets, bench.writer._active._max_times + 1) == (1000 // 8, 1000 // 12)
 
 
 def test_case_32_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
@@ -207,12 +220,40 @@ def test_case_34_lookups_by_time_with_epochs(tmp_path: Path) -> None:
         assert (found[0], bench.writer.epochs.epoch_at(found[0])) == (offset, epoch)
     assert bench.partition.offset_for_time(301) is None
     assert bench.partition.largest_timestamp() == (2, 300)
+    listed = [bench.partition.list_offset(t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)]
+    assert listed == [(0, 100, 0), (1, 200, 1), (0, -1, 0), (0, -1, 0), (5, -1, 1), (2, 300, 1)]
+    assert [bench.partition.list_offset(t) for t in (301, LATEST_TIERED)] == [None, None]
     positions = bench.partition.positions()
     assert (positions.start_offset, bench.writer.epochs.epoch_at(0)) == (0, 0)
     assert (positions.end_offset, bench.epochs[-1][0]) == (5, 1)
     assert bench.partition.end_offset_for(0) == (0, 1)
     assert bench.partition.end_offset_for(1) == (1, 5)
     assert bench.partition.end_offset_for(2) == (-1, -1)
+
+
+def test_where_the_bucket_ends_is_listed_with_its_epoch(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(3)
+    bench.partition.new_leader_epoch(1)
+    bench.fill(3)
+    bench.partition.set_uploaded(0)
+    assert bench.partition.list_offset(LATEST_TIERED) == (-1, -1, -1)
+    bench.partition.set_uploaded(4, start_offset=0)
+    assert bench.partition.list_offset(LATEST_TIERED) == (3, -1, 1)
+    bench.partition.flush()
+    bench.partition.delete_local_before(4)
+    assert bench.partition.list_offset(EARLIEST) == (0, -1, 0)
+    assert bench.partition.list_offset(EARLIEST_LOCAL) == (4, -1, 1)
+
+
+def test_the_earliest_offset_has_no_epoch_above_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.start_at(5, 0)
+    bench.partition.append_as_follower(batch(10, epoch=3))
+    bench.writer.epochs.clear()
+    bench.writer.epochs.assign(3, 10)
+    assert bench.partition.list_offset(EARLIEST) == (5, -1, -1)
+    assert bench.partition.list_offset(LATEST) == (11, -1, 3)
 
 
 def test_case_35_names_of_directories_on_their_way_out() -> None:

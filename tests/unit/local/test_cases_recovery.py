@@ -12,6 +12,7 @@ from tests.unit.local.test_cases_append import wrapper
 from tiered.errors import ConfigError
 from tiered.format.codecs import Codec
 from tiered.format.keys import CLEANED_SUFFIX, log_name, parse_local_name
+from tiered.format.producer_snapshot import encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.local.segment.replacement import SegmentCopy
 from tiered.model import AbortedTxn, TopicPartition
@@ -77,12 +78,12 @@ def test_case_62_all_indexes_lost_or_blank(tmp_path: Path, content: bytes | None
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_case_63_offsets_too_far_away_begin_a_segment(tmp_path: Path, codec: Codec) -> None:
-    """The snapshot at the new base is the producer state's."""
     bench = CaseBench(tmp_path / "log")
     bench.partition.append_as_follower(batch(0, codec=codec))
     bench.partition.append_as_follower(batch(FAR, codec=codec))
     bench.partition.append_as_follower(batch(FAR + 1, codec=codec))
     assert bench.bases == [0, FAR]
+    assert snapshots(bench) == [FAR]
     bench.reopen()
     assert (bench.bases, bench.offsets()) == ([0, FAR], [0, FAR, FAR + 1])
 
@@ -143,11 +144,9 @@ def test_case_64_a_crash_at_any_step_of_a_split_loses_nothing(tmp_path: Path, nt
 
 
 def test_case_65_a_log_that_ends_below_its_start_begins_again_there(tmp_path: Path) -> None:
-    """Snapshots at later rolls are the producer state's; here they are files."""
     bench = CaseBench(tmp_path / "log", per_segment=1)
     bench.fill(10)
-    for base in range(1, 11):
-        (bench.folder / f"{base:020d}.snapshot").write_bytes(b"state")
+    assert snapshots(bench) == list(range(1, 10))
     bench.partition.delete_records(4)
     bench.log.checkpoint()
     bench.kill()
@@ -156,14 +155,19 @@ def test_case_65_a_log_that_ends_below_its_start_begins_again_there(tmp_path: Pa
     bench.open()
     positions = bench.partition.positions()
     assert (bench.bases, positions.start_offset, positions.end_offset) == ([4], 4, 4)
-    assert bench.names(".snapshot") == []
+    assert (snapshots(bench), bench.epochs) == ([], [(0, 4)])
     assert bench.names(".log") == [log_name(4)]
-    (bench.folder / f"{5:020d}.snapshot").write_bytes(b"state")
-    bench.fill(3)
+    for offset in range(4, 9):
+        assert bench.append(b"v") == offset
+        bench.partition.roll()
     bench.clock.advance(100)
     bench.log.tick()
-    assert bench.names(".snapshot") == [f"{5:020d}.snapshot"]
-    assert bench.offsets() == [4, 5, 6]
+    assert snapshots(bench) == [5, 6, 7, 8, 9]
+    assert bench.offsets() == [4, 5, 6, 7, 8]
+
+
+def snapshots(bench: CaseBench) -> list[int]:
+    return [int(name[:20]) for name in bench.names(".snapshot")]
 
 
 def test_case_66_an_empty_active_segment_without_indexes(tmp_path: Path) -> None:
@@ -186,10 +190,10 @@ def test_a_cut_takes_the_aborted_transactions_and_snapshots_above_it(tmp_path: P
     txns = [AbortedTxn(1, 0, 4, 5), AbortedTxn(1, 5, 8, 9)]
     (bench.folder / f"{0:020d}.txnindex").write_bytes(encode_txns(txns))
     for offset in (3, 9):
-        (bench.folder / f"{offset:020d}.snapshot").write_bytes(b"state")
+        (bench.folder / f"{offset:020d}.snapshot").write_bytes(encode_snapshot(()))
     bench.partition.truncate_to(6)
     assert decode_txns((bench.folder / f"{0:020d}.txnindex").read_bytes()) == txns[:1]
-    assert bench.names(".snapshot") == [f"{3:020d}.snapshot"]
+    assert snapshots(bench) == [6]  # one at the end is new, one that is none went
     assert bench.partition.aborted_txns(0, 10) == txns[:1]
 
 
@@ -218,7 +222,7 @@ def test_a_torn_tail_takes_the_aborted_transactions_and_snapshots_above_it(tmp_p
     path.write_bytes(path.read_bytes()[:-1])
     bench.open()
     assert bench.partition.positions().end_offset == 9
-    assert bench.names(".snapshot") == []
+    assert snapshots(bench) == [9]
     assert (bench.folder / f"{0:020d}.txnindex").read_bytes() == b""
 
 

@@ -42,16 +42,41 @@ def test_case_38_timestamps_from_the_future_keep_their_segments(tmp_path: Path) 
     bench.fill(15, timestamp=START_MS + 100_000)
     bench.retain()
     assert bench.bases == [0, 5, 10]
+    bench.clock.advance(10)
+    bench.retain()
+    assert (bench.bases, bench.offsets()) == ([0, 5, 10], list(range(15)))
 
 
-def test_case_39_only_what_is_acknowledged_goes_and_epochs_follow(tmp_path: Path) -> None:
-    """There is no high watermark here; what bounds deletion the same way is the committed end of a tiered log."""
-    bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000, local_retention_ms=1000)
+def test_case_39_only_what_lies_below_the_high_watermark_goes_and_epochs_follow(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000)
+    bench.partition.start_at(0, 0)
     bench.fill(40, timestamp=10)
     bench.partition.truncate_fully_and_start_at(0)
-    bench.fill(90, timestamp=10)
+    bench.writer.epochs.clear()
+    bench.fill(40, timestamp=10)
+    bench.writer.epochs.clear()
+    bench.writer.epochs.assign(0, 40)
+    bench.fill(50, timestamp=10)
     bench.partition.new_leader_epoch(1)
     bench.fill(10, timestamp=10)
+    assert (len(bench.bases), bench.epochs) == (20, [(0, 40), (1, 90)])
+    bench.partition.update_high_watermark(0)
+    bench.retain()
+    assert bench.bases[0] == 0
+    for mark in range(25, 31):
+        bench.partition.update_high_watermark(mark)
+        bench.retain()
+        assert (mark, bench.bases[0]) == (mark, mark // 5 * 5)
+        assert bench.partition.positions().start_offset == mark // 5 * 5
+    assert bench.epochs == [(0, 40), (1, 90)]
+    bench.partition.update_high_watermark(100)
+    bench.retain()
+    assert (bench.bases, bench.epochs) == ([100], [(1, 100)])
+
+
+def test_what_is_not_in_the_bucket_does_not_leave_the_disk(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000, local_retention_ms=1000)
+    bench.fill(100, timestamp=10)
     bench.partition.flush()
     bench.partition.set_uploaded(0, 1)
     bench.retain()
@@ -60,15 +85,6 @@ def test_case_39_only_what_is_acknowledged_goes_and_epochs_follow(tmp_path: Path
         bench.partition.set_uploaded(committed, 1)
         bench.retain()
         assert bench.bases[0] == committed // 5 * 5
-
-    local = CaseBench(tmp_path / "local", per_segment=5, retention_ms=1000)
-    local.partition.start_at(0, 0)
-    local.fill(90, timestamp=10)
-    local.partition.new_leader_epoch(1)
-    local.fill(10, timestamp=10)
-    assert len(local.bases) == 20
-    local.retain()
-    assert (local.bases, local.epochs) == ([100], [(1, 100)])
 
 
 @pytest.mark.parametrize(("offset", "segments"), [(1, 3), (6, 2), (15, 1)])
@@ -134,13 +150,16 @@ def test_case_42_epochs_after_truncation(tmp_path: Path) -> None:
 
 
 def test_case_43_snapshots_go_with_their_segments(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", per_segment=1, retention_ms=1000)
+    bench = CaseBench(tmp_path / "log", per_segment=1, retention_ms=1000, file_delete_delay_ms=1000)
     bench.fill(3, timestamp=10)
-    for offset in (1, 2, 3):
-        (bench.folder / f"{offset:020d}.snapshot").write_bytes(b"state")
+    assert bench.names(".snapshot") == [f"{offset:020d}.snapshot" for offset in (1, 2)]
     bench.retain()
     assert bench.names(".snapshot") == [f"{3:020d}.snapshot"]
+    assert bench.names(".snapshot.deleted") == [f"{offset:020d}.snapshot.deleted" for offset in (1, 2)]
     assert bench.partition.positions().start_offset == 3
+    bench.clock.advance(1)
+    bench.log.tick()
+    assert bench.names(".deleted") == []
 
 
 def test_case_44_files_are_unlinked_after_the_delay(tmp_path: Path) -> None:

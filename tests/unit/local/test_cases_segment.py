@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.local.bench import CaseBench, batch
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, InvalidRecordError
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import collect, decode_txns, encode_txns, truncate
@@ -47,7 +47,7 @@ def test_case_03_a_read_between_batches_gives_the_next(tmp_path: Path) -> None:
 
 
 def test_case_05_an_empty_segment_that_is_cut_can_be_filled(tmp_path: Path) -> None:
-    bench = CaseBench(tmp_path / "log", segment_ms=1000, segment_index_bytes=1000)
+    bench = CaseBench(tmp_path / "log", segment_ms=1000, segment_index_bytes=1000, index_interval_bytes=0)
     bench.partition.start_at(57, 0)
     bench.reopen()
     bench.partition.truncate_to(57)
@@ -56,6 +56,26 @@ def test_case_05_an_empty_segment_that_is_cut_can_be_filled(tmp_path: Path) -> N
     now_ms = bench.clock.now_ms()
     assert active.roll_reason(100, -1, 58, now_ms) is None
     assert active.roll_reason(100, -1, 2**31 + 199, now_ms) is RollReason.OFFSET_OVERFLOW
+    for _ in range(3):
+        bench.append(b"v", timestamp=5)
+    assert (bench.bases, bench.offsets()) == ([57], [57, 58, 59])
+    sizes = [(bench.folder / f"{57:020d}{suffix}").stat().st_size for suffix in (".index", ".timeindex")]
+    assert sizes == [1000 // 8 * 8, 1000 // 12 * 12]
+
+
+def test_case_05_trimmed_index_files_of_no_length_are_not_full(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", segment_ms=1000, index_interval_bytes=0)
+    bench.partition.start_at(57, 0)
+    bench.log.close()
+    sizes = [(bench.folder / f"{57:020d}{suffix}").stat().st_size for suffix in (".index", ".timeindex")]
+    assert sizes == [0, 0]
+    bench.open()
+    bench.partition.truncate_to(57)
+    active = bench.writer._active
+    bench.clock.advance(3600)
+    assert active.roll_reason(100, bench.clock.now_ms(), 58, bench.clock.now_ms()) is None
+    bench.fill(5)
+    assert bench.bases == [57]
 
 
 def test_case_05_a_segment_that_is_cut_to_nothing_begins_afresh(tmp_path: Path) -> None:
@@ -85,9 +105,12 @@ def test_case_07_the_next_offset_of_a_segment(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(50, 0)
     bench.reopen()
-    assert bench.partition.positions().end_offset == 50
+    assert bench.partition.positions().end_offset == 50  # empty: its base
     bench.partition.append_as_follower(batch(50, 5, 5, 5))
     bench.reopen()
+    assert bench.partition.positions().end_offset == 53
+    bench.kill()
+    bench.open()
     assert bench.partition.positions().end_offset == 53
 
 
@@ -145,15 +168,22 @@ def test_case_11_epochs_are_learned_from_the_batches(tmp_path: Path) -> None:
 def test_case_12_what_an_index_entry_can_hold(tmp_path: Path) -> None:
     base = 7
     segment = ActiveSegment(PosixFiles(), tmp_path, base, config=TopicConfig(), created_ms=START_MS)
+    for last_offset in (base + 2**31, base - 1):
+        with pytest.raises(InvalidRecordError, match="too far"):
+            segment.append(b"bytes", [(5, last_offset, 1, 5, 5)], 0, START_MS)
+    assert (segment.size_bytes, segment.path.stat().st_size) == (0, 0)
     assert segment.roll_reason(10, 5, base + MAX_RELATIVE_OFFSET, START_MS) is None
     for last_offset in (base + MAX_RELATIVE_OFFSET + 1, base - 1):
         assert segment.roll_reason(10, 5, last_offset, START_MS) is RollReason.OFFSET_OVERFLOW
+    segment.append(b"bytes", [(5, base + 2**31 - 1, 1, 5, 5)], 0, START_MS)
+    assert segment.size_bytes == 5
     segment.close()
     index = OffsetIndex(base)
     for offset in (base + 2**31, base - 1):
         with pytest.raises(ConfigError):
             index.append(offset, 0)
     index.append(base + 2**31 - 1, 0)
+    assert index.lookup(base + 2**31 - 1) == (base + 2**31 - 1, 0)
 
 
 def test_case_13_lookups_in_an_offset_index() -> None:
@@ -192,8 +222,11 @@ def test_case_15_lookups_in_a_time_index() -> None:
         index.maybe_append(10 * i, 45 + 10 * i)
     assert index.lookup(25) == (20, 65)
     assert index.lookup(9) == (-1, 45)
+    assert [index.lookup(10 * i) for i in range(1, 11)] == [(10 * i, 45 + 10 * i) for i in range(1, 11)]
+    assert index.last_entry == (100, 145)
     index.truncate_to(55)
     assert len(index) == 0
+    assert index.last_entry == (-1, 45)
 
 
 def test_case_16_a_time_index_never_goes_back() -> None:
@@ -227,9 +260,20 @@ def test_case_17_aborted_transactions_of_a_range(start: int, end: int, found: li
 
 def test_case_18_a_transaction_index_is_cut() -> None:
     txns = decode_txns(encode_txns(TXNS))
-    assert len(truncate(txns, 51)) == 4
-    assert len(truncate(txns, 50)) == 3
-    assert truncate(txns, 0) == []
+    assert truncate(txns, 51) == TXNS
+    assert truncate(txns, 50) == TXNS[:3]
+    assert truncate(txns, 0) == []  # a reset
+
+
+@pytest.mark.parametrize(("offset", "left"), [(51, 4), (50, 3), (0, 0)])
+def test_case_18_the_file_is_cut_with_its_log(tmp_path: Path, offset: int, left: int) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(60)
+    path = bench.folder / f"{0:020d}.txnindex"
+    path.write_bytes(encode_txns(TXNS))
+    bench.partition.truncate_to(offset)
+    assert decode_txns(path.read_bytes()) == TXNS[:left]
+    assert bench.partition.aborted_txns(0, 60) == TXNS[:left]
 
 
 def test_case_19_no_transaction_index_is_made_by_looking(tmp_path: Path) -> None:

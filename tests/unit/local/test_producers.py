@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from tiered.errors import (
     OutOfOrderSequenceError,
     ProducerFencedError,
 )
-from tiered.format.batch import encode_batch
+from tiered.format.batch import encode_batch, read_header
+from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
+from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from tiered.local.partition.producers import PartitionProducers
 from tiered.model import AbortedTxn, NewRecord, RecordMetadata
-from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
+from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, ProducerState, Snapshot
 from tiered.testing.clock import START_MS
+from tiered.testing.disk import PowerCut, on_nth
 
 PID = 7
 LAST = 2**31 - 1
@@ -150,7 +154,8 @@ def test_case_51_a_marker_with_a_higher_epoch(bench: ProducerBench) -> None:
         bench.mark(epoch=0)
     with pytest.raises(OutOfOrderSequenceError):
         bench.send(1, epoch=1, txn=True)
-    bench.send(0, epoch=1, txn=True)
+    assert bench.send(0, epoch=1, txn=True).offset == 4
+    assert producer.epoch == 1
 
 
 @pytest.mark.parametrize("unclean", [True, False])
@@ -222,6 +227,34 @@ def test_case_53_the_transaction_index(tmp_path: Path, follower: bool, per_segme
     assert [p for p in range(1, 5) if bench.state.producer(p) is not None] == [1, 2, 3, 4]
 
 
+def test_case_53_the_first_unstable_offset_follows_the_high_watermark(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log")
+    bench.partition.update_high_watermark(0)
+    case_53(bench, follower=False)
+    for mark, unstable in ((30, 8), (75, 36), (bench.end, None)):
+        bench.partition.update_high_watermark(mark)
+        assert (mark, bench.state.first_unstable_offset) == (mark, unstable)
+        assert bench.lso == (mark if unstable is None else unstable)
+    assert bench.aborted() == ENTRIES
+
+
+@pytest.mark.parametrize("only_the_last", [True, False])
+def test_case_53_recovery_of_all_or_of_the_last_segment(tmp_path: Path, only_the_last: bool) -> None:
+    bench = ProducerBench(tmp_path / "log", per_segment=12)
+    case_53(bench, follower=False)
+    bases = bench.bases
+    assert len(bases) > 2
+    bench.partition.flush()
+    bench.kill()
+    for name in bench.names(".txnindex"):
+        if not only_the_last or int(name[:20]) == bases[-1]:
+            (bench.folder / name).write_bytes(b"")
+    point = bases[-1] if only_the_last else 0
+    (bench.directory / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {point}\n")
+    bench.open()
+    assert (bench.bases, bench.end, bench.lso, bench.aborted()) == (bases, 90, 90, ENTRIES)
+
+
 def test_case_54_the_log_start_moves_past_an_open_transaction(bench: ProducerBench) -> None:
     bench.send(0, 10, txn=True)
     bench.partition.roll()
@@ -275,9 +308,11 @@ def test_case_57_snapshots_follow_a_cut(bench: ProducerBench) -> None:
     assert bench.send(2).offset == 2
     assert bench.send(3).offset == 3
     bench.reopen()
+    assert (bench.end, bench.bases) == (4, [0, 1, 2, 3])
     before = bench.snapshots
     bench.reopen()
-    assert bench.snapshots == before
+    assert bench.end == 4
+    assert bench.snapshots == before == [2, 3, 4]  # no second file without a change
 
 
 @pytest.mark.parametrize("damage", [lambda d: b"", lambda d: d[:-3], lambda d: d[:20] + bytes([d[20] ^ 1]) + d[21:]])
@@ -293,8 +328,40 @@ def test_case_58_a_damaged_snapshot_is_passed_over(tmp_path: Path, damage: Any) 
     newest.write_bytes(damage(good))
     bench.open()
     assert bench.send(1, 2).offset == 1
-    assert newest.read_bytes() == good
+    assert newest.read_bytes() == good  # deleted, the older one loaded, and written anew after the replay
     assert bench.send(3).offset == 3
+
+
+@pytest.mark.parametrize("damage", [lambda d: b"", lambda d: d[:-3], lambda d: d[:20] + bytes([d[20] ^ 1]) + d[21:]])
+def test_case_58_a_damaged_snapshot_file_is_deleted_and_the_older_one_loaded(tmp_path: Path, damage: Any) -> None:
+    """The file part alone: two producers, one in each snapshot, and a log whose batches cannot tell."""
+    bench = ProducerBench(tmp_path / "log")
+    older = encode_snapshot([ProducerEntry(7, 0, 4, 0, 0, START_MS)])
+    newer = encode_snapshot([ProducerEntry(7, 0, 5, 1, 0, START_MS), ProducerEntry(8, 0, 5, 1, 0, START_MS)])
+    bench.fill(2)
+    bench.log.close()
+    (bench.folder / "tiered-plain").unlink()
+    (bench.folder / f"{1:020d}.snapshot").write_bytes(older)
+    newest = bench.folder / f"{2:020d}.snapshot"
+    newest.write_bytes(damage(newer))
+    producers = PartitionProducers(bench.files, bench.folder)
+    found = producers._newest([2, 1])
+    assert found == Snapshot(1, (ProducerEntry(7, 0, 4, 0, 0, START_MS),))
+    assert bench.snapshots == [1]
+    newest.write_bytes(newer)
+    assert producers._newest([2, 1]) == Snapshot(2, tuple(decode_snapshot(newer)))
+    assert bench.snapshots == [1, 2]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd", "lz4", "snappy"])
+def test_case_60_a_control_batch_is_never_compressed(tmp_path: Path, codec: str) -> None:
+    bench = ProducerBench(tmp_path / "log", compression_type=codec)
+    bench.send(0, txn=True)
+    sent = end(abort=True)
+    bench.partition.append_as_coordinator(sent)
+    stored = [bytes(batch) for batch in bench.partition.read_batches(0)]
+    assert [read_header(batch).codec is Codec.NONE for batch in stored] == [False, True]
+    assert stored[1][21:] == sent[21:]
 
 
 def test_case_59_timestamps_of_a_producers_batch(tmp_path: Path) -> None:
@@ -336,10 +403,73 @@ def test_idle_producers_are_forgotten_in_time(bench: ProducerBench) -> None:
 def test_a_log_without_producers_has_no_state(tmp_path: Path) -> None:
     bench = ProducerBench(tmp_path / "log", per_segment=3)
     bench.fill(10)
+    assert bench.snapshots == [3, 6, 9]  # at each roll, as Kafka's; all empty
     bench.reopen()
     bench.unclean()
     assert bench.writer._producers.state is None
-    assert (bench.snapshots, bench.lso) == ([], 10)
+    assert (bench.snapshots, bench.lso) == ([3, 6, 9, 10], 10)
+    assert {(bench.folder / name).read_bytes() for name in bench.names(".snapshot")} == {encode_snapshot(())}
+    bench.fill(1)
+    assert bench.snapshots == [3, 6, 9, 10]  # that of the last load stays until the next one
+    bench.reopen()
+    assert bench.end == 11
+    assert bench.snapshots == [3, 6, 9, 11]
+    assert [s.indexes().producer_snapshot for s in bench.partition.sealed_segments()] == [b"", b"", b""]
+
+
+def test_a_log_that_gets_producers_says_so_before_the_first_of_their_batches(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log", per_segment=3)
+    bench.fill(4)
+    plain = bench.folder / "tiered-plain"
+    assert (plain.exists(), bench.snapshots) == (True, [3])
+    before = len(bench.files.effects)
+    bench.send(0, 2)
+    assert not plain.exists()
+    names = [path.name for name, path in bench.files.effects[before:] if name in ("unlink", "write")]
+    assert names.index("tiered-plain") < names.index(f"{3:020d}.log")
+    assert bench.snapshots == [3, 4]
+    bench.partition.flush()
+    bench.log.checkpoint()
+    bench.unclean()
+    assert bench.send(0, 2).offset == 4
+    bench.partition.truncate_to(4)
+    assert bench.snapshots == [3, 4]
+    bench.reopen()
+    assert bench.end == 4
+
+
+def test_a_snapshot_of_a_broker_counts_more_than_the_mark(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log", per_segment=3)
+    bench.fill(4)
+    bench.send(0, 2)
+    bench.log.close()
+    (bench.folder / "tiered-plain").write_bytes(b"")
+    bench.open()
+    assert bench.send(0, 2).offset == 4
+    assert not (bench.folder / "tiered-plain").exists()
+
+
+def test_a_power_cut_around_the_first_producer_forgets_none(tmp_path: Path) -> None:
+    for nth in range(1, 14):
+        bench = ProducerBench(tmp_path / str(nth), per_segment=3)
+        bench.fill(4)
+        bench.partition.flush()
+        bench.log.checkpoint()
+        bench.files.fail = on_nth(nth, "*", PowerCut)
+        sent = 0
+        try:
+            for sequence in range(3):
+                bench.send(sequence)
+                bench.partition.flush()
+                sent = sequence + 1
+        except PowerCut:
+            pass
+        bench.files.cut_power(random.Random(nth))
+        bench.kill()
+        bench.open()
+        if sent:
+            assert bench.state.producer(PID) is not None
+            assert bench.send(sent - 1).offset <= 3 + sent
 
 
 def test_a_refused_first_batch_begins_nothing(bench: ProducerBench) -> None:

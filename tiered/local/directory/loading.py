@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.deletion import LeavingDirectories, sort_directories
+from tiered.local.directory.notes import Noted
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
 from tiered.local.disk.volume import discovered, partition_names, read_topic_id
@@ -54,20 +54,12 @@ def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories)
     return moved
 
 
-def open_partitions(
-    roster: Roster,
-    found: Inventory,
-    *,
-    clean: bool,
-    points: Mapping[TopicPartition, int],
-    starts: Mapping[TopicPartition, int],
-    watermarks: Mapping[TopicPartition, int],
-) -> None:
+def open_partitions(roster: Roster, found: Inventory, noted: Noted, *, clean: bool) -> None:
     """After a clean shutdown those partitions sleep whose end a checkpoint knows; all others are opened."""
     for topic in found.topics.values():
         for number in topic.here:
             tp = TopicPartition(topic.name, number)
-            point, start, mark = points.get(tp, -1), starts.get(tp), watermarks.get(tp)
+            point, start, mark = noted.points.get(tp, -1), noted.starts.get(tp), noted.watermarks.get(tp)
             if clean and tp in found.present and point >= 0:
                 roster.put_to_sleep(tp, Sleeper(point, start, mark))
             else:

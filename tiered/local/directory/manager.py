@@ -368,14 +368,7 @@ class LocalLog:
         self._registry.topics = found.topics
         self._leaving.found(found.leaving)
         self._proven = frozenset(self._claims.read())
-        open_partitions(
-            self._roster,
-            found,
-            clean=clean,
-            points=self._notes.points.read(),
-            starts=self._notes.starts.read(),
-            watermarks=self._notes.watermarks.read(),
-        )
+        open_partitions(self._roster, found, self._notes.read(), clean=clean)
         self._registry.forget(gone)
         try:
             self._leaving.remove_due(0)

@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.checkpoints import (
+    CLEANER_NAME,
+    LOG_START_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+    OffsetsFile,
+)
 from tiered.local.disk.files import Files
 from tiered.local.partition.roster import Roster
 from tiered.model import TopicPartition
+
+
+class Noted(NamedTuple):
+    """Recovery points, log starts and high watermarks as the checkpoints had them at the open."""
+
+    points: Mapping[TopicPartition, int]
+    starts: Mapping[TopicPartition, int]
+    watermarks: Mapping[TopicPartition, int]
 
 
 class DirectoryNotes:
@@ -24,6 +40,13 @@ class DirectoryNotes:
         self._lock = threading.Lock()
         self._written: dict[TopicPartition, int] | None = None
 
+    def read(self) -> Noted:
+        """What the last process noted. Where there is no file yet an empty one is left, as by Kafka's first start."""
+        for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME):
+            if self.files.state(self.directory / name) is None:
+                self.files.close(self.files.open_write(self.directory / name))
+        return Noted(self.points.read(), self.starts.read(), self.watermarks.read())
+
     def write_points(self) -> None:
         """Recovery points: below which every record is durable."""
         with self._lock:
@@ -33,7 +56,8 @@ class DirectoryNotes:
         """Log starts, where the segments do not tell them."""
         with self._lock:
             starts = self._roster.log_starts()
-            if starts or self.files.state(self.starts.path) is not None:
+            known = self.files.state(self.starts.path)
+            if starts or (known is not None and known.size):
                 self.starts.write(starts)
 
     def write_watermarks(self) -> None:

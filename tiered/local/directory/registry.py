@@ -95,10 +95,11 @@ class TopicRegistry:
             topics = {**self.topics, topic.name: topic}
             write_topics(self._directory, self._files, topics)
             self.topics = topics
-            for number in topic.here:
-                tp = TopicPartition(topic.name, number)
-                if tp not in self._roster:
-                    self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
+            fresh = [tp for number in topic.here if (tp := TopicPartition(topic.name, number)) not in self._roster]
+            for tp in fresh:
+                self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
+            if fresh:  # a partition without recovery point counts as durable up to its last segment
+                self._checkpoint()
             return topic
 
     def delete(self, name: str) -> list[Path]:

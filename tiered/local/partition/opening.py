@@ -11,7 +11,7 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.disk.volume import ensure_topic_id
 from tiered.local.partition.foreign import ForeignPartition
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.state import Surroundings
+from tiered.local.partition.state import SPARSE_NAME, Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.recovery.recovery import Recovery
 from tiered.model import TopicPartition
@@ -44,6 +44,7 @@ def open_writer(
         epochs=epochs,
         interval_bytes=topic.config.index_interval_bytes,
         now_ms=around.clock.now_ms(),
+        dense=not topic.config.compacted and files.state(path / SPARSE_NAME) is None,
     )
     loaded = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
     end = loaded.segments[-1].end_offset

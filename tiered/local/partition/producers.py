@@ -1,7 +1,9 @@
 """The producer state of one partition beside its files: begun when a producer comes, written as snapshots, rebuilt.
 
-A log that never saw a producer has no state and pays nothing. Before its first producer's batch an empty snapshot is
-left at the end of the log, so that a recovery knows from where on it has to look; it goes when a real one is there.
+A log that never saw a producer has no state. Its snapshots, which Kafka leaves at each roll, at the close and at the
+end of a load, are empty, and the file ``tiered-plain`` says so: a recovery need not read the log for producers. Before
+the first producer's batch that file goes, durably, and an empty snapshot is left at the end of the log: from there on
+a recovery has to look. It goes when a real one is there.
 """
 
 from __future__ import annotations
@@ -26,6 +28,12 @@ from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snaps
 from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
 
 LOGGER = logging.getLogger("tiered.local")
+
+PLAIN_NAME = "tiered-plain"
+"""Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
+
+NOBODY = encode_snapshot(())
+"""The snapshot of a log without producers."""
 
 EXPIRATION_CHECK_MS = 600_000
 """Kafka's ``producer.id.expiration.check.interval.ms``."""
@@ -53,6 +61,8 @@ class PartitionProducers:
         self._on_disk = False  # a snapshot tells a recovery that there are producers
         self._birth: int | None = None
         self._checked_ms = -1
+        self._plain_end = 0  # the newest empty snapshot of a log without producers, or the start of the log
+        self._marked = files.state(directory / PLAIN_NAME) is not None
 
     def prepare(
         self, batches: Sequence[ProducerBatch], origin: Origin, *, log_start: int, end: int
@@ -67,10 +77,23 @@ class PartitionProducers:
             for note in answer.notes:
                 LOGGER.warning("producer_rule_broken directory=%s %s", self._directory, note)
             if not self._on_disk:
-                self._files.replace(self._directory / snapshot_name(end), encode_snapshot(state.entries()))
-                self._on_disk, self._birth = True, end
+                self._begin(end)
             self.state = state
         return answer
+
+    def _begin(self, end: int) -> None:
+        """The log has producers from ``end`` on; durable before the first of their batches is written."""
+        path = self._directory / snapshot_name(end)
+        known = self._files.state(path) is not None
+        self._unmark()
+        self._files.replace(path, NOBODY)
+        self._on_disk, self._birth = True, None if known else end
+
+    def _unmark(self) -> None:
+        if self._marked:
+            self._files.unlink(self._directory / PLAIN_NAME)
+            self._files.sync_directory(self._directory)
+            self._marked = False
 
     def settle(self, completed: Iterable[CompletedTxn], end: int, high_watermark: int) -> None:
         """The append is complete, up to ``end``."""
@@ -87,6 +110,7 @@ class PartitionProducers:
         """A snapshot at ``end``, unless the newest says it all. One that fails costs the next recovery time."""
         state = self.state
         if state is None:
+            self._take_empty(end)
             return
         state.advance(end)
         pending = state.pending_snapshot()
@@ -103,8 +127,31 @@ class PartitionProducers:
         except TieredError as error:
             LOGGER.warning("snapshot_failed path=%s error=%s", path, error)
 
+    def _take_empty(self, end: int) -> None:
+        """Nobody wrote below ``end``. Not fsynced: it says nothing that the log would not say without it."""
+        if end <= self._plain_end:
+            return
+        try:
+            if not self._marked:
+                self._touch(PLAIN_NAME, b"")
+                self._marked = True
+            self._touch(snapshot_name(end), NOBODY)
+            self._plain_end = end
+        except TieredError as error:
+            LOGGER.warning("snapshot_failed directory=%s offset=%d error=%s", self._directory, end, error)
+
+    def _touch(self, name: str, data: bytes) -> None:
+        handle = self._files.open_write(self._directory / name)
+        try:
+            self._files.write_at(handle, data, 0)
+            if self._files.size(handle) > len(data):
+                self._files.truncate(handle, len(data))
+        finally:
+            self._files.close(handle)
+
     def raise_log_start(self, log_start: int) -> None:
         """Records below are gone; the snapshots of their segments leave with them."""
+        self._plain_end = max(self._plain_end, log_start)
         if self.state is not None:
             self.state.raise_log_start(log_start)
 
@@ -114,13 +161,30 @@ class PartitionProducers:
             self._checked_ms = now_ms
             self.state.expire(now_ms)
 
-    def forget(self) -> None:
-        """The log is empty, its snapshots are gone."""
-        self.state, self._on_disk, self._birth = None, False, None
+    def forget(self, end: int) -> None:
+        """The log has no producers, and no snapshot above ``end``."""
+        self.state, self._on_disk, self._birth, self._plain_end = None, False, None, end
 
     def any_on_disk(self) -> bool:
-        """Whether a snapshot says that there were producers."""
-        return bool(snapshot_offsets(self._files, self._directory))
+        """Whether a snapshot says that there were producers; that of a broker may, whatever the mark says."""
+        offsets = snapshot_offsets(self._files, self._directory)
+        if not self._marked:
+            return bool(offsets)
+        states = [self._files.state(self._directory / snapshot_name(offset)) for offset in offsets]
+        return any(state is not None and state.size > len(NOBODY) for state in states)
+
+    def load_plain(self, bases: Sequence[int], *, log_start: int, end: int) -> None:
+        """A log without producers, as it was found or cut: its stray snapshots go, one at its end is there."""
+        offsets = snapshot_offsets(self._files, self._directory)
+        gone = set(out_of_range(offsets, log_start, end))
+        gone.update(stray(set(offsets) - gone, bases))
+        for offset in set(offsets) - gone:  # they are not fsynced: a power cut may have torn them
+            if self._files.read(self._directory / snapshot_name(offset)) != NOBODY:
+                gone.add(offset)
+        for offset in sorted(gone):
+            self._files.unlink(self._directory / snapshot_name(offset))
+        self._plain_end = max(set(offsets) - gone, default=log_start)
+        self._take_empty(end)
 
     def rebuild(
         self, segments: Sequence[Replayable], *, log_start: int, floor: int, end: int, high_watermark: int, now_ms: int
@@ -128,8 +192,10 @@ class PartitionProducers:
         """The state at ``end``, from the newest good snapshot above ``floor`` and the batches behind it."""
         if self._birth is not None and end <= self._birth:
             self._files.unlink(self._directory / snapshot_name(self._birth))
-            self.forget()
+            self.forget(0)
+            self.load_plain([segment.base_offset for segment in segments], log_start=log_start, end=end)
             return
+        self._unmark()
         bases = [segment.base_offset for segment in segments]
         offsets = snapshot_offsets(self._files, self._directory)
         gone = set(out_of_range(offsets, floor, end))
@@ -151,6 +217,9 @@ class PartitionProducers:
                 self.take(segment.base_offset)
             self._replay(state, segment)
         self.take(end)
+        if found is not None and found.offset not in bases:  # stray now that there is one at the end
+            for offset in stray(snapshot_offsets(self._files, self._directory), bases):
+                self._files.unlink(self._directory / snapshot_name(offset))
         state.advance_high_watermark(high_watermark)
 
     def _newest(self, offsets: Iterable[int]) -> Snapshot | None:

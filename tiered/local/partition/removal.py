@@ -42,7 +42,8 @@ class PartitionRemover(PartitionRoller):
             if not going:
                 return []
             if self.upload is None:
-                self.log_start = max(self.log_start, going[-1].end_offset)
+                first = left[0].base_offset if left else self._active.base_offset  # a gap may lie before it
+                self.log_start = max(self.log_start, first)
                 self.epochs.truncate_from_start(self.log_start)
                 self._producers.raise_log_start(self.log_start)
             self._sealed = left

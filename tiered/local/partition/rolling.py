@@ -19,13 +19,16 @@ class PartitionRoller(PartitionState):
     def roll(self, reason: RollReason = RollReason.REQUESTED, base_offset: int | None = None) -> bool:
         """Seals the active segment, durably, if it holds records; returns whether it did.
 
-        ``base_offset`` names the base of the new segment: the end, or above it (the offsets between are left out). An
-        empty active segment makes way for a fresh one. ConfigError for a base at which records lie already.
+        ``base_offset`` names the base of the new segment if it lies above the end (the offsets between are left out).
+        An empty active segment makes way for a fresh one. ConfigError for the base of a segment with records, and for
+        one below the active segment.
         """
         with self._lock:
             self._check_writable()
-            if base_offset is not None and base_offset < self._end:
+            active = self._active
+            if base_offset is not None and base_offset < active.base_offset + (active.size_bytes > 0):
                 raise ConfigError(f"{self.tp} ends at offset {self._end}: no segment can begin at {base_offset}")
+            base_offset = None if base_offset is None else max(base_offset, self._end)
             now_ms = self._around.clock.now_ms()
             rolled = self._active.size_bytes > 0
             if rolled:
@@ -68,6 +71,7 @@ class PartitionRoller(PartitionState):
             self._producers.raise_log_start(self.log_start)
         self._end = base_offset
         self._producers.settle((), base_offset, self.high_watermark)
+        self._producers.take(base_offset)
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""

@@ -118,6 +118,7 @@ class Roster:
             upload = self._upload_of(tp)
             if upload is not None:
                 writer.set_uploaded(upload)
+            writer.settle_start()
             self.writers[tp] = writer
             self._logs[tp] = writable_log(self._around, writer)
             self._sleeping.pop(tp, None)
@@ -151,7 +152,7 @@ class Roster:
     def recovery_points(self) -> dict[TopicPartition, int]:
         """Below which every record is durable."""
         with self._lock:
-            points = {tp: writer.flushed_offset for tp, writer in self.writers.items()}
+            points = {tp: writer.recovery_point for tp, writer in self.writers.items()}
             return points | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
 
     def log_starts(self) -> dict[TopicPartition, int]:

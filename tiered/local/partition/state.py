@@ -95,6 +95,7 @@ class PartitionState:
         self._active = self._factory.resume(tail, now_ms)
         self._end = tail.end_offset
         self._flushed = min(recovery_point, self._end)
+        self._gap = (self._end, self._end)  # the offsets at the end that a cut left without records
         self._new_names = True
         self.log_start = loaded.segments[0].base_offset if start_offset is None else start_offset
         if epochs.latest < 0:
@@ -117,6 +118,15 @@ class PartitionState:
     def flushed_offset(self) -> int:
         """Records below survive a power cut."""
         return self._flushed
+
+    @property
+    def recovery_point(self) -> int:
+        """The same, for the next open: where a cut left offsets without records at the end, they are not promised.
+
+        Else a torn batch, which is looked for where the batch before it ends, would count as one that was safe.
+        """
+        records_end, end = self._gap
+        return records_end if self._flushed == end else self._flushed
 
     @property
     def high_watermark(self) -> int:
@@ -190,14 +200,23 @@ class PartitionState:
             state = self._producers.state
             return [] if state is None else state.describe_open_txns()
 
-    def load_producers(self, *, met: bool) -> None:
-        """After loading: the state at the end if there is a snapshot, or if the recovery ``met`` a producer."""
-        if met or self._producers.any_on_disk():
-            with self._lock:
-                self._rebuild_producers()
+    def settle_start(self) -> None:
+        """A loaded log that no bucket continues begins at its first segment or above, and so do its epochs."""
+        if self.upload is None:
+            self.log_start = max(self.log_start, self.first_base)
+            self.epochs.truncate_from_start(self.log_start)
 
-    def _rebuild_producers(self) -> None:
-        """From snapshots and batches. The lock is held."""
+    def load_producers(self, *, met: bool) -> None:
+        """After loading: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""
+        with self._lock:
+            self._rebuild_producers(met or self._producers.any_on_disk())
+
+    def _rebuild_producers(self, some: bool) -> None:
+        """From snapshots and batches, if there are ``some``. The lock is held."""
+        if not some:
+            bases = [*(segment.base_offset for segment in self._sealed), self._active.base_offset]
+            self._producers.load_plain(bases, log_start=self.log_start, end=self._end)
+            return
         start = self.log_start
         floor = start if self.upload is None else min(start, self.first_base - 1)  # the bucket knows what came before
         self._producers.rebuild(

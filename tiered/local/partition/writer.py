@@ -110,7 +110,10 @@ class PartitionWriter(PartitionExchanger):
         """Gives offsets; ``last_offset`` of the facts is relative to each batch."""
         buffer = bytearray(b"".join(piece for piece, _ in settled))
         if len(buffer) > self._active.segment_bytes:
-            self._rules.check_size(len(buffer), ())
+            raise RecordTooLargeError(
+                f"{len(buffer)} bytes in one append, segment.bytes is {self._active.segment_bytes}",
+                hint="append fewer batches at once",
+            )
         producers = [_producer_of(piece, fact) for piece, fact in settled]
         batches = [batch for batch in producers if batch is not None]
         with self._lock:

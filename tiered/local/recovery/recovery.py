@@ -6,6 +6,8 @@ What is lost and what is kept, for damage that begins at offset X, with the reco
   cut; later segments, whose records nobody was promised either, are renamed to ``.torn-{ms}`` whole.
 * Nothing but zeros from X on, X >= R: the end of a preallocated file, or what a file system left of a write. They are
   cut; later segments stay if they begin where this one ends.
+* A sealed segment ends at X >= R, below the next one (``dense`` logs only): a power cut took its end, and the same is
+  done with the later segments. Where offsets may be left out nobody can tell that.
 * X < R: acknowledged bytes have rotted. Nothing is cut or moved: the segment stays as it is, reads of the range
   raise CorruptionError, offsets below R are never given out again.
 """
@@ -50,16 +52,27 @@ class _OffsetOverflowError(Exception):
 
 
 class Recovery:
-    """Loads one partition directory for writing. ``now_ms`` only names the torn copies."""
+    """Loads one partition directory for writing. ``now_ms`` only names the torn copies.
+
+    ``dense``: every offset has a record, so that a hole between two segments is a loss.
+    """
 
     def __init__(
-        self, files: Files, directory: Path, *, epochs: LeaderEpochs, interval_bytes: int, now_ms: int
+        self,
+        files: Files,
+        directory: Path,
+        *,
+        epochs: LeaderEpochs,
+        interval_bytes: int,
+        now_ms: int,
+        dense: bool = False,
     ) -> None:
         self._files = files
         self._directory = directory
         self._epochs = epochs
         self._interval = interval_bytes
         self._now_ms = now_ms
+        self._dense = dense
         self._torn_bytes = 0
         self._unsplittable: set[int] = set()
         self._transactional: set[int] = set()
@@ -151,13 +164,15 @@ class Recovery:
             last = i == len(segments) - 1
             damage = self._recover_one(segment, recovery_point)
             kept.append(segment)
-            if damage is None:
+            if damage is None and (last or not self._lacks_end(segment, segments[i + 1], recovery_point)):
                 if not last:
                     segment.end_offset = segments[i + 1].base_offset
                 continue
+            if damage is None:
+                damage = segment.size_bytes, segment.end_offset
             position, offset = damage
             if offset >= recovery_point:
-                zeros = self._cut(segment, position, offset, recovery_point)
+                zeros = position < segment.size_bytes and self._cut(segment, position, offset, recovery_point)
                 if zeros and not last and segments[i + 1].base_offset == segment.end_offset:
                     continue
                 remove_snapshots_above(self._files, self._directory, segment.end_offset)
@@ -178,6 +193,10 @@ class Recovery:
             else:
                 segment.end_offset = segments[i + 1].base_offset
         return kept
+
+    def _lacks_end(self, segment: FoundSegment, following: FoundSegment, recovery_point: int) -> bool:
+        """Whether records are gone between two segments that nobody was promised."""
+        return self._dense and recovery_point <= segment.end_offset < following.base_offset
 
     def _recover_one(self, segment: FoundSegment, recovery_point: int) -> tuple[int, int] | None:
         """Reads every batch, rebuilds the indexes; (position, offset) where damage begins, None if there is none.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.config import TopicConfig
-from tiered.errors import LocalIOError, TieredError
+from tiered.errors import InvalidRecordError, LocalIOError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_name, log_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
@@ -150,9 +150,12 @@ class ActiveSegment:
     def append(self, data: bytes, batches: Sequence[BatchTuple], leader_epoch: int, now_ms: int) -> None:
         """All of ``data``, one batch after the other, in one write, or nothing of it.
 
-        Raises DiskFullError with the file as it was before; LocalIOError if not even that is certain.
+        Raises DiskFullError with the file as it was before; LocalIOError if not even that is certain;
+        InvalidRecordError for an offset that an index entry could not hold.
         """
         position = self.size_bytes
+        if not 0 <= batches[-1][1] - self.base_offset <= MAX_RELATIVE_OFFSET:
+            raise InvalidRecordError(f"{self.path}: offset {batches[-1][1]} is too far from the segment's base")
         handle = self._handle()
         try:
             self._files.write_at(handle, data, position)

@@ -11,6 +11,7 @@ from tiered.local.segment.indexes import SegmentIndexes
 class FoundSegment:
     """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
 
+    ``records_end``: where the last batch ends, -1 if nobody looked or there is none.
     ``largest``: the largest timestamp and the last offset of its batch; None: the last entry of the time index.
     """
 
@@ -21,6 +22,7 @@ class FoundSegment:
     first_timestamp: int = -1
     damaged: bool = False
     largest: tuple[int, int] | None = None
+    records_end: int = -1
 
 
 @dataclass(slots=True)

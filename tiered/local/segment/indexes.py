@@ -20,6 +20,9 @@ LOGGER = logging.getLogger("tiered.local")
 READ_PIECE_BYTES = 96 * 1024
 """Index files of a live writer are read in pieces of this size until the zeros begin (a multiple of both entries)."""
 
+PROBE_BYTES = 8 * 1024
+"""Piece in which one batch is looked for, from its index entry on."""
+
 
 class SegmentIndexes:
     """Sparse offset and time index of one segment. One thread appends, any number look up."""
@@ -215,6 +218,18 @@ def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: 
         last_offset, position = offsets.entry(-1)
         if log.header_at(position, size_bytes).last_offset != last_offset:
             return f"no batch that ends at offset {last_offset} starts at byte {position}"
+    if len(times):
+        timestamp, offset = times.last_entry
+        if timestamp != _time_at(log, offsets.lookup(offset)[1], offset, size_bytes):
+            return f"the batch with offset {offset} does not have the timestamp {timestamp}"
+    return None
+
+
+def _time_at(log: LogFile, position: int, offset: int, size_bytes: int) -> int | None:
+    """The largest timestamp of the batch with ``offset``, looked for from ``position`` on; None without such a one."""
+    for span, view in log.batches(position, size_bytes, buffer_bytes=PROBE_BYTES):
+        if span.last_offset >= offset:
+            return log.header(view, span.position).max_timestamp
     return None
 
 

@@ -21,11 +21,15 @@ from tiered.format.keys import (
     snapshot_name,
     txn_index_name,
 )
+from tiered.format.producer_snapshot import encode_snapshot
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, measure, read_note
 from tiered.model import EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
+
+NO_PRODUCERS = encode_snapshot(())
+"""What a roll leaves of a log without producers: not worth a place in the bucket."""
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
 
@@ -153,11 +157,12 @@ class SealedLocalSegment:
 
     def indexes(self) -> SealedIndexes:
         """Index files as they belong on disk, transaction index and producer snapshot if there are any."""
+        snapshot = self._optional(snapshot_name(self.end_offset))
         return SealedIndexes(
             offset_index=self.lookup.offset_bytes(),
             time_index=self.lookup.time_bytes(),
             txn_index=self._optional(txn_index_name(self.base_offset)),
-            producer_snapshot=self._optional(snapshot_name(self.end_offset)),
+            producer_snapshot=b"" if snapshot == NO_PRODUCERS else snapshot,
             leader_epochs=self._epochs(self.end_offset),
         )
 

@@ -1,0 +1,172 @@
+"""The high watermark: the end of a log that is alone, told to one that follows; what it holds back, and its life."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.bench import CaseBench, batch
+from tests.unit.local.cleaning_bench import CleaningBench
+from tests.unit.local.test_producers import ProducerBench, data, end
+from tiered.errors import OffsetOutOfRangeError
+from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS
+from tiered.model import AbortedTxn
+
+
+def checkpoint(bench: CaseBench) -> str:
+    return (bench.directory / "replication-offset-checkpoint").read_text()
+
+
+def test_it_is_the_end_of_a_log_that_is_alone(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5)
+    for i in range(7):
+        bench.fill(1)
+        assert bench.partition.high_watermark() == i + 1
+    bench.partition.truncate_to(3)
+    assert bench.partition.high_watermark() == 3
+    bench.partition.truncate_fully_and_start_at(20)
+    assert bench.partition.high_watermark() == 20
+
+
+def test_a_follower_is_told_by_its_leader(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.append_as_follower(batch(0), leader_high_watermark=0)
+    assert (bench.partition.high_watermark(), bench.partition.positions().end_offset) == (0, 1)
+    bench.partition.append_as_follower(batch(1), leader_high_watermark=1)
+    assert bench.partition.high_watermark() == 1
+    bench.partition.append_as_follower(batch(2), leader_high_watermark=9)
+    assert bench.partition.high_watermark() == 3  # never above the end
+    bench.partition.append_as_follower(batch(3))
+    assert bench.partition.high_watermark() == 3  # the end takes it along no more
+    assert bench.partition.append_as_follower(b"", leader_high_watermark=4) is None
+    assert bench.partition.high_watermark() == 4
+    bench.partition.append_as_follower(batch(4), leader_high_watermark=2)
+    assert bench.partition.high_watermark() == 2  # as a leader's may after an election
+    assert bench.partition.update_high_watermark(None) == 5
+    bench.fill(1)
+    assert bench.partition.high_watermark() == 6
+
+
+def test_who_leads_leads_alone(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.append_as_follower(batch(0), leader_high_watermark=0)
+    bench.partition.new_leader_epoch(3)
+    assert bench.partition.high_watermark() == 1
+    bench.reopen()
+    assert bench.partition.high_watermark() == 1
+
+
+def test_truncation_lowers_it_and_the_log_start_raises_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5)
+    bench.fill(12)
+    bench.partition.update_high_watermark(8)
+    bench.partition.truncate_to(10)
+    assert bench.partition.high_watermark() == 8
+    bench.partition.truncate_to(6)
+    assert bench.partition.high_watermark() == 6
+    bench.fill(4)
+    assert bench.partition.high_watermark() == 6
+    bench.partition.delete_records(6)
+    assert bench.partition.update_high_watermark(2) == 6
+    bench.partition.truncate_fully_and_start_at(40)
+    assert bench.partition.high_watermark() == 40
+
+
+def test_its_checkpoint_is_written_every_five_seconds_and_read_by_a_log_that_follows(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    bench.clock.advance(HIGH_WATERMARK_CHECKPOINT_MS / 1000)
+    bench.log.tick()
+    assert checkpoint(bench) == "0\n1\nt 0 10\n"
+    bench.partition.update_high_watermark(7)
+    bench.clock.advance(HIGH_WATERMARK_CHECKPOINT_MS / 1000)
+    bench.log.tick()
+    assert checkpoint(bench) == "0\n1\nt 0 7\n"
+    bench.partition.update_high_watermark(8)
+    bench.kill()
+    bench.open()
+    assert bench.partition.high_watermark() == 7
+    bench.partition.update_high_watermark(9)
+    bench.reopen()
+    assert checkpoint(bench) == "0\n1\nt 0 9\n"
+    assert bench.log.roster.sleeping_count() == 1
+    bench.log.tasks.run("high-watermark-checkpoint")
+    assert checkpoint(bench) == "0\n1\nt 0 9\n"
+    assert bench.partition.high_watermark() == 9
+    bench.partition.update_high_watermark(None)
+    bench.reopen()
+    assert (checkpoint(bench), bench.partition.high_watermark()) == ("0\n1\nt 0 10\n", 10)
+
+
+def test_a_stale_checkpoint_holds_a_log_that_is_alone_not_back(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    bench.kill()
+    (bench.directory / "replication-offset-checkpoint").write_text("0\n1\nt 0 4\n")
+    bench.open()
+    assert bench.partition.high_watermark() == 10
+
+
+@pytest.mark.parametrize(("noted", "found"), [(None, 2), (1, 2), (5, 5), (99, 10)])
+def test_a_checkpoint_is_bounded_by_log_start_and_end(tmp_path: Path, noted: int | None, found: int) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    bench.partition.delete_records(2)
+    bench.partition.update_high_watermark(6)
+    bench.log.checkpoint()
+    bench.kill()
+    path = bench.directory / "replication-offset-checkpoint"
+    path.unlink(missing_ok=True)
+    if noted is not None:
+        path.write_text(f"0\n1\nt 0 {noted}\n")
+    bench.open()
+    assert bench.partition.high_watermark() == found
+
+
+def test_nothing_above_it_is_deleted(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000)
+    bench.fill(15, timestamp=10)
+    bench.partition.update_high_watermark(9)
+    for offset in (10, 15):
+        with pytest.raises(OffsetOutOfRangeError, match="high watermark"):
+            bench.partition.delete_records(offset)
+    bench.retain()
+    assert bench.bases == [5, 10]
+    assert bench.partition.delete_local_before(15) == []
+    assert bench.partition.delete_records(-1) == 9
+    bench.retain()
+    assert (bench.bases, bench.partition.positions().start_offset) == ([5, 10], 9)
+    bench.partition.update_high_watermark(15)
+    bench.retain()
+    assert bench.bases == [15]
+
+
+def test_nothing_above_it_is_compacted(tmp_path: Path) -> None:
+    bench = CleaningBench(tmp_path / "log")
+    bench.put("a1", "a2", "a3")
+    bench.seal()
+    bench.put("a4", "a5", "a6")
+    bench.seal()
+    bench.partition.update_high_watermark(3)
+    bench.clean()
+    assert bench.pairs == ["a3", "a4", "a5", "a6"]
+    bench.partition.update_high_watermark(None)
+    bench.clean()
+    assert bench.pairs == ["a6"]
+
+
+def test_markers_count_once_it_has_passed_them(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log")
+    bench.partition.append_as_follower(data(0, txn=True), leader_high_watermark=0)
+    bench.partition.append_as_follower(end(abort=True, base=1), leader_high_watermark=1)
+    bench.partition.append_as_follower(batch(2), leader_high_watermark=1)
+    assert bench.partition.aborted_txns(0, 3) == [AbortedTxn(7, 0, 1, 2)]
+    assert bench.lso == 0  # the marker itself is not safe yet
+    bench.partition.update_high_watermark(2)
+    assert bench.lso == 2
+    bench.partition.update_high_watermark(3)
+    assert bench.lso == 3
+    bench.partition.append_as_follower(data(0, epoch=1, txn=True, base=3), leader_high_watermark=3)
+    bench.partition.append_as_follower(end(epoch=1, base=4), leader_high_watermark=4)
+    assert (bench.partition.high_watermark(), bench.lso) == (4, 3)
