@@ -1,0 +1,280 @@
+"""Runs one operation of the table, again and again, and cuts it short or fails it at each of its calls."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.crash.matrix.disk import ERRORS, POWER_CUTS, READS, Cut, Disk, Effect, fails_at, fingerprint, write_tree
+from tests.crash.matrix.verify import verify_crash, verify_partition
+from tests.crash.matrix.world import World
+from tiered.errors import TieredError
+from tiered.model import TopicPartition
+
+EVERYTHING = os.environ.get("TIERED_CRASH_MATRIX") == "all"
+SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
+SHARE = 0.15
+"""Of all cases of an operation, unless :data:`EVERYTHING`; at least :data:`LEAST` of each variant."""
+
+LEAST = 4
+
+
+class Operation(NamedTuple):
+    """``prepare`` makes the log that ``run`` works on; the calls of ``run`` are those that fail."""
+
+    name: str
+    prepare: Callable[[World], None]
+    run: Callable[[World], None]
+    directories: int = 1
+
+
+class Case(NamedTuple):
+    """``variant``: ``kill``, ``kill torn``, ``power {cut}``, ``EIO``, ``ENOSPC``; ``call`` counts from 0."""
+
+    call: int
+    variant: str
+    seed: int
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of one operation. ``calls`` are those of its run, ``failed`` the messages of what went wrong."""
+
+    name: str
+    calls: int = 0
+    changing: int = 0
+    cases: int = 0
+    checked: int = 0
+    seconds: float = 0.0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failed: list[str] = field(default_factory=list)
+
+
+class Recording(NamedTuple):
+    """One undisturbed run: its world, and where among the effects the operation begins."""
+
+    world: World
+    begin: int
+    loaded: Disk
+
+
+def record(operation: Operation, root: Path) -> Recording:
+    """Runs it once."""
+    world = World(root, directories=operation.directories)
+    root.mkdir()
+    operation.prepare(world)
+    begin = len(world.files.effects)
+    operation.run(world)
+    world.files.abandon()
+    return Recording(world, begin, Disk(root))
+
+
+def cases_of(recording: Recording, dice: random.Random) -> list[Case]:
+    """Every call with every variant that it can have."""
+    cases = []
+    effects = recording.world.files.effects
+    for call in range(recording.begin, len(effects) + 1):
+        after = effects[call - 1] if call > recording.begin else None
+        if after is None or after.name not in READS:
+            cases.append(Case(call, "kill", 0))
+            cases += [Case(call, f"power {cut}", dice.getrandbits(32)) for cut in POWER_CUTS]
+        if call == len(effects):
+            break
+        if effects[call].name == "write" and len(effects[call].data) > 1:
+            cases.append(Case(call, "kill torn", dice.getrandbits(32)))
+        cases.append(Case(call, "EIO", dice.getrandbits(32)))
+        if effects[call].name not in READS:
+            cases.append(Case(call, "ENOSPC", dice.getrandbits(32)))
+    return cases
+
+
+def sampled(cases: list[Case], dice: random.Random) -> list[Case]:
+    """All, or :data:`SHARE` of each variant, and the rarer the variant the more."""
+    if EVERYTHING:
+        return cases
+    by_variant: dict[str, list[Case]] = {}
+    for case in cases:
+        by_variant.setdefault(case.variant, []).append(case)
+    chosen: list[Case] = []
+    for variant in sorted(by_variant):
+        these = by_variant[variant]
+        chosen += dice.sample(these, min(len(these), max(LEAST, int(len(these) * SHARE))))
+    return sorted(chosen)
+
+
+class Matrix:
+    """One operation in a directory of its own."""
+
+    def __init__(self, operation: Operation, root: Path) -> None:
+        self.operation = operation
+        self.root = root
+        self.result = Result(operation.name)
+        self._seen: set[tuple[bytes, bool, str]] = set()
+        self._count = 0
+
+    def run(self) -> Result:
+        """Every case; failures are collected."""
+        began = time.process_time()
+        dice = random.Random(f"{SEED} {self.operation.name}")
+        recording = record(self.operation, self.root / "recording")
+        effects = recording.world.files.effects
+        self.result.calls = len(effects) - recording.begin
+        self.result.changing = sum(effect.name not in READS for effect in effects[recording.begin :])
+        chosen = sampled(cases_of(recording, dice), dice)
+        self.result.cases = len(chosen)
+        crashes: dict[int, list[Case]] = {}
+        for case in chosen:
+            if case.variant in ERRORS:
+                self._attempt(case, effects[case.call], lambda case=case: self._fault(case, recording))  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            else:
+                crashes.setdefault(case.call, []).append(case)
+        self._crashes(crashes, recording)
+        shutil.rmtree(self.root / "recording")
+        self.result.seconds = time.process_time() - began
+        return self.result
+
+    def _attempt(self, case: Case, effect: Effect | None, work: Callable[[], str]) -> None:
+        try:
+            self.result.outcomes[work()] += 1
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong is a row of the report
+            self.result.outcomes["FAILED"] += 1
+            place = "the end" if effect is None else f"{effect.name} {effect.path.name}"
+            text = f"{type(error).__name__}: {error}".replace(str(self.root), "")
+            self.result.failed.append(f"{self.operation.name}: {case} at {place}: {text[:1500]}")
+            if os.environ.get("TIERED_CRASH_RAISE", "?never?") in self.result.failed[-1]:
+                traceback.print_exc(file=sys.stdout)
+
+    def _place(self) -> Path:
+        self._count += 1
+        return self.root / f"case-{self._count}"
+
+    def _crashes(self, crashes: dict[int, list[Case]], recording: Recording) -> None:
+        effects = recording.world.files.effects
+        disk = Disk(recording.world.root)
+        for call in range(len(effects) + 1):
+            for case in crashes.get(call, []):
+                following = effects[call] if call < len(effects) else None
+                self._attempt(case, following, lambda case=case: self._crash(case, disk, recording))  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            if call < len(effects):
+                disk.apply(effects[call])
+
+    def _crash(self, case: Case, disk: Disk, recording: Recording) -> str:
+        world = recording.world
+        dice = random.Random(case.seed)
+        power = case.variant.startswith("power")
+        at = case.call
+        if power:
+            tree = disk.state(Cut(case.variant.removeprefix("power "), dice))
+        elif case.variant == "kill":
+            tree = disk.state(None)
+        else:  # the write that is under way is cut in the middle; the model is put back afterwards
+            effect = world.files.effects[at]
+            inode = disk._handles[effect.handle]
+            before = bytes(inode.now)
+            part = effect._replace(data=effect.data[: dice.randint(1, len(effect.data) - 1)])
+            disk.apply(part)
+            tree = disk.state(None)
+            inode.later.pop()
+            inode.now = bytearray(before)
+        key = fingerprint(tree), power, str(world.ledger.summary(at, power=power))
+        if key in self._seen:
+            return "same"
+        self._seen.add(key)
+        return self._verify(lambda place: write_tree(tree, place), world, at, power=power)
+
+    def _verify(self, fill: Callable[[Path], None], world: World, at: int, *, power: bool) -> str:
+        self.result.checked += 1
+        place = self._place()
+        fill(place)
+        names = [path.name for path in world.directories]
+        verify_crash(place, names, world.ledger, at, power=power, now_ms=world.clock.now_ms(), expired=world.expired)
+        shutil.rmtree(place)
+        return "held"
+
+    def _fault(self, case: Case, recording: Recording) -> str:
+        """The call fails once, the caller goes on; in the end the process dies, or power goes, or it closes."""
+        dice = random.Random(case.seed)
+        place = self._place()
+        place.mkdir()
+        fail = fails_at(case.call, ERRORS[case.variant])
+        world = World(place, fail, torn=dice.choice((0.0, 0.5, 1.0)), directories=self.operation.directories)
+        self.operation.prepare(world)
+        assert len(world.files.effects) == recording.begin, "a second run makes other calls"
+        outcome = "absorbed"
+        try:
+            self.operation.run(world)
+        except TieredError as error:
+            outcome = type(error).__name__
+            verify_message(world, error)
+        assert len(world.files.hits) == 1, "the call was not made"
+        go_on(world)
+        end = dice.choice(("kill", "power", "close"))
+        if end == "close" and world.log is not None:
+            try:
+                world.close()
+            except TieredError as error:
+                verify_message(world, error)
+        world.files.abandon()
+        at = len(world.files.effects)
+        names = [path.name for path in world.directories]
+        if end == "power":
+            disk = Disk(place)
+            for effect in world.files.effects:
+                disk.apply(effect)
+            tree = disk.state(Cut(dice.choice(POWER_CUTS), dice))
+            shutil.rmtree(place)
+            write_tree(tree, place)
+        self.result.checked += 1
+        now_ms, power = world.clock.now_ms(), end == "power"
+        verify_crash(place, names, world.ledger, at, power=power, now_ms=now_ms, expired=world.expired)
+        shutil.rmtree(place)
+        return outcome
+
+
+def verify_message(world: World, error: TieredError) -> None:
+    """It says which partition, topic or file."""
+    names = [str(world.root), *(str(tp) for tp in world.ledger.events)]
+    assert any(name in error.message for name in names), f"{type(error).__name__} names nothing: {error}"
+
+
+def go_on(world: World) -> None:
+    """After an error: what is acknowledged can be read; every partition takes records, or says why it does not."""
+    if world.log is None:
+        world.open()
+    assert world.log is not None
+    assert set(world.untouched) <= set(world.log.partitions())
+    refused: dict[TopicPartition, TieredError] = {}
+    for tp in world.log.partitions():
+        try:
+            before = world.partition(tp).positions().end_offset
+            world.put("after", tp=tp)
+            assert world.partition(tp).positions().end_offset == before + 1
+            world.flush(tp)
+        except TieredError as error:
+            refused[tp] = error
+        verify_partition(
+            world.partition(tp),
+            world.ledger.promise(tp, len(world.files.effects), power=False),
+            world.expired,
+            offline=world.writer(tp).offline is not None,
+        )
+    for tp, error in refused.items():
+        assert "offline" in error.message or "closed" in error.message, f"{type(error).__name__}: {error}"
+        assert tp not in world.untouched, f"{tp} had nothing to do with it: {error}"
+
+
+def run_all(operations: Iterator[Operation] | tuple[Operation, ...]) -> Iterator[Result]:
+    """One result after the other."""
+    for operation in operations:
+        with tempfile.TemporaryDirectory(prefix="tiered-matrix-") as name:
+            yield Matrix(operation, Path(name)).run()

@@ -1,0 +1,228 @@
+"""Drives the product over a traced disk and writes down what it promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.crash.matrix.disk import Fail, TraceFiles
+from tests.crash.matrix.ledger import Kind, Ledger, Sent
+from tiered.config import LogConfig, TopicConfig
+from tiered.format.batch import encode_batch
+from tiered.format.codecs import Codec
+from tiered.format.control import ControlType, marker
+from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.writer import PartitionWriter
+from tiered.model import NewRecord, RecordMetadata, TopicPartition
+from tiered.testing.clock import FakeClock, SeededIds
+
+T = TopicPartition("t", 0)
+OTHER = TopicPartition("other", 0)
+SETTINGS = LogConfig(disk_reserve_bytes=0)
+CONFIG = {
+    "segment_bytes": 420,
+    "index_interval_bytes": 100,
+    "segment_index_bytes": 120,
+    "seal_ms": -1,
+    "file_delete_delay_ms": 5000,
+}
+
+
+class World:
+    """One or several log directories under ``root``. What is appended has values that are never used twice."""
+
+    def __init__(self, root: Path, fail: Fail | None = None, *, torn: float = 0.5, directories: int = 1) -> None:
+        self.root = root
+        self.clock = FakeClock()
+        self.files = TraceFiles(root, fail, torn=torn)
+        self.ledger = Ledger(lambda: len(self.files.effects))
+        self.directories = [root / f"d{number}" for number in range(directories)]
+        self.log: LocalLog | LocalLogs | None = None
+        self.expired: set[bytes] = set()
+        self.untouched: tuple[TopicPartition, ...] = (OTHER,)
+        self._count = 0
+        self._sequences: dict[int, int] = {}
+
+    def open(self) -> None:
+        """Opens all directories; what a process before this one had is closed."""
+        self.files.abandon()
+        self.log = self._opened()
+
+    def _opened(self) -> LocalLog | LocalLogs:
+        ids = SeededIds(1)
+        if len(self.directories) == 1:
+            path = self.directories[0]
+            return LocalLog.open(path, clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
+        return LocalLogs.open(self.directories, clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
+
+    @property
+    def logs(self) -> list[LocalLog]:
+        """Every directory that is open."""
+        assert self.log is not None
+        return [self.log] if isinstance(self.log, LocalLog) else list(self.log.logs().values())
+
+    def partition(self, tp: TopicPartition = T) -> PartitionLog:
+        """The partition as the product gives it."""
+        assert self.log is not None
+        return self.log.partition(tp)
+
+    def writer(self, tp: TopicPartition = T) -> PartitionWriter:
+        """The partition's inner side."""
+        log = next(log for log in self.logs if tp in log.roster)
+        return log.roster.writers[tp]
+
+    def create(self, name: str, partitions: int = 1, **config: Any) -> None:
+        """A topic."""
+        assert self.log is not None
+        self.ledger.topic(name, "creating")
+        self.log.create_topic(name, partitions, TopicConfig(**{**CONFIG, **config}))
+        self.ledger.topic(name, "created")
+
+    def delete(self, name: str) -> None:
+        """No topic any more."""
+        assert self.log is not None
+        self.ledger.topic(name, "deleting")
+        self.log.delete_topic(name)
+        self.ledger.topic(name, "deleted")
+
+    def _records(self, keys: Iterable[str | None], *, tombstone: bool = False) -> list[NewRecord]:
+        records = []
+        for key in keys:
+            self._count += 1
+            value = None if tombstone else b"value %04d" % self._count
+            records.append(
+                NewRecord(value, None if key is None else key.encode(), self.clock.now_ms() + self._count % 3)
+            )
+        return records
+
+    def append(self, count: int = 1, *, tp: TopicPartition = T) -> None:
+        """Records without key, through ``append``."""
+        records = self._records([None] * count)
+        self._send(tp, records, lambda _: self.partition(tp).append(records))
+
+    def put(self, *keys: str, tp: TopicPartition = T, tombstone: bool = False) -> None:
+        """A batch of one record for each key."""
+        for key in keys:
+            records = self._records([key], tombstone=tombstone)
+            self._send(tp, records, lambda _, records=records: self.partition(tp).append(records))  # type: ignore[misc]  # mypy cannot infer a lambda's default
+
+    def batches(self, *counts: int, codec: Codec, tp: TopicPartition = T) -> None:
+        """Encoded batches in one call."""
+        pieces = [self._records(["k"] * count) for count in counts]
+        data = b"".join(encode_batch(piece, codec=codec) for piece in pieces)
+        sents, base = [], self.partition(tp).positions().end_offset
+        for piece in pieces:
+            sents.append(Sent(base, values(piece)))
+            base = sents[-1].end
+        self._run(tp, sents, lambda: self.partition(tp).append_batches(data))
+
+    def produce(self, pid: int, count: int = 1, *, txn: bool = False, tp: TopicPartition = T) -> None:
+        """An idempotent producer's next batch."""
+        records = self._records([f"k{pid}"] * count)
+        sequence = self._sequences.get(pid, 0)
+        data = encode_batch(records, producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=txn)
+        self._sequences[pid] = sequence + count
+        fields = {"pid": pid, "transactional": txn, "raw": data}
+        self._send(tp, records, lambda _: self.partition(tp).append_batches(data), **fields)
+
+    def end(self, pid: int, *, abort: bool = False, tp: TopicPartition = T) -> None:
+        """The marker of a transaction, as a coordinator appends it."""
+        record = marker(ControlType.ABORT if abort else ControlType.COMMIT, 0, self.clock.now_ms())
+        data = encode_batch([record], producer_id=pid, producer_epoch=0, transactional=True, control=True)
+        fields = {"pid": pid, "transactional": True, "marker": "abort" if abort else "commit"}
+        self._send(tp, [record], lambda _: self.partition(tp).append_as_coordinator(data), **fields)
+
+    def follow(self, base: int, count: int = 1, *, epoch: int = 0, tp: TopicPartition = T) -> None:
+        """A leader's batch at a given offset."""
+        records = self._records(["f"] * count)
+        data = encode_batch(records, base_offset=base, leader_epoch=epoch)
+        end = self.partition(tp).positions().end_offset
+        if base > end:
+            self.ledger.note(tp, Kind.GAP, base)
+        self._run(tp, [Sent(base, values(records))], lambda: self.partition(tp).append_as_follower(data))
+
+    def _send(
+        self, tp: TopicPartition, records: list[NewRecord], call: Callable[[int], RecordMetadata], **fields: Any
+    ) -> None:
+        base = self.partition(tp).positions().end_offset
+        result = self._run(tp, [Sent(base, values(records), **fields)], lambda: call(base))
+        assert isinstance(result, RecordMetadata)
+        assert (result.offset, result.end_offset) == (base, base + len(records)), result
+
+    def _run(self, tp: TopicPartition, sents: list[Sent], call: Callable[[], Any]) -> Any:
+        for sent in sents:
+            self.ledger.note(tp, Kind.SENT, sent=sent)
+        result = call()
+        for sent in sents:
+            self.ledger.note(tp, Kind.KEPT, sent=sent)
+        self.note_flushed(tp)
+        return result
+
+    def note_flushed(self, tp: TopicPartition = T) -> None:
+        """What the product says is durable, it must keep."""
+        self.ledger.note(tp, Kind.DURABLE, self.partition(tp).positions().flushed_offset)
+
+    def flush(self, tp: TopicPartition = T) -> None:
+        """All that was kept becomes durable."""
+        end = self.partition(tp).positions().end_offset
+        self.partition(tp).flush()
+        self.ledger.note(tp, Kind.DURABLE, end)
+
+    def roll(self, tp: TopicPartition = T) -> None:
+        """As a flush; the segment is sealed."""
+        end = self.partition(tp).positions().end_offset
+        self.partition(tp).roll()
+        self.ledger.note(tp, Kind.DURABLE, end)
+
+    def note_start(self, *, durable: bool, tp: TopicPartition = T) -> None:
+        """Where the log begins now."""
+        self.ledger.note(tp, Kind.START_DURABLE if durable else Kind.START_BEGUN, self.writer(tp).log_start)
+
+    def delete_records(self, offset: int, tp: TopicPartition = T) -> None:
+        """The log start moves; that is durable with the next checkpoint only, as in Kafka."""
+        self.ledger.note(tp, Kind.START_BEGUN, offset)
+        self.partition(tp).delete_records(offset)
+
+    def retain(self, limit: int, tp: TopicPartition = T) -> None:
+        """A pass of retention that may take all below ``limit``; what it took stays away."""
+        self.ledger.note(tp, Kind.START_BEGUN, limit)
+        self.partition(tp).apply_retention()
+        self.note_start(durable=True, tp=tp)
+
+    def truncate(self, offset: int, tp: TopicPartition = T) -> None:
+        """The log ends at ``offset``."""
+        self.ledger.note(tp, Kind.CUT_BEGUN, offset)
+        self.partition(tp).truncate_to(offset)
+        self.ledger.note(tp, Kind.CUT, offset)
+
+    def restart(self, offset: int, tp: TopicPartition = T) -> None:
+        """An empty log at ``offset``."""
+        self.ledger.note(tp, Kind.RESTART_BEGUN, offset)
+        self.partition(tp).truncate_fully_and_start_at(offset)
+        self.ledger.note(tp, Kind.RESTARTED, offset)
+
+    def checkpoint(self) -> None:
+        """Every offset checkpoint of every directory."""
+        for log in self.logs:
+            log.checkpoint()
+        for tp in self.ledger.events:
+            self.note_start(durable=True, tp=tp)
+
+    def close(self) -> None:
+        """A clean end: all is durable."""
+        assert self.log is not None
+        ends = {tp: self.partition(tp).positions().end_offset for tp in self.log.partitions()}
+        starts = {tp: self.writer(tp).log_start for tp in ends}
+        self.log.close()
+        self.log = None
+        for tp, end in ends.items():
+            self.ledger.note(tp, Kind.DURABLE, end)
+            self.ledger.note(tp, Kind.START_DURABLE, starts[tp])
+
+
+def values(records: list[NewRecord]) -> tuple[tuple[bytes | None, bytes | None], ...]:
+    """Key and value of each record."""
+    return tuple((record.key, record.value) for record in records)
