@@ -1,0 +1,86 @@
+"""``tiered transactions``: by id, by partition, and an end for what hangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.local.directory.manager import LocalLog
+from tiered.model import NewRecord, TopicPartition
+from tiered.plan.producer import ProducerStamp
+
+TP = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> str:
+    """One committed transaction, and one of an unknown coordinator that hangs at offset 2."""
+    with tiered.open(tmp_path / "log") as log:
+        orders = log.topic("orders", partitions=2, create=True)
+        with orders.transaction("billing") as txn:
+            txn.append(b"1", partition=0)
+        orders.log(0).append_as_producer([NewRecord(b"hangs", timestamp=1_700_000_000_000)], ProducerStamp(77, 3, 0))
+    return str(tmp_path / "log")
+
+
+def test_ids_and_their_states(cli: Cli, log_dir: str) -> None:
+    (listed,) = cli("transactions", "list", "--log-dir", log_dir, "--json").summary["transactions"]
+    assert (listed["transactional_id"], listed["state"]) == ("billing", "COMPLETE_COMMIT")
+    assert (listed["producer_epoch"], listed["timeout_ms"], listed["partitions"]) == (1, 60_000, [])
+    assert "billing  COMPLETE_COMMIT" in cli("transactions", "list", "--log-dir", log_dir).text
+
+
+def test_what_is_open_and_for_whom(cli: Cli, log_dir: str) -> None:
+    (one,) = cli("transactions", "open", "--log-dir", log_dir, "--json").summary["open"]
+    assert one == {
+        "topic": "orders",
+        "partition": 0,
+        "producer_id": 77,
+        "producer_epoch": 3,
+        "first_offset": 2,
+        "last_timestamp": 1_700_000_000_000,
+        "transactional_id": None,
+        "hangs": True,
+    }
+    assert "hangs" in cli("transactions", "open", "--log-dir", log_dir).text
+
+
+def test_a_running_one_has_an_owner(cli: Cli, log_dir: str) -> None:
+    with tiered.open(log_dir) as log:
+        txn = log.topic("orders").transaction("busy")
+        txn.append(b"2", partition=1)
+        found = cli("transactions", "open", "--log-dir", log_dir, "--json").summary["open"]
+        assert [(one["partition"], one["transactional_id"], one["hangs"]) for one in found] == [
+            (0, None, True),
+            (1, "busy", False),
+        ]
+        assert cli("transactions", "abort", "orders:0", "--producer-id", "77", "--yes", "--log-dir", log_dir).code == 11
+
+
+def test_abort_ends_it_after_a_yes(cli: Cli, log_dir: str) -> None:
+    words = ("transactions", "abort", "orders:0", "--producer-id", "77", "--log-dir", log_dir)
+    assert cli(*words).code == 2
+    assert cli(*words, "--dry-run", "--json").summary["dry_run"] is True
+    with LocalLog.open(log_dir, read_only=True) as log:
+        assert [txn.producer_id for txn in log.partition(TP).open_txns()] == [77]
+        assert log.partition(TP).last_stable_offset() == 2
+    assert cli(*words, "--yes").code == 0
+    with LocalLog.open(log_dir, read_only=True) as log:
+        partition = log.partition(TP)
+        assert (partition.open_txns(), partition.last_stable_offset()) == ([], 4)
+        assert [(t.producer_id, t.first_offset, t.last_offset) for t in partition.aborted_txns(0, 4)] == [(77, 2, 3)]
+    assert cli(*words, "--yes").code == 10
+
+
+def test_nothing_and_nowhere(cli: Cli, tmp_path: Path) -> None:
+    assert cli("transactions", "list", "--log-dir", str(tmp_path / "none")).code == 10
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True)
+    path = str(tmp_path / "log")
+    assert cli("transactions", "list", "--log-dir", path, "--json").summary["transactions"] == []
+    assert cli("transactions", "open", "--log-dir", path).code == 0
+    assert cli("transactions", "abort", "t:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
+    assert cli("transactions", "abort", "nope:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
