@@ -8,9 +8,8 @@ import click
 
 from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.confirming import confirm
-from tiered.cli.doors import chosen_partitions, need_topic
-from tiered.cli.output import columns
-from tiered.errors import NotFoundError
+from tiered.cli.doors import chosen_partitions, need_directory, need_topic
+from tiered.cli.output import columns, counted
 from tiered.local.cleaning.cleaner import CleaningStatus
 from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.directory.manager import LocalLog
@@ -20,7 +19,7 @@ MAX_ROUNDS = 1000
 """Rounds over one partition; more than one is needed only where its keys do not fit into memory."""
 
 
-@click.command("clean", cls=Command)
+@click.command("clean", cls=Command, short_help="Compact partitions now, or print the plan.")
 @click.argument("selected", required=False, metavar="[TOPIC[:P]]")
 @click.option("--plan", "--dry-run", "plan_only", is_flag=True, help="print the plan only")
 @click.option("--yes", is_flag=True, help="do not ask")
@@ -37,8 +36,7 @@ def clean_command(app: Application, *, selected: str | None, plan_only: bool, ye
       tiered local clean flights:0 --log-dir data --yes
     """
     directory = app.need_log_dir()
-    if not directory.is_dir():
-        raise NotFoundError(f"there is no log directory {directory}", hint="correct --log-dir")
+    need_directory(app)
     with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
         found = [log.cleaner.status(tp) for tp in _partitions(log, selected)]
         due = [status for status in found if status.candidate is not None and status.candidate.cleanable_bytes]
@@ -46,12 +44,16 @@ def clean_command(app: Application, *, selected: str | None, plan_only: bool, ye
         if due and not plan_only:
             for line in _table(found):
                 app.out.say(line)
-            confirm(app, "local clean", f"Compact {len(due)} partitions?", yes=yes)
+            confirm(app, "local clean", f"Compact {counted(len(due), 'partition')}?", yes=yes)
             reports = {status.tp: _clean(log, status.tp) for status in due}
     fields = {"plan_only": plan_only, "partitions": [_fields(status, reports.get(status.tp)) for status in found]}
     text = _table(found) if plan_only else [_line(tp, report) for tp, report in reports.items()]
+    if not plan_only:
+        for status in found:
+            if status.refused:
+                app.out.say(f"{status.tp} is not cleaned: {status.refused}")
     if not due:
-        app.out.say("nothing is to be cleaned")
+        app.out.say("nothing is to be cleaned" if found else "no topic here is compacted: nothing is to be cleaned")
     return app.out.result("local clean", fields, text)
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.confirming import confirm, destructive, one_partition
-from tiered.errors import ConfigError, NotFoundError
+from tiered.cli.doors import need_directory
+from tiered.cli.output import counted
+from tiered.errors import ConfigError, OffsetOutOfRangeError
+from tiered.format.batch import read_header
 from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
+from tiered.model import Positions, TopicPartition
 
 
-@click.command("truncate", cls=Command)
+@click.command("truncate", cls=Command, short_help="Remove the records of a partition from an offset on.")
 @click.argument("partition", metavar="TOPIC:P")
 @click.argument("offset", type=click.IntRange(min=0))
 @destructive
@@ -18,30 +25,69 @@ from tiered.local.directory.manager import LocalLog
 def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes: bool) -> int:
     """Remove the records of a partition from OFFSET on; never what a bucket holds. There must be no writer.
 
-    A batch that holds OFFSET goes whole.
+    A batch that holds OFFSET goes whole: the log then ends where that batch began, and says so.
 
     \b
-    Example:
+    Examples:
+      tiered truncate flights:0 4711 --log-dir data --dry-run
       tiered truncate flights:0 4711 --log-dir data --yes
     """
     directory, tp = app.need_log_dir(), one_partition(partition)
-    if not directory.is_dir():
-        raise NotFoundError(f"there is no log directory {directory}", hint="correct --log-dir")
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
+    need_directory(app)
+    with LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=True) as log:
         before = log.partition(tp).positions()
-        if offset > before.end_offset:
-            raise ConfigError(f"{tp} ends at offset {before.end_offset}: there is nothing to cut at {offset}")
-        app.out.say(f"{tp}: records {offset} to {before.end_offset} go; {before.uploaded_offset} is in the bucket")
-        if not dry_run:
-            confirm(app, "truncate", f"Remove {before.end_offset - offset:,} offsets of {tp}?", yes=yes)
-            log.partition(tp).truncate_to(offset)
-        after = offset if dry_run else log.partition(tp).positions().end_offset
+        _check(tp, offset, before)
+        end = _whole_batches(log.partition(tp), offset)
     fields = {
         "dry_run": dry_run,
         "topic": tp.topic,
         "partition": tp.partition,
+        "start_offset": min(before.start_offset, end),
         "end_offset_before": before.end_offset,
-        "end_offset": after,
+        "end_offset": end,
+        "removed_offsets": before.end_offset - end,
     }
-    line = f"{'dry run: ' if dry_run else ''}{tp} {'would end' if dry_run else 'ends'} at offset {after}"
+    if end == before.end_offset:
+        line = f"{tp} ends at offset {end} already: there is nothing to remove"
+        return app.out.result("truncate", fields, [line])
+    removed = counted(before.end_offset - end, "offset")
+    kept = (
+        f"the bucket holds all below {before.uploaded_offset}" if before.uploaded_offset > 0 else "no bucket has them"
+    )
+    whole = f"; {offset} lies in the batch that begins at {end}, which goes whole" if end < offset else ""
+    app.out.say(f"{tp}: {removed} from {end} to {before.end_offset} go, {kept}{whole}")
+    if not dry_run:
+        confirm(app, "truncate", f"Remove {removed} of {tp}?", yes=yes)
+        end = fields["end_offset"] = _cut(app, directory, tp, end)
+    line = f"{'dry run: ' if dry_run else ''}{tp} {'would end' if dry_run else 'ends'} at offset {end}"
     return app.out.result("truncate", fields, [line])
+
+
+def _check(tp: TopicPartition, offset: int, positions: Positions) -> None:
+    if offset > positions.end_offset:
+        raise ConfigError(
+            f"{tp} ends at offset {positions.end_offset}: there is nothing to cut at {offset}",
+            hint=f"name an offset from {positions.start_offset} to {positions.end_offset}",
+        )
+    if offset < positions.uploaded_offset:
+        raise ConfigError(
+            f"{tp}: the bucket holds all below {positions.uploaded_offset}, the disk would end at {offset}",
+            hint=f"name an offset from {positions.uploaded_offset} on: what a bucket holds is never cut here",
+        )
+
+
+def _whole_batches(log: PartitionLog, offset: int) -> int:
+    """Where the log really ends if it is cut at ``offset``: a batch that reaches beyond goes whole."""
+    try:
+        first = next(iter(log.read_batches(offset, offset + 1, verify=False)), None)
+    except OffsetOutOfRangeError:
+        return offset  # at the end, or below all that the disk holds: the log becomes empty
+    return offset if first is None else min(offset, read_header(first).base_offset)
+
+
+def _cut(app: Application, directory: Path, tp: TopicPartition, offset: int) -> int:
+    """Cuts, and gives the end that the next open will find."""
+    with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
+        log.partition(tp).truncate_to(offset)
+    with LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=True) as log:
+        return log.partition(tp).positions().end_offset

@@ -71,6 +71,75 @@ def test_a_log_is_cut(cli: Cli, tmp_path: Path) -> None:
     assert cli("truncate", "t", "1", *words[3:], "--yes").code == 2
 
 
+def test_a_batch_is_cut_whole(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
+        log.create_topic("t", 1)
+        for _ in range(3):
+            log.partition(TP).append([NewRecord(b"a"), NewRecord(b"b"), NewRecord(b"c")])
+    words = ("truncate", "t:0", "7", "--log-dir", str(path))
+    dry = cli(*words, "--dry-run")
+    assert (dry.code, dry.text) == (0, "dry run: t-0 would end at offset 6\n")
+    assert "7 lies in the batch that begins at 6, which goes whole" in dry.err
+    done = cli(*words, "--yes", "--json").summary
+    assert (done["end_offset_before"], done["end_offset"], done["removed_offsets"]) == (9, 6, 3)
+    with LocalLog.open(path, read_only=True) as log:
+        assert log.partition(TP).positions().end_offset == 6
+    again = cli("truncate", "t:0", "6", "--log-dir", str(path))
+    assert (again.code, "there is nothing to remove" in again.text) == (0, True)
+    emptied = cli("truncate", "t:0", "0", "--log-dir", str(path), "--yes", "--json").summary
+    assert (emptied["end_offset"], emptied["removed_offsets"]) == (0, 6)
+
+
+def test_what_the_bucket_holds_is_not_cut(cli: Cli, tmp_path: Path) -> None:
+    path = made(tmp_path / "log")
+    with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
+        log.uploads.update({TP: PartitionUpload(4, 1)})
+    for option in ("--dry-run", "--yes"):
+        refused = cli("truncate", "t:0", "3", "--log-dir", str(path), option)
+        assert (refused.code, "the bucket holds all below 4" in refused.err) == (2, True)
+    assert "the bucket holds all below 4" in cli("truncate", "t:0", "4", "--log-dir", str(path), "--dry-run").err
+    moved = cli("local", "move", "t:0", str(tmp_path / "b"), "--log-dir", str(path), "--dry-run")
+    assert (moved.code, "t-0 is tiered" in moved.err) == (2, True)
+
+
+def test_a_move_that_cannot_be_makes_nothing(cli: Cli, tmp_path: Path) -> None:
+    path = made(tmp_path / "a")
+    (tmp_path / "b" / "t-0").mkdir(parents=True)
+    (tmp_path / "file").write_text("")
+    for partition, target, code, told in (
+        ("t:0", "a", 2, "t-0 is in"),
+        ("t:0", "b", 2, "t-0 is in"),
+        ("t:0", "a/inside", 2, "lie one in the other"),
+        ("t:0", "file", 2, "is a file"),
+        ("t:7", "c", 10, "holds no partition t-7"),
+        ("u:0", "c", 10, "holds no partition u-0"),
+        ("t", "c", 2, "names no partition"),
+    ):
+        for option in ("--dry-run", "--yes"):
+            done = cli("local", "move", partition, str(tmp_path / target), "--log-dir", str(path), option)
+            assert (done.code, told in done.err) == (code, True), (partition, target, done.err)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a", "b", "file"]
+    planned = cli("local", "move", "t:0", str(tmp_path / "c"), "--log-dir", str(path), "--dry-run", "--json").summary
+    size_bytes = sum(entry.stat().st_size for entry in (path / "t-0").iterdir())
+    assert (planned["start_offset"], planned["end_offset"], planned["size_bytes"]) == (0, 5, size_bytes)
+
+
+def test_a_folder_that_is_no_log_stays_as_it_is(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for words in (
+        ("truncate", "t:0", "1", "--yes"),
+        ("local", "move", "t:0", str(tmp_path / "to"), "--yes"),
+        ("local", "clean", "--yes"),
+        ("local", "run", "retention"),
+        ("local", "tasks"),
+    ):
+        assert cli(*words, "--log-dir", str(tmp_path / "empty")).code == 10, words
+        assert cli(*words, "--log-dir", str(tmp_path / "file")).code == 2, words
+    assert not list((tmp_path / "empty").iterdir())
+
+
 def test_a_topic_is_deleted(cli: Cli, tmp_path: Path) -> None:
     path = made(tmp_path / "log")
     words = ("topics", "delete", "t", "--log-dir", str(path))

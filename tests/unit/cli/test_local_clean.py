@@ -52,6 +52,10 @@ def test_why_not(cli: Cli, tmp_path: Path) -> None:
     log_dir = made(tmp_path / "log")
     told = cli("local", "clean", "plain", "--log-dir", log_dir, "--yes", "--json").summary["partitions"]
     assert [partition["refused"] for partition in told] == ["cleanup.policy does not say compact"]
+    assert (
+        "plain-0 is not cleaned: cleanup.policy does not say compact"
+        in cli("local", "clean", "plain", "--log-dir", log_dir, "--yes").err
+    )
     assert cli("local", "clean", "none", "--log-dir", log_dir).code == 10
     assert cli("local", "clean", "--log-dir", str(tmp_path / "none")).code == 10
     with LocalLog.open(tmp_path / "log", clock=SystemClock(), ids=SystemIds()):
