@@ -8,13 +8,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.servers.commands import exported, run
-from tiered.model import TopicPartition
+from tiered.model import NO_TIMESTAMP, TopicPartition
 
 TIMEOUT_SECONDS = 30
 LEADER_POLL_SECONDS = 0.1
@@ -38,7 +46,10 @@ def _seen(message: Message) -> Seen:
     kind, timestamp = message.timestamp()
     offset, headers = message.offset(), message.headers() or []
     assert offset is not None
-    return Seen(offset, timestamp, kind - 1, message.key(), message.value(), list(headers))  # type: ignore[arg-type]  # bytes
+    if kind == TIMESTAMP_NOT_AVAILABLE:
+        kind, timestamp = TIMESTAMP_CREATE_TIME, NO_TIMESTAMP
+    kind -= TIMESTAMP_CREATE_TIME
+    return Seen(offset, timestamp, kind, message.key(), message.value(), list(headers))  # type: ignore[arg-type]  # bytes
 
 
 def _led(consumer: Consumer, target: KafkaPartition) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.integration.servers.commands import ROOT
-from tests.integration.servers.kafka_kinds import KINDS, Desk
+from tests.integration.servers.kafka_desk import Desk
+from tests.integration.servers.kafka_kinds import KINDS
 from tests.integration.servers.kafka_view import now_clock, open_for_writing
 from tiered.format.keys import DELETED_SUFFIX
 from tiered.local.disk.files import PosixFiles

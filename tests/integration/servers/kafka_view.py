@@ -55,7 +55,7 @@ def told_by(partition: PartitionLog) -> Told:
     stream = PartitionStream(partition.tp, local=partition, remote=None)
     start, end, stable = stream.earliest(), stream.latest(), stream.last_stable_offset()
     everything = Heard(start, end, _seen(stream, "read_uncommitted"))
-    stamps = [record.timestamp for record in everything.records]
+    stamps = [record.timestamp for record in everything.records if record.timestamp >= 0]
     wanted = {0, *stamps[:: max(1, len(stamps) // 5)], max(stamps, default=0) + 1}
     times = {}
     for timestamp in wanted:

@@ -13,8 +13,9 @@ import pytest
 
 from tests.integration.servers.commands import require, run
 from tests.integration.servers.kafka import Broker, Heard, Seen
+from tests.integration.servers.kafka_desk import Desk
 from tests.integration.servers.kafka_killed import write_and_be_killed
-from tests.integration.servers.kafka_kinds import FAR, KINDS, Desk
+from tests.integration.servers.kafka_kinds import FAR, KINDS
 from tests.integration.servers.kafka_view import Told, logs_of, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import ActiveProducer, describe_producers
 from tiered.format.batch import encode_batch
@@ -207,12 +208,15 @@ def test_it_finds_times_where_we_find_them(world: World, name: str) -> None:
 def test_it_knows_the_producers_that_we_know(world: World, name: str) -> None:
     tp = TOPICS[name]
     assert world.heard.producers[tp] == world.producers[tp]
-    assert bool(world.producers[tp]) == bool(re.search("idempotent|transaction|producers|moved", name))
+    assert bool(world.producers[tp]) == bool(re.search("idempotent|transaction|producers|moved|recompressed", name))
 
 
 @kinds
 def test_it_had_nothing_to_repair(world: World, name: str) -> None:
-    assert [line for line in world.said if re.search(REPAIR, line) and str(TOPICS[name]) in line] == []
+    found = [line for line in world.said if re.search(REPAIR, line) and re.search(rf"\b(?<!-){TOPICS[name]}\b", line)]
+    if name == "epochs-ahead":  # the epochs above that of the new leader leave its checkpoint
+        found = [line for line in found if "LeaderEpochFileCache" not in line]
+    assert found == []
 
 
 def test_it_loaded_both_directories_as_clean(world: World) -> None:

@@ -12,7 +12,8 @@ import tiered
 from tests.integration.servers.commands import require, run
 from tests.integration.servers.kafka import Broker, Heard
 from tests.integration.servers.kafka_clients import BATCHES, Group, Writer, commit_offsets, delete_group, groups
-from tests.integration.servers.kafka_kinds import SMALL, Desk
+from tests.integration.servers.kafka_desk import Desk
+from tests.integration.servers.kafka_kinds import SMALL
 from tests.integration.servers.kafka_view import Told, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import (
     ActiveProducer,
