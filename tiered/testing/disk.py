@@ -72,7 +72,15 @@ class FaultyFiles(PosixFiles):
 
     def rename(self, source: Path, target: Path) -> None:
         self._effect("rename", source)
+        directory = self.is_directory(source)
         super().rename(source, target)
+        if not directory:
+            self._renamed(source, target)
+            return
+        for path in [path for path in {*self._durable, *self._dirty} if path.parent == source]:
+            self._renamed(path, target / path.name)
+
+    def _renamed(self, source: Path, target: Path) -> None:
         if source in self._durable:
             self._durable[target] = self._durable.pop(source)
         if source in self._dirty:

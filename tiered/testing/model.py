@@ -7,7 +7,7 @@ Every answer is computed from the whole list, by the shortest rule there is (Kaf
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ class ModelLog:
     """One partition: its batches, and how much of it was promised.
 
     Offsets below ``start`` were deleted, those below ``flushed`` survive a power cut, those below ``end`` a kill.
+    ``remote_start``: where a bucket's part of the log begins, -1 without one.
     ``batches`` are all that the disk may still hold, those below ``start`` included; ``history`` is every producer's
     batch that was not cut off again, whether a cleaning or retention took it or not.
     """
@@ -58,6 +59,7 @@ class ModelLog:
     end: int = 0
     flushed: int = 0
     config: TopicConfig = field(default_factory=TopicConfig)
+    remote_start: int = -1
     batches: list[ModelBatch] = field(default_factory=list)
     call_ends: list[int] = field(default_factory=list)
     epochs: list[EpochEntry] = field(default_factory=lambda: [EpochEntry(0, 0)])
@@ -81,7 +83,7 @@ class ModelLog:
 
         ``fill_times``: a record without timestamp gets ``now_ms``. Raises what the log raises; then nothing happened.
         """
-        self._check(records, now_ms)
+        self.check(records, now_ms)
         if stamp is not None:
             known = self.producers.get(stamp.producer_id, ModelProducer())
             repeated = known.repeated(stamp, len(records))
@@ -99,7 +101,8 @@ class ModelLog:
         self._put(ModelBatch(first, first + len(made) - 1, made, max(times), self.leader_epoch, stamp, transactional))
         return first
 
-    def _check(self, records: Sequence[NewRecord], now_ms: int) -> None:
+    def check(self, records: Sequence[NewRecord], now_ms: int) -> None:
+        """Raises what records are refused with: InvalidTimestampError if any time is bad, else InvalidRecordError."""
         config = self.config
         least, most = now_ms - config.message_timestamp_before_max_ms, now_ms + config.message_timestamp_after_max_ms
         times = [r.timestamp for r in records if r.timestamp != NO_TIMESTAMP]
@@ -170,10 +173,15 @@ class ModelLog:
         pid = batch.stamp.producer_id
         return any(t.producer_id == pid and t.first_offset <= batch.base <= t.last_offset for t in self.aborted)
 
+    @property
+    def log_start(self) -> int:
+        """The start over both tiers."""
+        return self.start if self.remote_start < 0 else min(self.start, self.remote_start)
+
     def stable_offset(self) -> int:
-        """The first offset of the oldest open transaction, not below the start; else the end."""
+        """The first offset of the oldest open transaction, not below the log's start; else the end."""
         firsts = [p.txn_first_offset for p in self.producers.values() if p.txn_first_offset >= 0]
-        return max(min(firsts, default=self.end), self.start)
+        return max(min(firsts, default=self.end), self.log_start)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp``."""
@@ -225,6 +233,18 @@ class ModelLog:
         if older:
             self.epochs = [EpochEntry(older[-1].epoch, self.start), *self.epochs[len(older) :]]
 
+    def forget_below(self, base: int) -> None:
+        """What lies below ``base`` has left the disk: it cannot come back."""
+        self.batches = [b for b in self.batches if b.last >= base]
+        self.aborted = [t for t in self.aborted if t.last_offset >= base]
+
+    def begin_at(self, base: int) -> None:
+        """Offsets up to ``base`` are left out; a log without records starts there."""
+        if not self.batches:
+            self.start = base
+        self.end = base
+        self.call_ends.append(base)
+
     def truncate_to(self, offset: int) -> None:
         """The log ends at ``offset``; a batch that reaches beyond goes whole."""
         if offset >= self.end:
@@ -233,6 +253,7 @@ class ModelLog:
         self._cut(offset)
         self.end = offset
         self.start, self.flushed = min(self.start, offset), min(self.flushed, offset)
+        self.remote_start = min(self.remote_start, offset)
         self.epochs = [e for e in self.epochs if e.start_offset < offset]
         self.producers = replayed(self.history)
 
@@ -246,12 +267,14 @@ class ModelLog:
         """Forgets everything; an empty log begins at ``offset``."""
         self._cut(-1)
         self.start = self.end = self.flushed = offset
+        self.remote_start = -1 if self.remote_start < 0 else offset
         self.epochs = []
         self.producers = {}
 
     def power_cut(self, end: int) -> None:
         """The log came back ending at ``end``: legal if nothing promised is missing and no batch is cut in two."""
-        if not self.flushed <= end <= self.end:
+        lost = any(end <= batch.last < self.flushed for batch in self.batches)
+        if lost or end > self.end:
             raise AssertionError(f"came back with end {end}; promised {self.flushed}, appended {self.end}")
         if end not in (self.start, self.flushed, *self.call_ends):
             raise AssertionError(f"came back with end {end}, in the middle of a call")
@@ -290,8 +313,3 @@ def replayed(batches: Iterable[ModelBatch]) -> dict[int, ModelProducer]:
     for batch in batches:
         note(producers, batch)
     return producers
-
-
-def keyed(batches: Iterable[ModelBatch]) -> Iterator[Record]:
-    """Records with a key, markers left out."""
-    return (r for b in batches if b.kind is None for r in b.records if r.key is not None)

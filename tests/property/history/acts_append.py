@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from tests.property.history.checks import same
-from tests.property.history.world import HOUR_MS, Subject, World, outcome
+from tests.property.history.geometry import roll_facts, roll_reasons
+from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
+from tiered.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
+from tiered.format.batch import encode_batch
+from tiered.format.codecs import Codec
 from tiered.model import NewRecord
 
 KEYS = b"abcdefgh"
@@ -33,7 +37,49 @@ def append(world: World, subject: Subject) -> None:
     """One batch of records."""
     made = records(world, subject, world.dice.choice([1, 1, 2, 3, 8]))
     now, model = world.clock.now_ms(), subject.model
+    writer = world.writer(subject)
+    old = writer._active
+    before, facts = old.size_bytes, roll_facts(writer, now)
     expected = outcome(lambda: model.append(made, now))
     found = outcome(lambda: world.partition(subject).append(made).offset)
     world.say(f"append {subject.name} {len(made)} records: {found}")
     same(found, expected, f"append to {subject.name}")
+    if not isinstance(found, Raised):
+        rolled = writer._active is not old
+        added = writer._active.size_bytes - (0 if rolled else before)
+        reasons = roll_reasons(facts, subject.config, added, model.end - 1, model.batches[-1].timestamp)
+        same(rolled, bool(reasons), f"roll of {subject.name} for {reasons}, {added} bytes, {facts}")
+
+
+def append_batches(world: World, subject: Subject) -> None:
+    """Batches of a client that encoded them itself, all or none."""
+    dice, now, model = world.dice, world.clock.now_ms(), subject.model
+    groups = [records(world, subject, dice.choice([1, 2, 4])) for _ in range(dice.choice([1, 1, 2, 3]))]
+    data = b"".join(encode_batch(group, codec=dice.choice(list(Codec))) for group in groups)
+
+    def expect() -> int:
+        for group in groups:
+            model.check(group, now)
+        offsets = [model.append(group, now, fill_times=False) for group in groups]
+        return offsets[0]
+
+    expected = outcome(expect)
+    found = outcome(lambda: world.partition(subject).append_batches(data).offset)
+    world.say(f"append {subject.name} batches of {[len(group) for group in groups]}: {found}")
+    same(found, expected, f"append of batches to {subject.name}")
+
+
+def append_too_much(world: World, subject: Subject) -> None:
+    """A batch beyond max.message.bytes, or no batch at all."""
+    huge = [NewRecord(world.dice.randbytes(subject.config.max_message_bytes), b"k")]
+    partition = world.partition(subject)
+    world.say(f"append too much to {subject.name}")
+    same(outcome(lambda: partition.append(huge)), Raised(RecordTooLargeError), f"a huge record for {subject.name}")
+    data = encode_batch([NewRecord(huge[0].value, b"k", world.clock.now_ms())])
+    same(
+        outcome(lambda: partition.append_batches(data)), Raised(RecordTooLargeError), f"a huge batch for {subject.name}"
+    )
+    junk = bytearray(encode_batch([NewRecord(b"v", b"k", world.clock.now_ms())]))
+    junk[world.dice.randrange(17, len(junk))] ^= 0x10
+    same(outcome(lambda: partition.append_batches(junk)), Raised(InvalidRecordError), f"junk for {subject.name}")
+    same(outcome(lambda: partition.append_as_follower(junk)), Raised(CorruptionError), f"junk for {subject.name}")

@@ -1,9 +1,15 @@
-"""What the owner of a log and its timers do."""
+"""What the owner of a log and its timers do to segments, starts and ends."""
 
 from __future__ import annotations
 
 from tests.property.history.checks import same
-from tests.property.history.world import Subject, World
+from tests.property.history.geometry import segments_of
+from tests.property.history.judges import take_start
+from tests.property.history.settle import settle_producers
+from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
+from tiered.errors import ConfigError, OffsetOutOfRangeError
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.model import EpochEntry
 
 
 def flush(world: World, subject: Subject) -> None:
@@ -14,9 +20,170 @@ def flush(world: World, subject: Subject) -> None:
 
 
 def roll(world: World, subject: Subject) -> None:
-    """The active segment is sealed, if it holds anything."""
-    writer = world.writer(subject)
+    """The active segment is sealed, if it holds anything; the next may begin further up."""
+    writer, model, dice = world.writer(subject), subject.model, world.dice
     holds = writer._active.size_bytes > 0
-    found = world.partition(subject).roll()
-    world.say(f"roll {subject.name}: {found}")
+    base = model.end + dice.choice([-9, -1, 0, 1, 40]) if dice.random() < 0.1 else None
+    found = outcome(lambda: world.partition(subject).roll(base))
+    world.say(f"roll {subject.name} at {base}: {found}")
+    if base is not None and base < subject.active_base + holds:
+        same(found, Raised(ConfigError), f"roll of {subject.name}")
+        return
     same(found, holds, f"roll of {subject.name}")
+    if base is not None and base > model.end:
+        model.begin_at(base)
+
+
+def new_leader_epoch(world: World, subject: Subject) -> None:
+    """This process leads anew."""
+    model = subject.model
+    epoch = model.leader_epoch + world.dice.choice([1, 1, 1, 3, 0, -1])
+    expected = outcome(lambda: model.new_leader_epoch(epoch))
+    found = outcome(lambda: world.partition(subject).new_leader_epoch(epoch))
+    world.say(f"epoch {epoch} of {subject.name}: {found}")
+    same(found, expected, f"new epoch of {subject.name}")
+
+
+def delete_records(world: World, subject: Subject) -> None:
+    """The start moves, files stay."""
+    model, dice = subject.model, world.dice
+    wanted = dice.choice([-1, model.end + 1, model.start - 1, dice.randint(model.start, model.end)])
+    if dice.random() < 0.5:
+        wanted = min(model.start + 5, model.end)
+    found = outcome(lambda: world.partition(subject).delete_records(wanted))
+    world.say(f"delete records of {subject.name} below {wanted}: {found}")
+    if not subject.config.deletes or subject.uploaded is not None:
+        same(found, Raised(ConfigError), f"records of {subject.name}")
+        return
+    if not -1 <= wanted <= model.end:
+        same(found, Raised(OffsetOutOfRangeError), f"records of {subject.name}")
+        return
+    target = model.end if wanted == -1 else wanted
+    if target > model.start:
+        model.delete_before(target)
+        model.trim_epochs()
+    same(found, model.start, f"records of {subject.name}")
+
+
+def delete_local(world: World, subject: Subject) -> None:
+    """Whole segments leave the disk, never more than the bucket holds."""
+    model, writer = subject.model, world.writer(subject)
+    asked = world.dice.randint(model.start, model.start + max(1, (model.end - model.start) // 2))
+    limit = asked if subject.uploaded is None else min(asked, subject.uploaded)
+    sealed = [s for s in segments_of(writer) if s.sealed]
+    stays = next((at for at, s in enumerate(sealed) if s.end > limit or not s.durable), len(sealed))
+    found = world.partition(subject).delete_local_before(asked)
+    world.say(f"delete {subject.name} below {asked}: {found}")
+    same(found, [s.base for s in sealed[:stays]], f"local deletion of {subject.name}")
+    if found:
+        take_start(subject, writer)
+
+
+def retain(world: World, subject: Subject) -> None:
+    """One pass of retention, judged where it is made."""
+    world.say(f"retention of {subject.name}")
+    world.partition(subject).apply_retention()
+
+
+def truncate(world: World, subject: Subject) -> None:
+    """The end goes back to an offset, anywhere."""
+    model, dice = subject.model, world.dice
+    near = max(model.end - dice.randint(0, 12), 0)
+    offset = dice.choice([near, near, near, model.end + 1, dice.randint(max(model.start - 3, 0), model.end)])
+    found = outcome(lambda: world.partition(subject).truncate_to(offset))
+    world.say(f"truncate {subject.name} to {offset}: {found}")
+    if subject.uploaded is not None and offset < subject.uploaded:
+        same(found, Raised(ConfigError), f"truncation of {subject.name}")
+        return
+    same(found, None, f"truncation of {subject.name}")
+    cut(world, subject, offset)
+
+
+def cut(world: World, subject: Subject, offset: int) -> None:
+    """The model follows a truncation."""
+    model, writer = subject.model, world.writer(subject)
+    if offset < model.end:
+        subject.dirty = None if subject.dirty is None else min(subject.dirty, offset)
+    if offset < subject.first_base:
+        start_over(world, subject, offset)
+    elif offset < model.end:
+        model.truncate_to(offset)
+        if writer._producers.state is not None or model.producers:
+            settle_producers(world, subject, exact=False)
+    else:
+        model.truncate_to(offset)
+
+
+def start_over(world: World, subject: Subject, offset: int) -> None:
+    """Nothing is left."""
+    subject.model.start_over(offset)
+    subject.starts = {offset}
+    subject.dirty = None if subject.dirty is None else min(subject.dirty, offset)
+
+
+def truncate_by_epoch(world: World, subject: Subject) -> None:
+    """A leader tells where its epoch ends; we cut what it does not have (reference: OffsetsForLeaderEpoch)."""
+    model, dice = subject.model, world.dice
+    known = [entry.epoch for entry in model.epochs] or [0]
+    epoch = dice.choice([known[-1], known[-1], dice.choice(known), known[-1] + 1, known[0] - 1])
+    leaders_end = dice.choice([-1, model.end, max(model.end - dice.randint(0, 9), 0)])
+    ours, our_end = model.end_offset_for(epoch)
+    same(world.partition(subject).end_offset_for(epoch), (ours, our_end), f"end of epoch {epoch} in {subject.name}")
+    target: int | None = leaders_end if ours < 0 else min(leaders_end, our_end)
+    if epoch < 0 or leaders_end < 0 or (ours < 0 and not model.epochs):
+        target = None
+    found = outcome(lambda: world.partition(subject).truncate_by_epoch(epoch, leaders_end))
+    world.say(f"truncate {subject.name} by epoch {epoch}, {leaders_end}: {found}")
+    if target is not None and subject.uploaded is not None and target < subject.uploaded:
+        same(found, Raised(ConfigError), f"truncation of {subject.name}")
+        return
+    if target is not None:
+        cut(world, subject, target)
+    latest = model.epochs[-1].epoch if model.epochs else -1
+    same(found, EpochEntry(latest, model.end), f"truncation of {subject.name}")
+
+
+def truncate_fully(world: World, subject: Subject) -> None:
+    """An empty log begins somewhere else."""
+    model, dice = subject.model, world.dice
+    offset = dice.choice([0, model.start, model.end, model.end + dice.choice([7, 2**31 + 5])])
+    if offset > 2**40:
+        offset = 0
+    found = outcome(lambda: world.partition(subject).truncate_fully_and_start_at(offset))
+    world.say(f"truncate {subject.name} fully, start at {offset}: {found}")
+    if subject.uploaded is not None and offset < subject.uploaded:
+        same(found, Raised(ConfigError), f"truncation of {subject.name}")
+        return
+    same(found, None, f"truncation of {subject.name}")
+    start_over(world, subject, offset)
+
+
+def upload(world: World, subject: Subject) -> None:
+    """An uploader notes what a bucket holds; the writer reads the note, now or when its timer says so."""
+    if subject.tp.topic != "tiered":
+        return
+    sealed = [s for s in segments_of(world.writer(subject)) if s.durable]
+    ends = [s.end for s in sealed if s.end > (subject.uploaded or 0)]
+    if not ends:
+        return
+    if subject.uploaded is None:
+        subject.model.remote_start = subject.model.start
+    subject.uploaded = world.dice.choice(ends)
+    note = PartitionUpload(subject.uploaded, 1)
+    log = world.home(subject)
+    log.uploads.update({subject.tp: note})
+    world.say(f"upload {subject.name} below {subject.uploaded}")
+    log.refresh_uploads()
+
+
+def tick(world: World) -> None:
+    """Time passes, in either direction, and every timer looks at it."""
+    dice = world.dice
+    seconds = dice.choice([1, 5, 30, 61, 300, 700, 1800, 3700, 4 * HOUR_MS // 1000])
+    if dice.random() < 0.03:
+        seconds = 25 * HOUR_MS // 1000
+    if dice.random() < 0.1:
+        seconds = -dice.choice([1, 61, 1000])
+    world.clock.jump(seconds) if seconds < 0 else world.clock.advance(seconds)
+    world.say(f"tick after {seconds} s")
+    world.logs.tick()

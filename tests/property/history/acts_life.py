@@ -1,9 +1,15 @@
-"""How a process ends, and what the next one finds."""
+"""How a process ends, what happens to its files meanwhile, what the next one finds; topics that come, move and go."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.property.history.checks import check, same
-from tests.property.history.world import Subject, World
+from tests.property.history.settle import settle, settle_one
+from tests.property.history.world import Raised, Subject, World, outcome
+from tiered.errors import ConfigError
+
+INDEXES = (".index", ".timeindex")
 
 
 def close(world: World) -> None:
@@ -12,6 +18,7 @@ def close(world: World) -> None:
     world.logs.close()
     for subject in world.subjects.values():
         subject.model.flush()
+    damage(world, INDEXES)
     world.open()
     settle(world, clean=True)
 
@@ -20,6 +27,7 @@ def kill(world: World) -> None:
     """SIGKILL: the page cache survives."""
     world.say("kill and open")
     world.kill()
+    damage(world, (*INDEXES, ".snapshot", ".seal"))
     world.open()
     settle(world, clean=False)
 
@@ -29,22 +37,60 @@ def cut_power(world: World) -> None:
     world.say("cut power and open")
     world.kill()
     world.files.cut_power(world.dice)
+    damage(world, INDEXES)
     world.open()
     for subject in world.subjects.values():
-        subject.model.power_cut(world.partition(subject).positions().end_offset)
+        end = world.partition(subject).positions().end_offset
+        world.say(f"  {subject.name} ends at {end}")
+        subject.model.power_cut(end)
     settle(world, clean=False)
 
 
-def settle(world: World, *, clean: bool) -> None:
-    """Takes over what an end of the process may change, if it is one of the things that it may."""
-    for subject in world.subjects.values():
-        settle_one(world, subject, clean=clean)
-        check(world, subject)
+def damage(world: World, suffixes: tuple[str, ...]) -> None:
+    """Some files that can be made anew go missing, are cut, zeroed or overwritten."""
+    dice = world.dice
+    if dice.random() < 0.5:
+        return
+    for directory in world.paths:
+        for path in sorted(directory.glob("*-0/*")):
+            if path.suffix not in suffixes or dice.random() > 0.2:
+                continue
+            if path.suffix != ".snapshot" or len([*path.parent.glob("*.snapshot")]) > 1:  # one of them is needed
+                world.say(f"  {spoil(world, path)} {path.parent.name}/{path.name}")
 
 
-def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
-    model = subject.model
-    found = world.partition(subject).positions()
-    if clean:
-        same(found.local_start_offset, model.start, f"{subject.name} start after a clean stop")
-    model.reopen()
+def spoil(world: World, path: Path) -> str:
+    """One file; returns how."""
+    how = world.dice.choice(["missing", "empty", "zeroed", "cut", "junk"])
+    size = path.stat().st_size
+    if how == "missing":
+        path.unlink()
+    elif how == "zeroed":
+        path.write_bytes(bytes(size))
+    elif how == "junk":
+        path.write_bytes(world.dice.randbytes(size))
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if how == "empty" else world.dice.randint(0, size)])
+    return how
+
+
+def move(world: World, subject: Subject) -> None:
+    """To the other directory; a tiered one stays."""
+    target = next(path for path in world.paths if path != world.home(subject).directory)
+    found = outcome(lambda: world.logs.move(subject.tp, target))
+    world.say(f"move {subject.name} to {target.name}: {found}")
+    if subject.uploaded is not None:
+        same(found, Raised(ConfigError), f"move of {subject.name}")
+        return
+    same(found, None, f"move of {subject.name}")
+    subject.model.flush()
+    settle_one(world, subject, clean=True)
+    check(world, subject)
+
+
+def recreate(world: World, subject: Subject) -> None:
+    """The topic is deleted, and another of its name begins."""
+    world.say(f"delete and create {subject.tp.topic}")
+    del world.subjects[subject.tp.topic]
+    world.logs.delete_topic(subject.tp.topic)
+    world.create(subject.tp.topic)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tests.property.history.world import Subject, World
+from tiered.config import DAY_MS
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.control import ControlType, control_type, coordinator_epoch
+from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import Record
-from tiered.testing.model import ModelBatch, Stamp
+from tiered.model import AbortedTxn, Record
+from tiered.stream import PartitionStream, ReadRange
+from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, Stamp
 
 
 def same(actual: Any, expected: Any, what: str) -> None:
@@ -49,13 +52,19 @@ def batches_of(partition: PartitionLog, start: int, end: int | None = None, **op
 
 def check_ends(world: World, subject: Subject) -> None:
     """Positions, leader epochs, stable offset."""
-    model, partition = subject.model, world.partition(subject)
+    model, partition, writer = subject.model, world.partition(subject), world.writer(subject)
     found = partition.positions()
+    subject.first_base, subject.active_base = writer.first_base, writer._active.base_offset
+    model.forget_below(writer.first_base)
     same((found.local_start_offset, found.end_offset), (model.start, model.end), f"{subject.name} start, end")
+    same(writer.log_start, subject.log_start, f"{subject.name} log start")
+    same(found.uploaded_offset, subject.uploaded or 0, f"{subject.name} uploaded")
     promised = min(model.flushed, model.end)
     assert promised <= found.flushed_offset <= model.end, f"{subject.name} flushed {found} promised {promised}"
     model.flushed = found.flushed_offset
+    subject.starts.add(subject.log_start)
     same(list(partition.leader_epochs()), model.epochs, f"{subject.name} epochs")
+    check_producers(world, subject)
     same(partition.last_stable_offset(), model.stable_offset(), f"{subject.name} last stable offset")
 
 
@@ -69,7 +78,90 @@ def check_content(subject: Subject, partition: PartitionLog) -> None:
     same([b.base for b in found], [b.base for b in expected], f"{subject.name} batches")
 
 
+def check_aborted(subject: Subject, partition: PartitionLog) -> None:
+    """The transaction indexes. What a rebuild could not know of offsets that are deleted is taken over."""
+    model = subject.model
+    found = {txn.last_offset: txn for txn in partition.aborted_txns(0, model.end)}
+    model.aborted = [txn for txn in model.aborted if txn.last_offset in found or holds_data(model, txn)]
+    same(sorted(found), sorted(txn.last_offset for txn in model.aborted), f"{subject.name} aborted")
+    for txn in model.aborted:
+        other = found[txn.last_offset]
+        if txn.first_offset < model.start:
+            other = other._replace(first_offset=txn.first_offset)
+        if txn.last_stable_offset < model.start:
+            other = other._replace(last_stable_offset=txn.last_stable_offset)
+        same(other, txn, f"{subject.name} aborted")
+    model.aborted = [found[txn.last_offset] for txn in model.aborted]
+
+
+def holds_data(model: ModelLog, txn: AbortedTxn) -> bool:
+    """Whether a reader would meet anything of an aborted transaction."""
+    return any(
+        batch.transactional and batch.stamp is not None and batch.stamp.producer_id == txn.producer_id
+        for batch in model.batches
+        if batch.kind is None and max(txn.first_offset, model.start) <= batch.last <= txn.last_offset
+    )
+
+
+def entries_of(world: World, subject: Subject) -> dict[int, ProducerEntry]:
+    """The producer state of the log."""
+    state = world.writer(subject)._producers.state
+    return {} if state is None else {entry.producer_id: entry for entry in state.entries()}
+
+
+def is_idle(producer: ModelProducer, now_ms: int) -> bool:
+    """Whether it may be forgotten."""
+    return producer.txn_first_offset < 0 and now_ms - producer.timestamp >= DAY_MS
+
+
+def check_producers(world: World, subject: Subject) -> None:
+    """Each producer's epoch, sequence, transaction. One that was idle for a day may be gone."""
+    model, found = subject.model, entries_of(world, subject)
+    for pid in sorted(model.producers.keys() - found.keys()):
+        if is_idle(model.producers[pid], world.clock.now_ms()):
+            forget(subject, pid)
+    expected = {pid: producer.entry(pid) for pid, producer in model.producers.items()}
+    same(found, expected, f"{subject.name} producers")
+
+
+def forget(subject: Subject, pid: int) -> None:
+    """It has expired."""
+    del subject.model.producers[pid]
+    subject.expired[pid] = last_offset_of(subject.model, pid)
+
+
+def last_offset_of(model: ModelLog, pid: int) -> int:
+    """The last that a producer wrote."""
+    return max((b.last for b in model.history if b.stamp is not None and b.stamp.producer_id == pid), default=-1)
+
+
+def check_outside(subject: Subject, partition: PartitionLog) -> None:
+    """What a process that only reads sees."""
+    check_content(subject, partition)
+    check_aborted(subject, partition)
+    same(list(partition.leader_epochs()), subject.model.epochs, f"{subject.name} epochs from outside")
+    same(partition.positions().end_offset, end_on_disk(subject), f"{subject.name} end from outside")
+
+
+def end_on_disk(subject: Subject) -> int:
+    """The end as files tell it: where a cut, or a cleaning before it, took the last offsets, it lies below the end."""
+    return max([subject.active_base, *(b.last + 1 for b in subject.model.batches[-1:])])
+
+
+def check_committed(subject: Subject, partition: PartitionLog, start: int) -> None:
+    """What a consumer of committed records gets."""
+    stream = PartitionStream(subject.tp, local=partition, remote=None)
+    found = [
+        Record(r.offset, r.timestamp, r.key, r.value, r.headers)
+        for r in stream.records(ReadRange(start=start), isolation="read_committed")
+    ]
+    same(found, subject.model.read_committed(start), f"{subject.name} committed from {start}")
+
+
 def check(world: World, subject: Subject) -> None:
     """All of it."""
+    partition = world.partition(subject)
     check_ends(world, subject)
-    check_content(subject, world.partition(subject))
+    check_content(subject, partition)
+    check_aborted(subject, partition)
+    check_committed(subject, partition, subject.model.start)

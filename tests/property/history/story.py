@@ -5,22 +5,53 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.property.history import acts_append, acts_change, acts_life
+from tests.property.history import (
+    acts_append,
+    acts_change,
+    acts_clean,
+    acts_follow,
+    acts_life,
+    acts_producer,
+    acts_read,
+)
 from tests.property.history.checks import check, check_ends
+from tests.property.history.watch import Watch
 from tests.property.history.world import TOPICS, Subject, World
 
 CHECK_EVERY = 7
 """So often the whole content of a partition is read; its ends are looked at after each step."""
 
 LOCAL: list[tuple[int, Callable[[World, Subject], None]]] = [
-    (40, acts_append.append),
-    (5, acts_change.flush),
-    (5, acts_change.roll),
+    (120, acts_append.append),
+    (40, acts_append.append_batches),
+    (4, acts_append.append_too_much),
+    (90, acts_producer.producer_append),
+    (45, acts_producer.end_transaction),
+    (40, acts_follow.follow),
+    (15, acts_change.flush),
+    (25, acts_change.roll),
+    (12, acts_change.new_leader_epoch),
+    (10, acts_change.delete_records),
+    (8, acts_change.delete_local),
+    (15, acts_change.retain),
+    (12, acts_change.truncate),
+    (10, acts_change.truncate_by_epoch),
+    (2, acts_change.truncate_fully),
+    (40, acts_change.upload),
+    (25, acts_clean.roll_and_clean),
+    (10, acts_clean.clean),
+    (40, acts_read.read),
+    (10, acts_read.read_committed),
+    (20, acts_read.find_time),
+    (5, acts_life.move),
+    (2, acts_life.recreate),
 ]
 GLOBAL: list[tuple[int, Callable[[World], None]]] = [
-    (1, acts_life.close),
-    (1, acts_life.kill),
-    (1, acts_life.cut_power),
+    (40, acts_change.tick),
+    (5, acts_read.look_from_outside),
+    (5, acts_life.close),
+    (5, acts_life.kill),
+    (5, acts_life.cut_power),
 ]
 
 
@@ -29,6 +60,7 @@ class Story:
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.world = World(directory, seed)
+        Watch(self.world)
         for topic in TOPICS:
             self.world.create(topic)
 
@@ -54,11 +86,12 @@ class Story:
         world = self.world
         if at >= len(LOCAL):
             GLOBAL[at - len(LOCAL)][1](world)
+            for subject in world.subjects.values():
+                check_ends(world, subject)
             return
         subject = world.dice.choice(list(world.subjects.values()))
         LOCAL[at][1](world, subject)
-        if subject.tp.topic not in world.subjects:
-            return
+        subject = world.subjects[subject.tp.topic]  # it may be another one of that name
         if world.steps % CHECK_EVERY:
             check_ends(world, subject)
         else:

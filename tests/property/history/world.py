@@ -69,9 +69,12 @@ class ClockedFiles(FaultyFiles):
         super().truncate(handle, size)
 
     def rename(self, source: Path, target: Path) -> None:
+        directory = self.is_directory(source)
         super().rename(source, target)
-        if source in self._times:
-            self._times[target] = self._times.pop(source)
+        moved = [path for path in self._times if path.parent == source] if directory else []
+        for path in (source, *moved):
+            if path in self._times:
+                self._times[target if path == source else target / path.name] = self._times.pop(path)
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
         self._times[path] = modified_ms * 1_000_000
@@ -87,18 +90,31 @@ class ClockedFiles(FaultyFiles):
 
 @dataclass
 class Subject:
-    """One partition. ``starts``: every log start that it had, one of which comes back after an unclean stop."""
+    """One partition. ``starts``: every log start that it had, one of which comes back after an unclean stop.
+
+    ``uploaded``: what a bucket is said to hold; ``dirty``: where the next cleaning begins; ``first_base``,
+    ``active_base``: those of its first and of its last segment; ``expired``: producers that were forgotten, and the
+    last offset that each had written.
+    """
 
     tp: TopicPartition
     model: ModelLog
     uploaded: int | None = None
     starts: set[int] = field(default_factory=lambda: {0})
     coordinator: int = 0
-    relaxed: bool = False
+    dirty: int | None = None
+    first_base: int = 0
+    active_base: int = 0
+    expired: dict[int, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return str(self.tp)
+
+    @property
+    def log_start(self) -> int:
+        """That of both tiers."""
+        return self.model.log_start
 
     @property
     def config(self) -> TopicConfig:
