@@ -24,6 +24,7 @@ from tiered.plan.read import ByteRange, RequestSizes, SegmentRange, byte_range
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import fetches, read_range
+from tiered.remote.index_cache import IndexCache, entry_name
 from tiered.store.base import Steps
 
 WHOLE_BUNDLE_BYTES = 1024 * 1024
@@ -36,10 +37,11 @@ INDEX_WORTH_BYTES = 1024 * 1024
 class SegmentLookup:
     """Index lookups in the segments of one partition. Holds nothing but the cache; safe to share."""
 
-    def __init__(self, tp: TopicPartition, topic_id: UUID, cache: ByteCache) -> None:
+    def __init__(self, tp: TopicPartition, topic_id: UUID, cache: ByteCache, indexes: IndexCache | None = None) -> None:
         self._tp = tp
         self._topic_id = topic_id
         self._cache = cache
+        self._indexes = indexes
 
     def log_key(self, row: Row) -> str:
         """Key of the ``.log`` of a row."""
@@ -54,7 +56,7 @@ class SegmentLookup:
             return b""
         key = index_key(self._topic_id, self._tp.partition, row)
         prefix_bytes = row.idx_len if row.idx_len <= WHOLE_BUNDLE_BYTES else HEAD_BYTES
-        prefix = yield from self._cached(key, row, 0, prefix_bytes)
+        prefix = yield from self._bundle(key, row, prefix_bytes)
         head = decode_bundle_head(prefix, key=key)
         self._check_head(head, row, key)
         section = head.section(kind)
@@ -163,6 +165,25 @@ class SegmentLookup:
     def _offset_index(self, row: Row) -> Steps[OffsetIndex]:
         data = yield from self.section(row, SectionKind.OFFSET_INDEX)
         return OffsetIndex.from_bytes(data, row.base)
+
+    def forget(self, key: str) -> None:
+        """The next lookup asks the store for the bundle ``key`` again."""
+        self._cache.drop(key)
+        if self._indexes is not None:
+            self._indexes.drop(entry_name(key))
+
+    def _bundle(self, key: str, row: Row, end: int) -> Steps[bytes]:
+        """The beginning of a bundle; a whole one is kept on disk, too, if there is a place for it."""
+        if self._indexes is None or end < row.idx_len:
+            return (yield from self._cached(key, row, 0, end))
+        held = self._cache.get(key, 0)
+        if held is None:
+            held = self._indexes.read(entry_name(key))
+            if held is None or len(held) != row.idx_len:
+                held = yield from read_range(self._tp, key, row, 0, end)
+                self._indexes.keep(entry_name(key), held)
+            self._cache.put(key, 0, held)
+        return held
 
     def _cached(self, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
         held = self._cache.get(key, start)

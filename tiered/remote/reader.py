@@ -31,6 +31,7 @@ from tiered.plan.read import RequestSizes, SegmentRange, segment_ranges
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
+from tiered.remote.index_cache import IndexCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.prefetch import BUFFER_BYTES, fetch_ahead
 from tiered.remote.root_view import RootView
@@ -48,7 +49,8 @@ HeadedBatch = tuple[BatchHeader, memoryview]
 class SegmentReader:
     """Batches of segments that the caller already knows: no root is read. Thread-safe; keeps only a cache.
 
-    ``buffer_bytes`` bounds what one stream reads ahead. Raises SegmentGone where an object does not exist.
+    ``indexes`` keeps index bundles on disk, over restarts. ``buffer_bytes`` bounds what one stream reads ahead. Raises
+    SegmentGone where an object does not exist.
     """
 
     def __init__(
@@ -60,12 +62,13 @@ class SegmentReader:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         cache: ByteCache | None = None,
+        indexes: IndexCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.tp = tp
         self.cache = cache if cache is not None else ByteCache()
-        self.lookup = SegmentLookup(tp, topic_id, self.cache)
+        self.lookup = SegmentLookup(tp, topic_id, self.cache, indexes)
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -124,8 +127,9 @@ class SegmentReader:
 
     def forget(self, error: CorruptionError) -> None:
         """Makes the next attempt read what was damaged from the store, data and indexes of that segment."""
-        for suffix in (".log", ".idx"):
-            self.cache.drop(error.path_or_key[: -len(suffix)] + suffix)
+        stem = error.path_or_key[: -len(".log")]
+        self.cache.drop(stem + ".log")
+        self.lookup.forget(stem + ".idx")
 
     def _fetches(self, segments: Iterator[SegmentRange], ended: set[int]) -> Iterator[Fetch]:
         """Reads in order; of a segment whose base is in ``ended`` no more is wanted."""
@@ -163,6 +167,7 @@ class RemotePartition:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         cache: ByteCache | None = None,
+        indexes: IndexCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
@@ -176,6 +181,7 @@ class RemotePartition:
             clock=clock,
             ids=ids,
             cache=cache,
+            indexes=indexes,
             verify_crc=verify_crc,
             buffer_bytes=buffer_bytes,
         )

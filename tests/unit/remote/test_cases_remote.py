@@ -1,0 +1,281 @@
+"""Acceptance cases of the remote tier; the number in a name is the case's own. Ends are exclusive here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.catalog.script import Desk, World
+from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
+from tests.unit.remote.recording import RecordingStore
+from tiered.config import TopicConfig
+from tiered.errors import ClosedError, ConfigError
+from tiered.format.root import encode_root
+from tiered.format.rows import ROW_BYTES
+from tiered.model import EpochEntry, Row
+from tiered.plan.expiry import plan_remote_expiry
+from tiered.plan.lineage import belongs, filled, first_remote, highest_remote
+from tiered.remote.index_cache import CACHE_DIRECTORY, IndexCache
+from tiered.remote.reader import RemotePartition
+from tiered.store.limit import LimitedStore, Limits
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def desk(world: World) -> Desk:
+    """A writer with a claim on an empty partition."""
+    desk = world.desk("w")
+    desk.claim()
+    return desk
+
+
+def chain(*entries: tuple[int, int]) -> list[EpochEntry]:
+    """(epoch, first offset) each."""
+    return [EpochEntry(*entry) for entry in entries]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "ends", "expected"),
+    [
+        (((0, 0), (1, 150), (2, 300)), {0: 201}, (150, 0)),
+        (((0, 0), (1, 500)), {0: 201}, (201, 0)),
+        (((0, 0), (1, 150), (2, 300)), {0: 150, 1: 250}, (250, 1)),
+        (((0, 0), (1, 150), (2, 300)), {2: 900}, (900, 2)),
+        (((0, 0), (1, 150)), {}, (0, -1)),
+        ((), {0: 10}, (0, -1)),
+    ],
+)
+def test_case_80_the_bucket_holds_this_log_up_to_the_end_of_an_epoch(
+    epochs: tuple[tuple[int, int], ...], ends: dict[int, int], expected: tuple[int, int]
+) -> None:
+    assert highest_remote(chain(*epochs), ends.get) == expected
+
+
+def test_case_81_epochs_without_records_are_passed_over() -> None:
+    epochs = chain((0, 0), (1, 0), (2, 0), (3, 30), (4, 40), (5, 60), (6, 60), (7, 70), (8, 70))
+    assert filled(epochs) == tuple(chain((2, 0), (3, 30), (4, 40), (6, 60), (8, 70)))
+    assert filled([]) == ()
+
+
+LINEAGE = chain((0, 0), (1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (7, 70))
+
+
+@pytest.mark.parametrize(
+    ("segment", "last_offset", "expected"),
+    [
+        (((1, 15), (2, 20), (3, 30)), 35, True),
+        (((1, 15),), 19, True),
+        (((0, 0),), 5, True),
+        (((7, 70),), 75, True),
+        (((7, 70),), 89, True),
+        (((1, 15), (2, 20)), 29, True),
+        (((5, 55), (6, 60), (7, 70)), 85, False),  # epoch 6 is nobody's
+        (((6, 60),), 65, False),
+        (((1, 15), (2, 20), (4, 40)), 45, False),  # 3 is missing
+        (((7, 70),), 90, False),  # at the end, and beyond
+        (((7, 70),), 95, False),
+        (((1, 5), (2, 20)), 25, False),  # epoch 1 began later
+        (((1, 15), (2, 20)), 35, False),  # epoch 3 had begun
+        ((), 5, False),
+        (((8, 80),), 85, False),
+    ],
+)
+def test_case_82_a_segment_belongs_to_the_log_or_it_does_not(
+    segment: tuple[tuple[int, int], ...], last_offset: int, expected: bool
+) -> None:
+    assert belongs(chain(*segment), last_offset + 1, LINEAGE, 90) is expected
+
+
+def test_case_82_epochs_below_a_chain_that_was_cut_are_passed_over() -> None:
+    cut = chain((2, 25), (3, 30), (4, 40))
+    assert belongs(chain((0, 0), (1, 10), (2, 20), (3, 30)), 36, cut, 90)
+    assert not belongs(chain((0, 0), (1, 10)), 20, cut, 90)
+    assert not belongs(chain((2, 20)), 30, [], 90)
+
+
+@pytest.mark.parametrize(("held", "expected"), [({1: (540, 500)}, 500), ({}, 700), ({2: (600,), 1: (500,)}, 500)])
+def test_case_83_the_log_starts_at_its_first_remote_segment(held: dict[int, tuple[int, ...]], expected: int) -> None:
+    epochs = chain((0, 0), (1, 250), (2, 550))
+    assert first_remote(epochs, lambda epoch: held.get(epoch, ()), 700) == expected
+
+
+def facts(base: int, end: int, *, size: int = 1000, max_ts: int = 10) -> Row:
+    return Row(base, end, 0, max_ts, size, 0, base, end, 0, 1, end - base, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"), [("retention_ms", "retention.ms"), ("retention_bytes", "retention.bytes")]
+)
+def test_case_84_nothing_is_kept_of_what_is_committed(world: World, desk: Desk, setting: str, reason: str) -> None:
+    """One that is being copied is in no root: it stays in this pass and goes in the next."""
+    config = TopicConfig(**{setting: 0})
+    first, second = desk.row(0, 100), desk.row(100, 200)
+    root = world.run(desk.catalog.append([first]))
+    now_ms = second.max_ts + 1
+    plan = plan_remote_expiry(root.rows, config=config, now_ms=now_ms, start_offset=root.start_offset)
+    assert (plan.start_offset, plan.segments, plan.reasons) == (100, 1, (setting.replace("_", "."),))
+    root = world.run(desk.catalog.append([second]))
+    root = world.run(desk.catalog.trim(plan.start_offset))
+    assert ([row.base for row in root.rows], root.start_offset) == ([100], 100)
+    plan = plan_remote_expiry(root.rows, config=config, now_ms=now_ms, start_offset=root.start_offset)
+    root = world.run(desk.catalog.trim(plan.start_offset))
+    assert (len(root.rows), root.start_offset, root.next_offset) == (0, 200, 200)
+    assert [entry.base for entry in root.trash] == [0, 100]
+
+
+@pytest.mark.parametrize(("now_ms", "start"), [(1009, 0), (1010, 100), (1020, 200)])
+def test_remote_retention_by_time_is_not_strict_and_takes_a_prefix(now_ms: int, start: int) -> None:
+    rows = [facts(0, 100, max_ts=10), facts(100, 200, max_ts=20), facts(200, 300, max_ts=30)]
+    config = TopicConfig(retention_ms=1000)
+    assert plan_remote_expiry(rows, config=config, now_ms=now_ms, start_offset=0).start_offset == start
+    pinned = [facts(0, 100, max_ts=10**9), *rows[1:]]
+    assert plan_remote_expiry(pinned, config=config, now_ms=10**6, start_offset=0).segments == 0
+
+
+@pytest.mark.parametrize(("limit", "local", "start"), [(3000, 0, 0), (2001, 0, 0), (2000, 0, 100), (3000, 1000, 100)])
+def test_remote_retention_by_size_counts_what_only_the_disk_holds(limit: int, local: int, start: int) -> None:
+    rows = [facts(0, 100), facts(100, 200), facts(200, 300)]
+    plan = plan_remote_expiry(
+        rows, config=TopicConfig(retention_bytes=limit), now_ms=0, start_offset=0, local_only_bytes=local
+    )
+    assert (plan.start_offset, plan.size_bytes) == (start, start * 10)
+
+
+def test_what_lies_below_the_log_start_goes_and_nothing_by_default() -> None:
+    rows = [facts(0, 100), facts(100, 200)]
+    assert plan_remote_expiry(rows, config=TopicConfig(), now_ms=10**15, start_offset=150).segments == 1
+    assert plan_remote_expiry(rows, config=TopicConfig(), now_ms=10**15, start_offset=0).segments == 0
+
+
+def test_case_85_what_the_catalog_keeps_of_a_segment_has_one_size() -> None:
+    """There is no metadata of a plug-in's own that could grow: a row has 88 bytes whatever the segment, and no more."""
+    log = RemoteLog(MemoryStore())
+    sizes = []
+    for at, count in ((0, 1), (1, 10), (11, 500), (511, 1)):
+        log.add(seal(batches(at, at + count)))
+        root = log.root
+        assert root is not None
+        sizes.append(len(root.rows.canonical_bytes()))
+    assert sizes == [ROW_BYTES * (i + 1) for i in range(4)]
+    assert len(encode_root(root)) < 4096
+
+
+def test_case_85_a_segment_that_is_refused_is_not_in_the_catalog_and_counts_no_bytes(world: World, desk: Desk) -> None:
+    root = world.run(desk.catalog.append([desk.row(0, 10)]))
+    flawed = desk.row(10, 20)._replace(size=-1)
+    with pytest.raises(ConfigError):
+        world.run(desk.catalog.append([flawed]))
+    again = world.run(desk.catalog.load())
+    assert again == root
+    assert again.added.size_bytes == root.rows.size_bytes
+
+
+def test_case_86_the_quota_holds_the_second_segment_back() -> None:
+    clock = FakeClock()
+    first, second = seal(batches(0, 100)), seal(batches(100, 200))
+    quota = first.descriptor.size_bytes + 1  # a second; spent by the first segment and its indexes
+    store = LimitedStore(MemoryStore(), Limits(bytes_per_second=quota, clock=clock))
+    log = RemoteLog(store, clock=clock)
+    assert log.root is None
+    began = clock.monotonic()
+    log.add(first)
+    root = log.root
+    assert root is not None
+    assert root.next_offset - 1 == 99
+    waited = clock.monotonic() - began
+    assert waited < 2
+    log.add(second)
+    root = log.root
+    assert root is not None
+    assert root.next_offset - 1 == 199
+    assert clock.monotonic() - began - waited > 0.9
+
+
+# -- the index cache ---------------------------------------------------------------------------------------------------
+
+
+def indexed(store: RecordingStore) -> RemoteLog:
+    """Three segments, too large to be read without an index."""
+    log = RemoteLog(store)
+    for at in range(3):
+        log.add(seal(batches(at * 1000, (at + 1) * 1000, size=1500), interval_bytes=4096))
+    return log
+
+
+def bundles(store: RecordingStore) -> int:
+    return sum(1 for request in store.requests if getattr(request, "key", "").endswith(".idx"))
+
+
+def reader(store: RecordingStore, cache: IndexCache) -> RemotePartition:
+    return RemotePartition(store, "flights", TOPIC_ID, 0, clock=FakeClock(), indexes=cache)
+
+
+def look(store: RecordingStore, cache: IndexCache, *segments: int) -> None:
+    """One lookup each, by readers that remember nothing themselves."""
+    for at in segments:
+        found = next(reader(store, cache).read_batches(at * 1000 + 990))
+        assert int.from_bytes(found[:8], "big") == at * 1000 + 990
+
+
+def test_case_87_a_cache_for_two_keeps_two_also_over_a_restart(tmp_path: Path) -> None:
+    store = RecordingStore(MemoryStore())
+    log = indexed(store)
+    root = log.root
+    assert root is not None
+    directory = tmp_path / CACHE_DIRECTORY
+    cache = IndexCache(directory, 2 * max(row.idx_len for row in root.rows) + 10)
+    store.requests.clear()
+    look(store, cache, 0, 1, 2)
+    assert [name.partition("_")[0] for name in cache.names] == ["1000", "2000"]
+    look(store, cache, 1, 2)
+    assert bundles(store) == 3
+    look(store, cache, 0)
+    assert bundles(store) == 4
+    kept = sorted(cache.names)
+    assert sorted(name.partition("_")[0] for name in kept) == ["0", "2000"]
+    cache.close()
+    with pytest.raises(ClosedError):
+        cache.read(kept[0])
+    assert sorted(path.stem for path in directory.iterdir()) == kept
+
+    again = IndexCache(directory, 2 * max(row.idx_len for row in root.rows) + 10)
+    assert sorted(again.names) == kept
+    look(store, again, 0, 2)
+    assert bundles(store) == 4
+    again.resize(1)
+    assert (again.names, again.size_bytes, list(directory.iterdir())) == ((), 0, [])
+
+
+def test_a_damaged_file_of_the_cache_is_fetched_again(tmp_path: Path) -> None:
+    store = RecordingStore(MemoryStore())
+    indexed(store)
+    cache = IndexCache(tmp_path)
+    look(store, cache, 0)
+    (path,) = tmp_path.iterdir()
+    good = path.read_bytes()
+    for damaged in (b"", good[:-1], bytes(len(good))):
+        path.write_bytes(damaged)
+        store.requests.clear()
+        look(store, cache, 0)
+        assert (bundles(store), path.read_bytes()) == (1, good)
+    path.unlink()
+    look(store, cache, 0)
+    assert path.read_bytes() == good
+
+
+def test_leftovers_of_a_crash_go(tmp_path: Path) -> None:
+    for name in ("0_aa.idx.tmp", "0_aa.idx.deleted"):
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / "7_bb.idx").write_bytes(b"whole")
+    cache = IndexCache(tmp_path)
+    assert (cache.names, sorted(path.name for path in tmp_path.iterdir())) == (("7_bb",), ["7_bb.idx"])
+    cache.keep("8_cc", b"more")
+    cache.drop("7_bb")
+    assert (cache.names, cache.read("8_cc"), cache.read("7_bb")) == (("8_cc",), b"more", None)
