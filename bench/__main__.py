@@ -30,18 +30,25 @@ def main() -> int:
         if args.only and args.only not in case.__name__:
             continue
         figures += case(args.rounds)
-    table = Table(title=f"CPU time, best of {args.rounds} interleaved rounds", title_justify="left")
+    table = Table(
+        title=f"CPU time (wall where it says so), best of {args.rounds} interleaved rounds", title_justify="left"
+    )
     for column in ("what", "unit", "tieredlog", "peer", "peer's", "ratio"):
         table.add_column(column, justify="right" if column in {"tieredlog", "peer's", "ratio"} else "left")
     for f in figures:
-        theirs = "" if f.theirs is None else f"{f.theirs:,.0f}"
-        table.add_row(f.what, f.unit, f"{f.ours:,.0f}", f.peer, theirs, "" if f.ratio is None else f"{f.ratio:.2f}x")
+        theirs = "" if f.theirs is None else shown(f.theirs)
+        table.add_row(f.what, f.unit, shown(f.ours), f.peer, theirs, "" if f.ratio is None else f"{f.ratio:.2f}x")
     Console(width=120).print(table)
     if not args.only:
         machine = {"python": platform.python_version(), "machine": platform.machine(), "system": platform.system()}
         content = {"machine": machine, "rounds": args.rounds, "figures": [f.as_json() for f in figures]}
         FIGURES.write_text(json.dumps(content, indent=2) + "\n")
     return 0
+
+
+def shown(value: float) -> str:
+    """Whole numbers; small ones with two digits behind the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
 
 
 if __name__ == "__main__":

@@ -16,8 +16,10 @@ from confluent_kafka import Producer
 
 import tiered
 from bench.directories import many_partitions, unclean_open
+from bench.disk_cases import group_commit, random_reads, transactions
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
+from bench.recovery_cases import cold_start, recovery
 from tiered.format.batch import decode_records, encode_batch, scan, verify_batch
 from tiered.model import NewRecord
 from tiered.testing.moto import locked_moto
@@ -247,4 +249,19 @@ def upload(rounds: int) -> list[Figure]:
         return [figure]
 
 
-CASES = (encode, decode, verify, append, read, upload, many_partitions, unclean_open, compaction)
+CASES = (
+    encode,
+    decode,
+    verify,
+    append,
+    read,
+    upload,
+    group_commit,
+    transactions,
+    random_reads,
+    many_partitions,
+    unclean_open,
+    recovery,
+    cold_start,
+    compaction,
+)
