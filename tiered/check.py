@@ -21,7 +21,7 @@ from tiered.check_remote import RemoteCheck, RemoteFacts
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
 from tiered.findings import Finding, Severity
 from tiered.local.disk.files import Files, PosixFiles
-from tiered.local.disk.topics import read_topics
+from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.store.base import Store
@@ -194,9 +194,10 @@ class _Run:
 
 
 def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:
-    """Whether a topic may have holes. A directory without our topic file is a broker's: any of its topics may."""
+    """Whether a topic may have holes: one that is compacted, and any that somebody else made."""
     try:
-        known = {name: topic.config.compacted for name, topic in read_topics(directory, files).items()}
+        topics = expected_topics(directory, files)
+        known = {name: topic.config.compacted or topic.adopted for name, topic in topics.items()}
     except CorruptionError:
         known = {}
     return lambda topic: known.get(topic, True)

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.golden import fixtures
-from tiered.config import LogConfig
-from tiered.errors import CorruptionError
+from tiered.config import LogConfig, TopicConfig
+from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import decode_records, read_header
-from tiered.format.checkpoint import decode_clean_shutdown
+from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
@@ -190,3 +190,55 @@ def test_partitions_that_a_broker_keeps_elsewhere_are_not_made(kafka_fixtures: P
         assert log.partitions() == held[1:]
         assert log.topics()["orders"].here == [1, 10]
     assert sorted(path.name for path in tmp_path.rglob("orders-*")) == ["orders-0", "orders-1", "orders-10"]
+
+
+def test_what_a_broker_compacted_reads_without_complaint_once_it_is_ours_to_write(
+    kafka_fixtures: Path, tmp_path: Path
+) -> None:
+    """Our settings say nothing of compaction: offsets that are missing are no damage nevertheless."""
+    tps = [parse_partition_dir(name).tp for name in fixtures.partitions(kafka_fixtures, "compact-after1")]
+    with LocalLog.open(kafka_fixtures / "compact-after1", read_only=True) as log:
+        expected = {tp: records_of(log.partition(tp), log.partition(tp).positions().start_offset) for tp in tps}
+    log = open_copy(kafka_fixtures / "compact-after1", tmp_path / "log")
+    log.alter_topic("compact-drop", {"retention.ms": 5_000})
+    assert {tp: records_of(log.partition(tp), log.partition(tp).positions().start_offset) for tp in tps} == expected
+    log.close()
+    (tmp_path / "log" / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "log" / "recovery-point-offset-checkpoint").unlink()
+    for read_only in (True, False):
+        with LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000), read_only=read_only) as log:
+            starts = {tp: log.partition(tp).positions().start_offset for tp in tps}
+            assert {tp: records_of(log.partition(tp), starts[tp]) for tp in tps} == expected
+
+
+def test_a_topic_that_the_broker_deleted_or_made_again_is_what_the_directories_say(
+    kafka_fixtures: Path, tmp_path: Path
+) -> None:
+    log = open_copy(kafka_fixtures / "main", tmp_path / "log")
+    log.alter_topic("txn", {"segment.bytes": 5000})
+    log.alter_topic("orders", {"segment.bytes": 5000})
+    log.close()
+    for path in (tmp_path / "log").glob("txn-*"):
+        shutil.rmtree(path)
+    new_id = SeededIds(9).uuid()
+    for path in (tmp_path / "log").glob("orders-*/*"):
+        path.unlink()
+    for path in (tmp_path / "log").glob("orders-*"):
+        (path / "partition.metadata").write_text(encode_partition_metadata(new_id))
+    with LocalLog.open(tmp_path / "log", read_only=True) as log:
+        assert "txn" not in log.topics()
+    with LocalLog.open(tmp_path / "log", clock=FakeClock(1_800_000_000_000)) as log:
+        assert "txn" not in log.topics()
+        assert (log.topics()["orders"].topic_id, log.topics()["orders"].config) == (new_id, TopicConfig())
+        assert log.partition(TopicPartition("orders", 0)).append([NewRecord(b"anew")]).offset == 0
+    assert not list((tmp_path / "log").glob("txn-*"))
+
+
+def test_a_topic_made_again_is_refused_while_a_bucket_knows_the_old_one(kafka_fixtures: Path, tmp_path: Path) -> None:
+    log = open_copy(kafka_fixtures / "main", tmp_path / "log")
+    log.alter_topic("orders", {"segment.bytes": 5000})
+    log.claims.write(TopicPartition("orders", 0), token="0" * 32)
+    log.close()
+    (tmp_path / "log" / "orders-0" / "partition.metadata").write_text(encode_partition_metadata(SeededIds(9).uuid()))
+    with pytest.raises(ConfigError, match="another topic of the same name"):
+        LocalLog.open(tmp_path / "log")

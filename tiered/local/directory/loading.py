@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from tiered.local.directory.deletion import LeavingDirectories, sort_directories
 from tiered.local.directory.notes import Noted
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
-from tiered.local.disk.volume import discovered, partition_names, read_topic_id
+from tiered.local.disk.volume import discovered, expected_topics, partition_names, read_topic_id, without_absent
 from tiered.local.partition.roster import Roster, Sleeper
 from tiered.model import TopicPartition
 
@@ -25,17 +26,22 @@ class Inventory:
     future: list[str] = field(default_factory=list)
 
 
-def take_inventory(directory: Path, files: Files) -> Inventory:
-    """Reads names and small files. Raises ConfigError for directories that are no partitions, CorruptionError."""
+def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
+    """Reads names and small files. ``tiered``: the partitions that a bucket knows.
+
+    Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError.
+    """
     kinds = sort_directories(directory, partition_names(directory, files))
-    found = Inventory(topics=read_topics(directory, files), leaving=kinds["delete"], future=kinds["future"])
+    found = Inventory(topics=expected_topics(directory, files), leaving=kinds["delete"], future=kinds["future"])
     gone = read_leaving(directory, files)
     for name in kinds[""]:
         tp = parse_partition_dir(name).tp
         if tp.topic in gone and tp.topic not in found.topics:
             continue
-        found.topics[tp.topic] = discovered(found.topics.get(tp.topic), tp, read_topic_id(directory / name, files))
+        topic_id = read_topic_id(directory / name, files)
+        found.topics[tp.topic] = discovered(found.topics.get(tp.topic), tp, topic_id, tiered=tp in tiered)
         found.present.add(tp)
+    found.topics = without_absent(found.topics)
     return found
 
 

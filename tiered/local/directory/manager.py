@@ -360,7 +360,7 @@ class LocalLog:
         self.close()
 
     def _load(self) -> None:
-        found = take_inventory(self.directory, self.files)
+        found = take_inventory(self.directory, self.files, {*self._claims.read(), *self._uploads.read()})
         self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         self._broker_epoch = read_broker_epoch(self.directory, self.files)
         clean = self.was_clean = take_clean_mark(self.directory, self.files)

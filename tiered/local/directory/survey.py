@@ -10,9 +10,17 @@ from uuid import UUID
 from tiered.errors import ConfigError
 from tiered.format.keys import parse_partition_dir
 from tiered.local.disk.checkpoints import OffsetsFile
-from tiered.local.disk.topics import TopicInfo, read_topics
+from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.disk.volume import NO_ID, discovered, partition_names, read_topic_id, read_volume
+from tiered.local.disk.volume import (
+    NO_ID,
+    discovered,
+    expected_topics,
+    partition_names,
+    read_topic_id,
+    read_volume,
+    without_absent,
+)
 from tiered.local.partition.opening import foreign_log
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.state import Surroundings
@@ -47,8 +55,8 @@ class Survey:
         files, directory = self._around.files, self._directory
         meta = read_volume(directory, files)
         self.volume_id = (meta.directory_id if meta else None) or NO_ID
-        topics = read_topics(directory, files)
-        ours = set(topics)
+        topics = expected_topics(directory, files)
+        ours = {name for name, topic in topics.items() if not topic.adopted}
         starts = self._log_starts.read()
         present = set()
         for name in partition_names(directory, files):
@@ -76,7 +84,7 @@ class Survey:
                 )
         for tp in set(self.partitions) - present:
             del self.partitions[tp]
-        self.topics = topics
+        self.topics = without_absent(topics)
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
         return self._uploads.read().get(tp)

@@ -4,7 +4,8 @@
 
     {"version": 1,
      "topics": {"flights": {"topic_id": "32 hex digits", "partitions": 6, "config": {...},
-                            "held": [0, 2, 4]}},        only where the others lie in another log directory
+                            "held": [0, 2, 4],          only where the others lie in another log directory
+                            "adopted": true}},          a broker's: the directories tell what there is of it
      "leaving": ["weather"]}                            being deleted: its directories are still being renamed
 """
 
@@ -25,13 +26,17 @@ VERSION = 1
 
 
 class TopicInfo(NamedTuple):
-    """One topic as this log directory knows it; ``held``: the partitions that lie here, None for all."""
+    """One topic as this log directory knows it; ``held``: the partitions that lie here, None for all.
+
+    ``adopted``: somebody else made it, and may have deleted it, made it again, or compacted it since.
+    """
 
     name: str
     topic_id: UUID
     partitions: int
     config: TopicConfig
     held: frozenset[int] | None = None
+    adopted: bool = False
 
     @property
     def here(self) -> Iterable[int]:
@@ -53,6 +58,7 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
                 int(entry["partitions"]),
                 TopicConfig.from_properties(entry["config"]),
                 frozenset(int(number) for number in entry["held"]) if "held" in entry else None,
+                bool(entry.get("adopted", False)),
             )
             for name, entry in value["topics"].items()
         }
@@ -82,6 +88,7 @@ def write_topics(directory: Path, files: Files, topics: Mapping[str, TopicInfo],
             "partitions": topic.partitions,
             "config": topic.config.to_properties(changed_only=True),
             **({} if topic.held is None else {"held": sorted(topic.held)}),
+            **({"adopted": True} if topic.adopted else {}),
         }
         for topic in topics.values()
     }

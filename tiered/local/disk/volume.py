@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -18,12 +19,15 @@ from tiered.format.checkpoint import (
 )
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.files import Files
-from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.topics import TopicInfo, read_topics
 from tiered.model import TopicPartition
 
 PARTITION_METADATA_NAME = "partition.metadata"
 BROKER_OWN_DIRS = frozenset({"remote-log-index-cache", "__cluster_metadata-0"})
 """Directories that other parts of a broker own: never loaded as partitions."""
+
+BROKER_FILE = "bootstrap.checkpoint"
+"""Lies in every log directory of a KRaft broker."""
 
 NO_ID = UUID(int=0)
 
@@ -74,20 +78,41 @@ def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:
         files.sync_directory(path.parent)
 
 
-def discovered(known: TopicInfo | None, tp: TopicPartition, topic_id: UUID | None) -> TopicInfo:
-    """The topic, now that ``tp`` was found on disk; one that no file of ours names gets default settings.
+def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
+    """What ``tiered-topics.json`` says, before the directories are looked at: of adopted topics nothing is here yet.
 
-    Of such a topic only the partitions that were found are here: a broker may hold the others elsewhere. Raises
-    ConfigError if the directory belongs to another topic of the same name.
+    In a broker's directory every topic counts as adopted: its controller decides which there are.
     """
-    if known is None:
-        held = None if tp.partition == 0 else frozenset({tp.partition})
-        return TopicInfo(tp.topic, topic_id or NO_ID, tp.partition + 1, TopicConfig(), held)
-    if topic_id is not None and known.topic_id.int and known.topic_id != topic_id:
+    brokers = files.state(directory / BROKER_FILE) is not None
+    topics = read_topics(directory, files)
+    return {
+        name: topic._replace(held=frozenset(), adopted=True) if brokers or topic.adopted else topic
+        for name, topic in topics.items()
+    }
+
+
+def discovered(
+    known: TopicInfo | None, tp: TopicPartition, topic_id: UUID | None, *, tiered: bool = False
+) -> TopicInfo:
+    """The topic, now that ``tp`` was found on disk; one that no file of ours names is adopted with default settings.
+
+    Of an adopted topic only the partitions that were found are here: a broker may hold the others elsewhere. Where
+    it has another id now, it was deleted and made again. Raises ConfigError if the directory belongs to another
+    topic of the same name, and that one is ours, or ``tiered``: a bucket knows it by its id.
+    """
+    changed = known is not None and topic_id is not None and bool(known.topic_id.int) and known.topic_id != topic_id
+    if known is not None and topic_id is not None and changed and (tiered or not known.adopted):
         raise ConfigError(
             f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
             hint="the directory belongs to another topic of the same name: move it away",
         )
+    if known is None or changed:
+        known = TopicInfo(tp.topic, topic_id or NO_ID, 0, TopicConfig(), frozenset(), adopted=True)
     partitions = max(known.partitions, tp.partition + 1)
     here = {*known.here, tp.partition}
     return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
+
+
+def without_absent(topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+    """Adopted topics without a partition here are gone: nobody makes their directories again."""
+    return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}

@@ -37,6 +37,8 @@ def open_writer(
         files.make_directory(path)
         clean = True
     ensure_topic_id(path, files, topic.topic_id)
+    if topic.adopted and files.state(path / SPARSE_NAME) is None:  # it may have been compacted, whatever it is now
+        files.replace(path / SPARSE_NAME, b"")
     epochs = LeaderEpochs(path, files)
     recovery = Recovery(
         files,
