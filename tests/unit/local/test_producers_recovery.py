@@ -307,3 +307,27 @@ def test_a_follower_and_its_leader_have_the_same_files(tmp_path: Path) -> None:
     for name in names:
         if name.endswith((".snapshot", ".txnindex")):
             assert (leader.folder / name).read_bytes() == (follower.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("lost", [(".txnindex",), (".txnindex", ".index"), (".index",), (".txnindex", ".timeindex")])
+@pytest.mark.parametrize("after", [0, 40])
+def test_case_67_an_index_missing_below_the_recovery_point_is_made_again(
+    tmp_path: Path, lost: tuple[str, ...], after: int
+) -> None:
+    """Also where nothing but plain records follows the transaction, so that a recovery would not look at it."""
+    bench = ProducerBench(tmp_path / "log", index_interval_bytes=100)
+    bench.plain(1)
+    bench.send(0, 3, txn=True)
+    bench.mark(abort=True)
+    bench.fill(after)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    point = (bench.directory / "recovery-point-offset-checkpoint").read_text()
+    assert point == f"0\n1\nt 0 {bench.end}\n"
+    bench.kill()
+    for suffix in lost:
+        (bench.folder / f"{0:020d}{suffix}").unlink(missing_ok=True)
+    bench.open()
+    assert bench.aborted() == [AbortedTxn(PID, 1, 4, 5)]
+    assert (bench.end, bench.lso) == (5 + after, 5 + after)
+    assert bench.offsets() == list(range(5 + after))

@@ -8,13 +8,26 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
+from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES
 from tiered.local.disk.files import Files
+
+PLAIN_NAME = "tiered-plain"
+"""Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
     """Offsets of the snapshots of a partition, ascending."""
     parsed = (parse_local_name(name) for name in files.names(directory))
     return sorted(file.base for file in parsed if file and file.suffix == SNAPSHOT_SUFFIX and not file.work)
+
+
+def tells_of_producers(files: Files, directory: Path) -> bool:
+    """Whether a snapshot says that there were producers; that of a broker may, whatever ``tiered-plain`` says."""
+    offsets = snapshot_offsets(files, directory)
+    if files.state(directory / PLAIN_NAME) is None:
+        return bool(offsets)
+    states = [files.state(directory / snapshot_name(offset)) for offset in offsets]
+    return any(state is not None and state.size > SNAPSHOT_HEADER_BYTES for state in states)
 
 
 def remove_snapshots_above(files: Files, directory: Path, end_offset: int) -> list[int]:

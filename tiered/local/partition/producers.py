@@ -19,7 +19,7 @@ from tiered.format.header import BatchHeader
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import snapshot_offsets
+from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets, tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.plan.open_txns import CompletedTxn
@@ -28,9 +28,6 @@ from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snaps
 from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
 
 LOGGER = logging.getLogger("tiered.local")
-
-PLAIN_NAME = "tiered-plain"
-"""Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
 
 NOBODY = encode_snapshot(())
 """The snapshot of a log without producers."""
@@ -166,12 +163,8 @@ class PartitionProducers:
         self.state, self._on_disk, self._birth, self._plain_end = None, False, None, end
 
     def any_on_disk(self) -> bool:
-        """Whether a snapshot says that there were producers; that of a broker may, whatever the mark says."""
-        offsets = snapshot_offsets(self._files, self._directory)
-        if not self._marked:
-            return bool(offsets)
-        states = [self._files.state(self._directory / snapshot_name(offset)) for offset in offsets]
-        return any(state is not None and state.size > len(NOBODY) for state in states)
+        """Whether a snapshot says that there were producers."""
+        return tells_of_producers(self._files, self._directory)
 
     def load_plain(self, bases: Sequence[int], *, log_start: int, end: int) -> None:
         """A log without producers, as it was found or cut: its stray snapshots go, one at its end is there."""

@@ -10,8 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
+from tiered.format.batch import decode_records
+from tiered.format.control import ControlType, control_type
 from tiered.format.keys import TXN_INDEX_SUFFIX
 from tiered.local.disk.files import Files
+from tiered.local.disk.snapshots import tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
 
@@ -31,6 +34,7 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
         return None
     if files.state(log.path.with_suffix(TXN_INDEX_SUFFIX)) is not None:
         return None  # it has aborted transactions: their index is written anew from all of the segment
+    producers = tells_of_producers(files, log.path.parent)
     try:
         indexes = load_growing(files, log, base_offset, size_bytes)
         indexes.truncate_to(recovery_point)
@@ -42,6 +46,21 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
             return None
         if position + header.size_bytes > size_bytes:
             return None
+        if producers and _has_aborts(log, position):
+            return None  # the index that should be there is not
         return Prefix(position, header.base_offset, log.header_at(0, size_bytes).max_timestamp, indexes)
     except CorruptionError:
         return None
+
+
+def _has_aborts(log: LogFile, end: int) -> bool:
+    """Whether a transaction was aborted below ``end``: a hop from header to header, only markers are read."""
+    position = 0
+    while position < end:
+        header = log.header_at(position, end)
+        if header.is_control and header.is_transactional:
+            batch = log.read_at(position, header.size_bytes)
+            if any(control_type(record) is ControlType.ABORT for record in decode_records(batch)):
+                return True
+        position += header.size_bytes
+    return False
