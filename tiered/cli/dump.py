@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 
-from tiered.cli.dump_items import Entry, Item
+from tiered.cli.dump_items import Entry
 from tiered.cli.dump_kafka import first_sequence, producer_line, txn_line
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.bundle import SectionKind, decode_bundle
@@ -19,7 +19,7 @@ from tiered.format.checkpoint import (
     decode_partition_metadata,
     encode_uuid,
 )
-from tiered.format.keys import join_uid, parse_local_name
+from tiered.format.keys import MAX_INT64, join_uid, parse_local_name
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import decode_root
@@ -32,14 +32,13 @@ from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import ByteSource
 from tiered.times import format_time
 
+SEGMENT_DIGITS = 20
 MAX_SMALL_BYTES = 256 * 1024 * 1024
 """Largest file other than a ``.log`` that is read whole."""
 
 _KRAFT_SNAPSHOT = ".checkpoint"
-_PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}
-"""The field that says where in the log an entry belongs."""
 
-Dumper = Callable[[str, bytes], Iterable[Item]]
+Dumper = Callable[[str, bytes], Iterable[Entry]]
 
 
 def is_log(name: str) -> bool:
@@ -69,14 +68,17 @@ def suffix_of(name: str) -> str:
 
 
 def base_of(name: str) -> int:
-    """The base offset that a segment file's name begins with; an object's name has an id behind it."""
-    digits = PurePosixPath(name).name[:20]
-    if not (digits.isascii() and digits.isdigit() and len(digits) == 20):
+    """The base offset that a segment file's name begins with; an object's name has an id behind its 20 digits."""
+    stem = PurePosixPath(name).name.split(".")[0]
+    digits = stem if stem.isdigit() else stem[:SEGMENT_DIGITS]
+    if not (digits.isascii() and digits.isdigit() and (digits == stem or len(digits) == SEGMENT_DIGITS)):
         raise ConfigError(f"{name} does not begin with the 20 digits of a base offset", hint="name a segment file")
+    if int(digits) > MAX_INT64:
+        raise ConfigError(f"{name} begins with an offset beyond 64 bits", hint="name a segment file")
     return int(digits)
 
 
-def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[Item]:
+def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[Entry]:
     """The items of the file ``name`` (its last path part decides what it is); of indexes those from ``start`` on.
 
     Raises ``ConfigError`` for a name that is no file of a log, ``CorruptionError`` at the place of damage.
@@ -86,8 +88,7 @@ def small_items(name: str, source: ByteSource, *, start: int = 0) -> Iterator[It
     data = whole(name, source)
     try:
         for item in dumper(name, data) if dumper is not None else ():
-            place = _PLACES.get(item.kind)
-            if place is None or item.fields()[place] >= start:
+            if item.place >= start:
                 yield item
     except UnicodeDecodeError as cause:
         raise CorruptionError(f"{name} is not text", path_or_key=name, position=cause.start) from None
@@ -111,7 +112,7 @@ def whole(name: str, source: ByteSource) -> bytes:
     return source.read_at(0, source.size)
 
 
-def _offset_index(name: str, data: bytes) -> Iterator[Item]:
+def _offset_index(name: str, data: bytes) -> Iterator[Entry]:
     for offset, position in OffsetIndex.from_bytes(data, base_of(name), drop_padding=True):
         fields = {"offset": offset, "position": position}
         yield Entry(
@@ -119,14 +120,14 @@ def _offset_index(name: str, data: bytes) -> Iterator[Item]:
         )
 
 
-def _time_index(name: str, data: bytes) -> Iterator[Item]:
+def _time_index(name: str, data: bytes) -> Iterator[Entry]:
     for timestamp, offset in TimeIndex.from_bytes(data, base_of(name), drop_padding=True):
         text = f"timestamp {timestamp} ({format_time(timestamp)}) offset {offset}"
         fields = {"timestamp": timestamp, "offset": offset}
         yield Entry("time_index_entry", fields, text, f"timestamp: {timestamp} offset: {offset}")
 
 
-def _txn_index(name: str, data: bytes) -> Iterator[Item]:
+def _txn_index(name: str, data: bytes) -> Iterator[Entry]:
     """Each entry by itself, so that one that is wrong does not hide the others."""
     damage: CorruptionError | None = None
     try:
@@ -151,14 +152,14 @@ def _txn_index(name: str, data: bytes) -> Iterator[Item]:
         raise CorruptionError(message, path_or_key=name, position=len(data) - torn)
 
 
-def _snapshot(_name: str, data: bytes) -> Iterator[Item]:
+def _snapshot(_name: str, data: bytes) -> Iterator[Entry]:
     for entry in decode_snapshot(data):
         text = " ".join(f"{name} {value}" for name, value in entry._asdict().items())
         fields = {**entry._asdict(), "first_sequence": first_sequence(entry)}
         yield Entry("producer", fields, text, producer_line(entry))
 
 
-def _bundle(name: str, data: bytes) -> Iterator[Item]:
+def _bundle(name: str, data: bytes) -> Iterator[Entry]:
     bundle = decode_bundle(data, key=name)
     descriptor = bundle.descriptor
     fields = {
@@ -191,7 +192,7 @@ def _bundle(name: str, data: bytes) -> Iterator[Item]:
         yield Entry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
 
 
-def _seal(name: str, data: bytes) -> Iterator[Item]:
+def _seal(name: str, data: bytes) -> Iterator[Entry]:
     """The note beside a sealed segment."""
     try:
         fields = json.loads(data.decode())
@@ -202,7 +203,7 @@ def _seal(name: str, data: bytes) -> Iterator[Item]:
     yield Entry("seal", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
 
 
-def _root(name: str, data: bytes) -> Iterator[Item]:
+def _root(name: str, data: bytes) -> Iterator[Entry]:
     root = decode_root(data, key=name)
     fields = {
         "topic": root.topic,
@@ -226,18 +227,18 @@ def _root(name: str, data: bytes) -> Iterator[Item]:
         yield Entry("row", values, " ".join(f"{key} {value}" for key, value in values.items()))
 
 
-def _epochs(_name: str, data: bytes) -> Iterator[Item]:
+def _epochs(_name: str, data: bytes) -> Iterator[Entry]:
     for epoch in decode_epochs(data.decode()):
         yield Entry("leader_epoch", epoch._asdict(), f"leader epoch {epoch.epoch} from offset {epoch.start_offset}")
 
 
-def _offsets(_name: str, data: bytes) -> Iterator[Item]:
+def _offsets(_name: str, data: bytes) -> Iterator[Entry]:
     for tp, offset in decode_offsets(data.decode()).items():
         fields = {"topic": tp.topic, "partition": tp.partition, "offset": offset}
         yield Entry("checkpoint", fields, f"{tp} {offset}")
 
 
-def _partition_metadata(_name: str, data: bytes) -> Iterator[Item]:
+def _partition_metadata(_name: str, data: bytes) -> Iterator[Entry]:
     topic_id = decode_partition_metadata(data.decode())
     yield Entry(
         "partition_metadata",
@@ -246,7 +247,7 @@ def _partition_metadata(_name: str, data: bytes) -> Iterator[Item]:
     )
 
 
-def _meta_properties(_name: str, data: bytes) -> Iterator[Item]:
+def _meta_properties(_name: str, data: bytes) -> Iterator[Entry]:
     meta = decode_meta_properties(data.decode())
     fields = {
         "version": meta.version,
@@ -257,7 +258,7 @@ def _meta_properties(_name: str, data: bytes) -> Iterator[Item]:
     yield Entry("meta_properties", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
 
 
-def _clean_shutdown(_name: str, data: bytes) -> Iterator[Item]:
+def _clean_shutdown(_name: str, data: bytes) -> Iterator[Entry]:
     epoch = decode_clean_shutdown(data.decode())
     yield Entry("clean_shutdown", {"broker_epoch": epoch}, f"clean shutdown, broker epoch {epoch}")
 

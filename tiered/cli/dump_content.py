@@ -69,12 +69,13 @@ class Content:
             names = [name for name, _ in record.headers]
             return f" header keys {names!r}" if names else ""
         fields = self.fields(record)
-        headers = f" headers {fields['headers']!r}" if fields["headers"] else ""
+        pairs = ", ".join(f"{name!r}: {_plain(content, 'auto')}" for name, content in record.headers)
+        headers = f" headers {{{pairs}}}" if pairs else ""
         decoded = fields.get("decoded")
         if decoded is not None:
             return f" key {java_json(decoded['key'])} value {java_json(decoded['value'])}{headers}"
         note = f" ({fields['undecoded']})" if "undecoded" in fields else ""
-        return f" key {fields['key']!r} value {fields['value']!r}{headers}{note}"
+        return f" key {_plain(record.key, self.key)} value {_plain(record.value, self.value)}{headers}{note}"
 
     def kafka(self, record: Record) -> tuple[str | None, str | None]:
         """Key and value in the words of Kafka's tool; None for what it leaves out."""
@@ -140,6 +141,12 @@ def _together(contents: list[bytes | None]) -> tuple[list[Any], str]:
     if any(word == "base64" for _, word in found):
         found = [shown(content, "base64") for content in contents]
     return [value for value, _ in found], next((word for _, word in found if word), "")
+
+
+def _plain(content: bytes | None, decoder: str) -> str:
+    """For a terminal: text in quotes, what is no text as ``b'...'``."""
+    value, word = shown(content, decoder)
+    return repr(content if decoder == "auto" and word == "base64" else value)
 
 
 def _as_kafka(content: bytes | None, decoder: str) -> str | None:

@@ -10,9 +10,12 @@ from tiered.cli.dump_kafka import batch_line, codec_word, record_line, record_se
 from tiered.cli.dump_messages import control_message
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type
+from tiered.format.keys import MAX_INT64
 from tiered.format.legacy import Message
 from tiered.model import Record
 from tiered.times import format_time
+
+_PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}
 
 
 class Item(Protocol):
@@ -39,6 +42,12 @@ class Entry:
     values: dict[str, Any]
     line: str
     kafka_line: str | None = None
+
+    @property
+    def place(self) -> int:
+        """The offset in the log where an index entry belongs; of any other entry the largest there is."""
+        name = _PLACES.get(self.kind)
+        return MAX_INT64 if name is None else int(self.values[name])
 
     def fields(self) -> dict[str, Any]:
         return self.values

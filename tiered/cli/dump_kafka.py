@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from tiered.cli.dump_messages import control_message
-from tiered.errors import CorruptionError
+from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, ControlType, control_type
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
@@ -36,14 +36,16 @@ def java_json(value: Any) -> str:
     return _JSON_ESCAPE.sub(lambda m: "\\u" + m[1][1:].upper() if len(m[1]) > 1 else m[0], text)
 
 
-def log_heading(name: str) -> str:
-    """What stands above the batches of a ``.log`` or of a KRaft snapshot."""
+def snapshot_heading(name: str) -> str:
+    """What stands above the batches of a KRaft snapshot. Raises ``ConfigError`` for a name that is none."""
     if name == BOOTSTRAP_NAME:
         return "KRaft bootstrap snapshot"
     snapshot = _SNAPSHOT_NAME.fullmatch(name)
-    if snapshot is not None:
-        return f"Snapshot end offset: {int(snapshot[1])}, epoch: {int(snapshot[2])}"
-    return f"Log starting offset: {int(name[:20])}"
+    if snapshot is None:
+        raise ConfigError(
+            f"{name} is no name of a KRaft snapshot", hint=f"they are called {0:020d}-{1:010d}.checkpoint"
+        )
+    return f"Snapshot end offset: {int(snapshot[1])}, epoch: {int(snapshot[2])}"
 
 
 def batch_line(header: BatchHeader, position: int, *, valid: bool) -> str:

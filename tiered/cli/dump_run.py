@@ -12,8 +12,8 @@ from tiered.cli.application import Application
 from tiered.cli.dump import base_of, check_name, is_log, small_items, suffix_of, whole
 from tiered.cli.dump_content import Content, layouts_for
 from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error, time_entries
-from tiered.cli.dump_items import BatchItem, Item, RecordItem, Tail
-from tiered.cli.dump_kafka import log_heading, snapshot_error
+from tiered.cli.dump_items import BatchItem, Entry, Item, RecordItem, Tail
+from tiered.cli.dump_kafka import snapshot_error, snapshot_heading
 from tiered.cli.dump_log import Window, log_items
 from tiered.cli.dump_targets import beside, expanded, opened
 from tiered.cli.dump_verify import VERIFIED_SUFFIXES, segment_of, verify_segment
@@ -25,7 +25,8 @@ from tiered.model import ByteSource
 
 EXIT_CORRUPTION = CorruptionError.exit_code
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-_KAFKA_SUFFIXES = (LOG_SUFFIX, *_INDEXES, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, ".checkpoint")
+_KRAFT_SUFFIX = ".checkpoint"
+_KAFKA_SUFFIXES = (LOG_SUFFIX, *_INDEXES, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX, _KRAFT_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,9 @@ class Run:
         wanted = self._wanted
         if is_log(short):
             if wanted.kafka:
-                self._app.out.line(log_heading(short))
+                is_snapshot = suffix_of(short) == _KRAFT_SUFFIX
+                heading = snapshot_heading(short) if is_snapshot else f"Log starting offset: {base_of(short)}"
+                self._app.out.line(heading)
             directory = Path(name).absolute().parent.name if "://" not in name else ""
             layouts = layouts_for(wanted.decoder, directory, kafka=wanted.kafka)
             content = replace(wanted.content, layouts=layouts)
@@ -177,6 +180,8 @@ class Run:
             self.damage += 1
             if item.zeros:
                 self._app.out.warn(f"{name} at byte {item.position}: {item.text()}")
+        if isinstance(item, Entry) and item.place < self._wanted.window.offset:
+            return
         line = item.kafka()
         if line is not None and (shown or item.kind == "empty"):
             self._app.out.line(line)

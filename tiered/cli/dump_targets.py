@@ -50,6 +50,10 @@ def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
         return _folder(app.log_dir / str(tp), kafka=kafka)
     if tp is not None and app.remote is not None:
         return _objects(app, app.remote, tp)
+    where = app.log_dir or app.remote
+    if tp is not None and where is not None:
+        message = f"the file {path} does not exist, and {where} holds no partition {tp}"
+        raise NotFoundError(message, hint="`tiered topics list` names the topics")
     raise NotFoundError(
         f"the file {path} does not exist",
         hint="correct the path"

@@ -184,7 +184,8 @@ def test_a_partition_by_its_name(cli: Cli, log: Scenario) -> None:
     verified = [message for message in remote.messages if message["message_type"] == "verified"]
     assert [message["records"] for message in verified] == [row.records for row in rows]
     assert cli("dump-segment", "flights-9", "--remote", log.url).code == 10
-    assert cli("dump-segment", "flights-9", "--log-dir", log.directory).code == 10
+    absent = cli("dump-segment", "flights-9", "--log-dir", log.directory)
+    assert (absent.code, "holds no partition flights-9" in absent.err) == (10, True)
 
 
 def test_folders_patterns_and_what_is_missing(cli: Cli, log: Scenario, tmp_path: Path) -> None:
@@ -251,6 +252,8 @@ def test_decoders_of_keys_and_values(cli: Cli, tmp_path: Path) -> None:
         ("00000007", '{"a": [1]}', {"key": "hex", "value": "utf-8"}),
         ("ff", "\ufffd", {"key": "hex", "value": "utf-8-lossy"}),
     ]
+    text = cli("dump-segment", path, "--records").text
+    assert "key b'\\xff' value b'\\xff'" in text
     assert decoded("base64", "hex")[0] == ("AAAABw==", b'{"a": [1]}'.hex(), {"key": "base64", "value": "hex"})
     shallow = cli("dump-segment", path, "--json", "--deep").messages[1]
     assert (shallow["key_size"], shallow["value_size"], shallow["header_keys"], "key" in shallow) == (4, 10, [], False)
@@ -353,5 +356,12 @@ def test_kafka_style_of_damage(cli: Cli, log: Scenario) -> None:
     path.write_bytes(data + bytes(100))
     zeros = cli("dump-segment", "--kafka", path)
     assert (zeros.code, "100 zero bytes follow" in zeros.err) == (13, True)
+    entries = cli("dump-segment", "--kafka", "--offset", "20", path.with_suffix(".index")).text.splitlines()[1:]
+    assert entries
+    assert min(int(line.split()[1]) for line in entries) >= 20
+    for name in ("x.log", "x.checkpoint", "x.index"):
+        (path.parent / name).write_bytes(b"")
+        odd = cli("dump-segment", "--kafka", path.parent / name)
+        assert (odd.code, "defect" in odd.err) == (2, False), name
     unknown = cli("dump-segment", "--kafka", path.parent / "leader-epoch-checkpoint")
     assert (unknown.code, "Ignoring unknown file" in unknown.err) == (0, True)
