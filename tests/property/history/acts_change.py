@@ -117,7 +117,7 @@ def cut(world: World, subject: Subject, offset: int) -> None:
 def start_over(world: World, subject: Subject, offset: int) -> None:
     """Nothing is left."""
     subject.model.start_over(offset)
-    subject.starts = {offset}
+    subject.starts.add(offset)
     subject.dirty = None if subject.dirty is None else min(subject.dirty, offset)
 
 

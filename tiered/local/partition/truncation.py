@@ -123,6 +123,7 @@ class PartitionTruncator(PartitionRemover):
                 self._throw_active_away(active)
             self._throw_away(going[::-1])
             carry_out_cut(self._files, self.directory, found, offset)
+            self._sync_txn_index(self.directory / log_name(base))  # whoever wrote it has closed it without
             self._active = self._factory.resume(found, self._around.clock.now_ms())
             for segment in self._closing:
                 segment.close()

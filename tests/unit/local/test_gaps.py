@@ -1,0 +1,105 @@
+"""Offsets without records at the end of a log, what an older leader leaves behind, and indexes that lie about time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.bench import CaseBench, batch
+from tests.unit.local.test_producers import PID, ProducerBench
+from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.files import PosixFiles
+from tiered.model import AbortedTxn
+from tiered.testing.disk import FaultyFiles
+
+
+def recovery_point(bench: CaseBench) -> int:
+    return next(iter(OffsetsFile(bench.directory, RECOVERY_POINT_NAME, PosixFiles()).read().values()))
+
+
+def test_a_gap_that_a_cut_left_is_not_promised(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(2)
+    bench.append(b"a", b"b", b"c")
+    bench.partition.flush()
+    bench.partition.truncate_to(4)  # in the middle of a batch: the log goes on at 4 and holds what is below 2
+    assert (bench.partition.positions().end_offset, recovery_point(bench)) == (4, 2)
+    bench.append(b"torn")
+    bench.kill()
+    log = bench.folder / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    bench.open()
+    assert bench.partition.positions().end_offset == 2
+    assert bench.offsets() == [0, 1]
+    bench.fill(1)
+    assert bench.offsets() == [0, 1, 2]
+
+
+def test_a_gap_that_was_filled_and_flushed_is_promised(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.append(b"a", b"b", b"c")
+    bench.partition.truncate_to(2)
+    bench.append(b"d")
+    bench.partition.flush()
+    bench.log.checkpoint()
+    assert recovery_point(bench) == 3
+
+
+def test_the_start_lies_behind_a_gap_when_all_before_it_went(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(3)
+    bench.partition.roll()
+    bench.partition.roll(9)
+    assert bench.partition.delete_local_before(9) == [0]
+    assert bench.writer.log_start == 9
+    assert bench.epochs == [(0, 9)]
+
+
+def test_who_leads_after_an_older_leader_notes_the_epoch_again(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.new_leader_epoch(5)
+    bench.fill(1)
+    bench.partition.append_as_follower(batch(1, epoch=3))
+    assert bench.epochs == [(3, 1)]
+    bench.fill(1)
+    assert bench.epochs == [(3, 1), (5, 2)]
+
+
+def test_aborted_transactions_survive_a_power_cut_after_a_cut(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log")
+    bench.send(0, txn=True)
+    bench.mark(abort=True)
+    bench.plain(2)
+    bench.partition.truncate_to(3)
+    bench.log.flush()
+    bench.log.checkpoint()
+    bench.kill()
+    bench.files.cut_power(random.Random(1))
+    bench.open()
+    assert bench.aborted() == [AbortedTxn(PID, 0, 1, 2)]
+
+
+@pytest.mark.parametrize("data", [bytes(12), bytes(8) + b"\0\0\0\x01"])
+def test_a_time_index_that_names_no_batch_is_made_again(tmp_path: Path, data: bytes) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.append_as_follower(batch(0, -1) + batch(1, 70))
+    bench.partition.roll()
+    bench.log.close()
+    (bench.folder / f"{0:020d}.timeindex").write_bytes(data)
+    bench.open()
+    assert bench.partition.offset_for_time(50) == (1, 70)
+    assert bench.times(0).entries == [(70, 1)]
+
+
+def test_a_renamed_directory_keeps_what_was_fsynced(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    files.make_directory(tmp_path / "a")
+    handle = files.open_write(tmp_path / "a" / "f")
+    files.write_at(handle, b"safe", 0)
+    files.sync(handle)
+    files.write_at(handle, b"lost", 4)
+    files.rename(tmp_path / "a", tmp_path / "b")
+    files.cut_power(random.Random(1))
+    assert (tmp_path / "b" / "f").read_bytes()[:4] == b"safe"
