@@ -8,6 +8,7 @@ from typing import Any
 from tiered.cli.doors import Tiers, TopicFacts
 from tiered.cli.output import counted
 from tiered.format.root import Root
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.model import Positions, TopicPartition
 from tiered.remote.root_view import RootView
 from tiered.store.driver import drive
@@ -47,9 +48,21 @@ class PartitionStatus:
         return self.uploaded_offset
 
     @property
+    def internal(self) -> bool:
+        """Whether it is the transaction coordinator's: of this disk alone, nothing of it waits for an upload."""
+        return self.tp.topic == TRANSACTION_STATE_TOPIC
+
+    @property
+    def lag(self) -> int:
+        """Records (offsets, exactly) that wait for an upload."""
+        return 0 if self.internal else max(0, self.end_offset - self.uploaded_offset)
+
+    @property
     def only_here(self) -> int:
-        """Records (offsets, exactly) that no other place has."""
-        return 0 if self.positions is None else max(0, self.positions.end_offset - self.committed_offset)
+        """Records (offsets, exactly) that no other place has and that ought to get there."""
+        if self.positions is None or self.internal:
+            return 0
+        return max(0, self.positions.end_offset - self.committed_offset)
 
     def as_json(self) -> dict[str, Any]:
         """The fields of ``--json``."""
@@ -62,7 +75,8 @@ class PartitionStatus:
             "uploaded_offset": self.uploaded_offset,
             "start_offset": _start(local, root),
             "local_start_offset": local.local_start_offset if local is not None else None,
-            "lag_records": max(0, self.end_offset - self.uploaded_offset),
+            "lag_records": self.lag,
+            "internal": self.internal,
             "local": None
             if local is None
             else {

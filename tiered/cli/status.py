@@ -93,7 +93,7 @@ def _lines(status: PartitionStatus, now_ms: int) -> list[str]:
         lag = f"{counted(status.only_here, 'record')} only here"
     else:
         ends = f"end {status.end_offset:,}{flushed}   uploaded {status.uploaded_offset:,}"
-        lag = f"lag {counted(max(status.end_offset - status.uploaded_offset, 0), 'record')}"
+        lag = "of this disk alone" if status.internal else f"lag {counted(status.lag, 'record')}"
     lines = [f"{status.tp}   {ends}   {lag}"]
     if status.positions is not None:
         lines.append(

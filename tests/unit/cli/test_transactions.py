@@ -84,3 +84,18 @@ def test_nothing_and_nowhere(cli: Cli, tmp_path: Path) -> None:
     assert cli("transactions", "open", "--log-dir", path).code == 0
     assert cli("transactions", "abort", "t:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
     assert cli("transactions", "abort", "nope:0", "--producer-id", "1", "--log-dir", path, "--yes").code == 10
+
+
+def test_status_waits_for_no_upload_of_the_state_log(cli: Cli, tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", url) as log:
+        with log.topic("t", create=True).transaction("x") as txn:
+            txn.append(b"v")
+        log.sync(timeout=60)
+    done = cli("status", "--log-dir", str(tmp_path / "log"), "--remote", url, "--json")
+    by_topic = {entry["topic"]: entry for entry in done.summary["partitions"]}
+    state = by_topic["__transaction_state"]
+    assert (state["internal"], state["lag_records"], state["local"]["only_here"]) == (True, 0, 0)
+    assert (by_topic["t"]["internal"], by_topic["t"]["lag_records"]) == (False, 0)
+    assert done.summary["notes"] == []
+    assert cli("status", "--log-dir", str(tmp_path / "log"), "--remote", url).text.splitlines()[-1] == "OK"

@@ -20,11 +20,12 @@ high-watermark-checkpoint  5 s                         where readers end, for th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks, run_all, store_status
@@ -32,6 +33,7 @@ from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import SealRequest, UploadCheckpoint
 from tiered.local.partition.roster import Roster
 from tiered.local.partition.writer import PartitionWriter
+from tiered.model import TopicPartition
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
 """Kafka's ``replica.high.watermark.checkpoint.interval.ms``."""
@@ -113,7 +115,7 @@ class Upkeep:
         if request is None or request[0] == self._last_request:
             return
         self._last_request, wanted = request
-        names = [tp for tp in self._roster.names() if wanted is None or tp in wanted]
+        names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted)]
         run_all(partial(lambda tp: self._roster.writers[tp].roll(), tp) for tp in names)
 
     def _delete(self, now_ms: int) -> None:
@@ -127,3 +129,8 @@ class Upkeep:
     def _tick_transactions(self, now_ms: int) -> None:
         if self.transactions is not None:
             self.transactions(now_ms)
+
+
+def _is_wanted(tp: TopicPartition, wanted: Collection[TopicPartition] | None) -> bool:
+    """Whether a request to seal concerns ``tp``; None: all that is ever uploaded."""
+    return tp.topic != TRANSACTION_STATE_TOPIC if wanted is None else tp in wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from tiered.config import TopicConfig
+from tiered.config import UNLIMITED, TopicConfig
 from tiered.format.batch import decode_records
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.local.disk.topics import TopicInfo
@@ -14,8 +14,8 @@ from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 from tiered.plan.transactions import Step, TransactionCoordinator
 
-STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600)
-"""Kafka's ``transaction.state.log.segment.bytes``."""
+STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, seal_ms=UNLIMITED)
+"""Kafka's ``transaction.state.log.segment.bytes``; no upload waits for a seal."""
 
 
 class Host(Protocol):
