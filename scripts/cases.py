@@ -2,15 +2,22 @@
 
 A case without a test is listed as such, with the reason where there is one: the table says what is, not what was meant.
 A test's own docstring says where our behaviour differs from the case on purpose.
+
+With ``--run`` the numbered tests are run, and the table says of each case whether all of its tests pass; the exit code
+is 1 unless every case has a test and every test passes.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import re
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 NUMBERED = re.compile(r"test_case_(\d+)_")
@@ -105,13 +112,8 @@ CASES = {
     87: "remote index cache",
 }
 
-REASONS = {
-    4: "a read has no such bound here",
-    26: "reads give whole batches, never less than one",
-    27: "there are no replicas: the high watermark is the end",
-    75: "preallocate is accepted and has no effect",
-    85: "there is no custom metadata",
-}
+REASONS: dict[int, str] = {}
+"""Why a case has no test."""
 
 
 def tests() -> Iterator[tuple[int, str]]:
@@ -140,5 +142,51 @@ def table() -> list[str]:
     return lines
 
 
+class Outcomes:
+    """A pytest plugin: how the numbered tests ended. A test passes if none of its phases fails."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, Counter[str]] = defaultdict(Counter)
+        self.failed: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        found = NUMBERED.match(report.nodeid.rpartition("::")[2])
+        if found is None or (report.when != "call" and report.passed):
+            return
+        self.by_number[int(found[1])][report.outcome] += 1
+        if report.failed:
+            self.failed.append(report.nodeid)
+
+
+def results(outcomes: Outcomes) -> list[str]:
+    """The lines of the table of a run, and a sum."""
+    lines = ["| case | about | tests | result |", "|---|---|---|---|"]
+    passing = 0
+    for number, about in CASES.items():
+        counts = outcomes.by_number[number]
+        good = counts["passed"] > 0 and counts["failed"] == 0
+        passing += good
+        result = "passes" if good else f"**{counts['failed']} fail**" if counts["failed"] else "**not tested**"
+        lines.append(f"| {number} | {about} | {counts.total()} | {result} |")
+    total = sum(counts.total() for counts in outcomes.by_number.values())
+    lines += ["", f"{passing} of {len(CASES)} cases pass, in {total} tests."]
+    return lines + [f"failed: `{name}`" for name in outcomes.failed]
+
+
+def run() -> int:
+    """Runs the numbered tests, prints the table, returns the exit code."""
+    outcomes = Outcomes()
+    files = sorted({str(ROOT / "tests" / name.partition("::")[0]) for _, name in tests()})
+    options = ["-q", "--no-header", "--no-summary", "-k", "test_case_", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    pytest.main([*options, *files], plugins=[outcomes])
+    lines = results(outcomes)
+    sys.stdout.write("\n" + "\n".join(lines) + "\n")
+    return int(any("**" in line for line in lines))
+
+
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Kafka's acceptance cases and their tests.")
+    parser.add_argument("--run", action="store_true", help="run the tests and say which cases pass")
+    if parser.parse_args().run:
+        sys.exit(run())
     sys.stdout.write("\n".join(table()) + "\n")
