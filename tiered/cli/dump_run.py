@@ -220,7 +220,8 @@ class Run:
         if out.json_mode:
             out.message("verified", file=findings.where, **fields)
         else:
-            what = f"{counted(scan.batches, 'batch').replace('batchs', 'batches')}, {counted(scan.records, 'record')}"
+            batches = f"{scan.batches:,} {'batch' if scan.batches == 1 else 'batches'}"
+            what = f"{batches}, {counted(scan.records, 'record')}"
             out.line(f"{findings.where}: {what}, {counted(errors, 'finding')}")
 
     def _damaged(self, name: str, damage: CorruptionError, *, code: str = "") -> None:

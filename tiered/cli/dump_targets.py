@@ -110,8 +110,11 @@ def sibling(name: str, suffix: str) -> Path | None:
 
 def _partition(name: str) -> TopicPartition | None:
     """``topic-0`` or ``topic:0``."""
+    topic, colon, number = name.rpartition(":")
+    if colon and not number.isdigit():
+        return None
     try:
-        return parse_partition_dir(name.replace(":", "-")).tp
+        return parse_partition_dir(f"{topic}-{number}" if colon else name).tp
     except ConfigError:
         return None
 

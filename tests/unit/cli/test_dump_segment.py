@@ -149,15 +149,18 @@ def test_a_torn_tail_is_damage_with_its_position(cli: Cli, log: Scenario) -> Non
     assert (verified.code, verified.summary["findings"]) == (13, 1 + 2)  # and both indexes point behind the cut
 
 
-@pytest.mark.parametrize("name", ["0.log", "00000000000000000000.index", "x.snapshot", "meta.properties"])
+@pytest.mark.parametrize(
+    "name", ["0.log", f"{0:020d}.index", f"{0:020d}.timeindex", f"{0:020d}.txnindex", "x.snapshot", "meta.properties"]
+)
 def test_noise_never_gives_a_traceback(cli: Cli, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     for content in (b"", b"\xff" * 7, bytes(range(256)) * 5, b"\0" * 1000, b"\x7f" * 64):
         path.write_bytes(content)
-        done = cli("dump-segment", path, "--records", "--verify")
-        assert done.code in (0, 2, 13), (content[:10], done.err)
-        assert "Traceback" not in done.err
-        assert "defect" not in done.err
+        for options in (("--verify",), ("--json", "--decoder", "offsets"), ("--kafka",), ("--index-sanity-check",)):
+            done = cli("dump-segment", path, "--records", *options)
+            assert done.code in (0, 2, 13), (content[:10], done.err)
+            assert "Traceback" not in done.err
+            assert "defect" not in done.err
 
 
 def test_the_note_of_a_sealed_segment(cli: Cli, log: Scenario, tmp_path: Path) -> None:
