@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.integration.servers.commands import exported, run
+from tiered.clock import SystemClock
 from tiered.model import NO_TIMESTAMP, TopicPartition
 
 TIMEOUT_SECONDS = 30
@@ -114,6 +115,22 @@ class Broker:
         for future in admin.create_topics(wanted).values():
             future.result(TIMEOUT_SECONDS)
         self._wait_for_leaders()
+
+    def delete(self, topics: Iterable[str]) -> None:
+        """Topics go, and their directories are renamed before this returns."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for future in admin.delete_topics(list(topics)).values():
+            future.result(TIMEOUT_SECONDS)
+        gone = [f"{topic}-0" for topic in topics]
+        self.wait_until(lambda: not any((one / name).exists() for one in self.log_dirs for name in gone))
+
+    def wait_until(self, done: Callable[[], bool]) -> None:
+        """Looks at the broker's files again and again; a broker that is stuck is a failure."""
+        clock = SystemClock()
+        deadline = clock.monotonic() + TIMEOUT_SECONDS
+        while not done():
+            assert clock.monotonic() < deadline, self.said()[-5:]
+            clock.sleep(LEADER_POLL_SECONDS)
 
     def read(self, tp: TopicPartition) -> list[Seen]:
         """All records of a partition, from its start to its end; CRCs are checked."""
