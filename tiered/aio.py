@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from tiered import log as sync_log
 from tiered import reader as sync_reader
 from tiered.aio_worker import Opening, Worker
+from tiered.metrics import Metric
 from tiered.model import ConsumerRecord, Headers, Positions, RecordMetadata, TopicPartition
 from tiered.times import Time
 from tiered.topic import Topic as SyncTopic
@@ -234,6 +235,10 @@ class Log:
     async def flush(self) -> None:
         """As ``Log.flush``."""
         await self._worker.call(self._log.flush)
+
+    async def metrics(self) -> list[Metric]:
+        """As ``Log.metrics``."""
+        return await self._worker.call(self._log.metrics)
 
     async def sync(self, timeout: float | None = None) -> None:
         """As ``Log.sync``."""

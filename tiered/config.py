@@ -195,8 +195,10 @@ class LogConfig:
     ``remote`` says that the directory is tiered: then no local file goes above the committed end. A directory
     that was ever uploaded stays tiered whatever this says. ``disk_reserve_bytes`` None: one hundredth of the
     disk, at most 256 MiB. ``cluster_id`` and ``node_id`` are written into ``meta.properties`` of a new directory.
-    ``cleaner_dedupe_buffer_bytes`` bounds the memory of a compaction, ``cleaner_max_bytes_per_second`` what it reads
-    and writes (None: no limit).
+    ``cleaner_threads`` rounds of compaction run at a time (Kafka's ``log.cleaner.threads``); together they have
+    ``cleaner_dedupe_buffer_bytes`` of memory and read and write ``cleaner_max_bytes_per_second`` (None: no limit).
+    ``initial_task_delay_ms`` after the open each background task has run, or earlier where its period is shorter.
+    ``close_timeout_ms`` bounds what ``close`` waits for: a round of compaction that is to end, a write or an fsync.
     ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
     """
 
@@ -204,11 +206,14 @@ class LogConfig:
     disk_reserve_bytes: int | None = None
     disk_check_bytes: int = 4 * MIB
     checkpoint_interval_ms: int = 60_000
+    initial_task_delay_ms: int = 30_000
     retention_check_interval_ms: int = 300_000
+    producer_expiration_check_interval_ms: int = 600_000
     uploads_check_interval_ms: int = 1000
     read_buffer_bytes: int = 256 * KIB
     close_timeout_ms: int = 30_000
     cleaner_enabled: bool = True
+    cleaner_threads: int = 1
     cleaner_backoff_ms: int = 15_000
     cleaner_dedupe_buffer_bytes: int = 128 * MIB
     cleaner_max_bytes_per_second: int | None = None
@@ -233,10 +238,13 @@ _LOG_LEAST = {
     "disk_reserve_bytes": 0,
     "disk_check_bytes": 1,
     "checkpoint_interval_ms": 1,
+    "initial_task_delay_ms": 0,
     "retention_check_interval_ms": 1,
+    "producer_expiration_check_interval_ms": 1,
     "uploads_check_interval_ms": 1,
     "read_buffer_bytes": 4096,
     "close_timeout_ms": 0,
+    "cleaner_threads": 1,
     "cleaner_backoff_ms": 1,
     "cleaner_dedupe_buffer_bytes": 1024,
     "cleaner_max_bytes_per_second": 1,

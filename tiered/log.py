@@ -34,12 +34,15 @@ from tiered.errors import (
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.directory.directories import LocalLogs, check_paths, open_directories
 from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.workers import ThreadWorkers
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
+from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Store
 from tiered.store.location import open_store
+from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.stream import PartitionStream
 from tiered.tiering import Tiering
@@ -88,6 +91,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     store: Store | None = None
+    requests = StoreMetrics()
     if remote is not None:
         store = open_store(
             remote,
@@ -95,6 +99,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
             region=region,
             clock=clock,
             ids=ids,
+            metrics=requests,
             deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
         )
     elif uploader is not None:
@@ -105,12 +110,12 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         config = config or LogConfig()
         # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
-        local = open_directories(paths, clock=clock, ids=ids, config=config)
+        local = open_directories(paths, clock=clock, ids=ids, config=config, workers=ThreadWorkers)
     except BaseException:
         if store is not None:
             store.close()
         raise
-    log = Log(local, store, clock=clock, ids=ids, reachable=reachable)
+    log = Log(local, store, clock=clock, ids=ids, reachable=reachable, requests=requests)
     if uploader is not None and store is not None:
         try:
             log.attach(uploader, store.url, {"endpoint_url": endpoint_url, "region": region})
@@ -124,9 +129,17 @@ class Log:
     """An open log. Thread-safe. Use it as a context manager; ``repr`` tells where it is and what it holds."""
 
     def __init__(
-        self, local: LocalLog | LocalLogs, store: Store | None, *, clock: Clock, ids: IdSource, reachable: bool = True
+        self,
+        local: LocalLog | LocalLogs,
+        store: Store | None,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        reachable: bool = True,
+        requests: StoreMetrics | None = None,
     ) -> None:
         self._local = local
+        self._requests = requests or StoreMetrics()
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -280,6 +293,13 @@ class Log:
     def positions(self) -> dict[TopicPartition, Positions]:
         """Where every partition on this disk stands."""
         return {tp: self._local.partition(tp).positions() for tp in self._local.partitions()}
+
+    def metrics(self) -> list[Metric]:
+        """Figures of the disk, of partitions, background tasks and compaction, and of requests to the store, as of now.
+
+        ``tiered.metrics.render`` makes Prometheus's text of them; names as in the uploader's ``/metrics``.
+        """
+        return [*self._local.metrics(), *request_metrics(self._requests)]
 
     def sync(self, timeout: float | None = None) -> None:
         """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.

@@ -10,7 +10,8 @@ from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.doors import need_directory
 from tiered.cli.output import columns, human_duration
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.tasks import TaskStatus, read_status
+from tiered.local.directory.reports import read_report
+from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import PosixFiles
 from tiered.times import format_time
 
@@ -26,7 +27,7 @@ def tasks_command(app: Application) -> int:
     """
     directory = app.need_log_dir()
     need_directory(app)
-    tasks = read_status(directory, PosixFiles())
+    tasks = read_report(directory, PosixFiles()).tasks
     if not tasks:
         app.out.say("no writer has noted its tasks yet: it does so once a minute and when it closes")
     names = ["task", "every", "last run", "took", "runs", "failures", "last error"]

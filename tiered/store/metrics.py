@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tiered.clock import Clock, SystemClock
 from tiered.errors import TieredError
+from tiered.metrics import Metric, metric
 from tiered.store.base import AioStore, Missing, NotModified, Object, Outcome, PutResult, Store, StoreRequest
 from tiered.store.limit import sent_bytes
 
@@ -73,6 +74,19 @@ class StoreMetrics:
         """Requests of one operation, or of all."""
         with self._lock:
             return sum(sums.requests for (each, _), sums in self._sums.items() if op in (None, each))
+
+
+def request_metrics(metrics: StoreMetrics) -> list[Metric]:
+    """``tiered_store_requests_total``, ``tiered_store_bytes_total`` and ``tiered_store_request_seconds_total``."""
+    found = []
+    moved: dict[str, int] = {}
+    took: dict[str, float] = {}
+    for each in metrics.snapshot():
+        found.append(metric("store_requests_total", each.requests, {"op": each.op, "status": each.status}))
+        moved[each.op] = moved.get(each.op, 0) + each.sent_bytes + each.received_bytes
+        took[each.op] = took.get(each.op, 0.0) + each.seconds
+    found += [metric("store_bytes_total", size, {"op": op}) for op, size in moved.items()]
+    return found + [metric("store_request_seconds_total", seconds, {"op": op}) for op, seconds in took.items()]
 
 
 def op_of(request: StoreRequest) -> str:

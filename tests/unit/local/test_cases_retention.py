@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from tests.unit.local.bench import CaseBench
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, LocalIOError, LockedError, OffsetOutOfRangeError
+from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, LockedError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import START_MS
@@ -163,7 +164,7 @@ def test_case_43_snapshots_go_with_their_segments(tmp_path: Path) -> None:
 
 
 def test_case_44_files_are_unlinked_after_the_delay(tmp_path: Path) -> None:
-    """An unlink that fails is reported and tried again; it endangers no record, so the partition stays online."""
+    """An unlink that is refused is told and tried again; a disk that fails at it takes the directory offline."""
     bench = CaseBench(tmp_path / "log", per_segment=5, retention_ms=1000, file_delete_delay_ms=1000)
     bench.fill(15, timestamp=10)
     reading = bench.partition.read_batches(0)
@@ -176,13 +177,22 @@ def test_case_44_files_are_unlinked_after_the_delay(tmp_path: Path) -> None:
     bench.log.tick()
     assert len(bench.names(".log.deleted")) == 3
     bench.clock.advance(0.001)
-    bench.files.fail = on_nth(1, "unlink", 5)
-    with pytest.raises(LocalIOError):
+    bench.files.fail = on_nth(1, "unlink", errno.EACCES)
+    with pytest.raises(LocalPermissionError):
         bench.log.tick()
     assert len(bench.names(".deleted")) == 1
     bench.log.tick()
     assert bench.names(".deleted") == []
     assert bench.append(b"v") == 15
+    bench.partition.roll()
+    bench.clock.advance(2)
+    bench.log.tasks.run("retention")
+    bench.clock.advance(1)
+    bench.files.fail = on_nth(1, "unlink", errno.EIO)
+    with pytest.raises(LocalIOError):
+        bench.log.tick()
+    with pytest.raises(LocalIOError, match="offline"):
+        bench.append(b"v")
 
 
 def test_case_45_a_tiered_log_keeps_what_is_not_remote(tmp_path: Path) -> None:

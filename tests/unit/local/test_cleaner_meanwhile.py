@@ -13,10 +13,10 @@ import pytest
 from tests.unit.local.cleaning_bench import CLEAN, CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
 from tests.unit.local.test_partition import TP
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError, TieredError
+from tiered.errors import ConfigError, CorruptionError, LocalIOError, TieredError
 from tiered.format.batch import decode_records
-from tiered.local.cleaning.cleaner import PAUSED
 from tiered.local.cleaning.rounds import CleaningStoppedError
+from tiered.local.cleaning.subjects import PAUSED
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
@@ -81,6 +81,11 @@ def test_an_error_of_the_disk_leaves_the_log_as_it_was(bench: CleaningBench, ope
     bench.files.fail = None
     assert bench.pairs == [*DIRTY]
     assert not bench.names(".cleaned")
+    if kind == errno.EIO:  # which is the end of the directory, for this process
+        with pytest.raises(LocalIOError, match="offline"):
+            bench.put("e1")
+        bench.kill()
+        bench.open()
     bench.put("e1")
     bench.seal()
     bench.clean()
@@ -126,7 +131,7 @@ def test_damage_makes_a_partition_uncleanable_and_keeps_no_other_from_its_turn(
     data[100] ^= 1
     path.write_bytes(data)
     with caplog.at_level(logging.ERROR), pytest.raises(CorruptionError, match=r"00000000000000000003\.log at byte 70"):
-        bench.log.cleaner.run(bench.clock.now_ms())
+        bench.log.tasks.run("cleaning")
     assert [r.value for b in other.read_batches(0) for r in decode_records(b)] == [b"3"]
     assert stored(bench) == {OTHER: 3}
     assert "partition_uncleanable" in caplog.text
@@ -272,7 +277,6 @@ def test_a_partition_that_moves_is_not_cleaned_meanwhile(bench: CleaningBench) -
 
     def begin(operation: str, path: Path) -> int:
         if operation == "open" and path.name.endswith(".log.cleaned"):
-            bench.log.cleaner._at_work = None  # this thread could not wait for itself
             stack.enter_context(bench.log.cleaner.paused(TP))
         return 0
 

@@ -139,7 +139,7 @@ def test_a_log_with_more_partitions_than_descriptors(tmp_path: Path) -> None:
             assert len(list(log.partition(tp).read_batches(0))) == 12
 
 
-def test_a_failed_fsync_of_an_idle_partition_takes_it_offline(tmp_path: Path) -> None:
+def test_a_failed_fsync_of_an_idle_partition_takes_its_directory_offline(tmp_path: Path) -> None:
     config = LogConfig(max_open_files=LIMIT, disk_reserve_bytes=0)
     inner = FaultyFiles()
     log = LocalLog.open(tmp_path / "log", clock=FakeClock(), ids=SeededIds(1), files=inner, config=config)
@@ -152,7 +152,8 @@ def test_a_failed_fsync_of_an_idle_partition_takes_it_offline(tmp_path: Path) ->
         log.partition(TopicPartition("t", 0)).flush()
     with pytest.raises(LocalIOError, match="offline"):
         log.partition(TopicPartition("t", 0)).append([NewRecord(b"y")])
-    log.partition(TopicPartition("t", 1)).flush()
+    with pytest.raises(LocalIOError, match="offline"):  # the others of its directory go with it
+        log.partition(TopicPartition("t", 1)).flush()
     with pytest.raises(LocalIOError, match="not everything is durable"):
         log.close()
 

@@ -394,10 +394,13 @@ def test_idle_producers_are_forgotten_in_time(bench: ProducerBench) -> None:
     bench.send(0, pid=8, txn=True)
     bench.writer.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
     assert len(bench.state) == 2
-    bench.writer.retain(START_MS + DEFAULT_EXPIRATION_MS)
     assert len(bench.state) == 2
-    bench.writer.retain(START_MS + DEFAULT_EXPIRATION_MS + 600_000)
+    bench.clock.set_ms(START_MS + DEFAULT_EXPIRATION_MS)
+    bench.log.tasks.run("retention")
+    assert len(bench.state) == 2
+    status = bench.log.tasks.run("producer-expiry")
     assert [e.producer_id for e in bench.state.entries()] == [8]
+    assert (status.period_ms, status.last_partitions) == (600_000, 1)
 
 
 def test_a_log_without_producers_has_no_state(tmp_path: Path) -> None:

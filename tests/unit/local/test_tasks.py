@@ -11,10 +11,11 @@ import pytest
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.tasks import TASKS_NAME, Task, Tasks, read_status
+from tiered.local.directory.reports import TASKS_NAME, UpkeepReport, read_report
+from tiered.local.directory.tasks import Task, Tasks
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
-from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles
 
 
@@ -56,17 +57,26 @@ def test_one_partition_that_fails_stops_neither_the_others_nor_the_next_task(tmp
     log.create_topic("t", 3, TopicConfig(flush_ms=5000, seal_ms=-1))
     for tp in log.partitions():
         log.partition(tp).append([NewRecord(b"x")])
-    files.fail = lambda operation, path: errno.EIO if operation == "sync" and path.parent.name == "t-0" else 0
+    files.fail = lambda operation, path: errno.EMFILE if operation == "sync" and path.parent.name == "t-0" else 0
     clock.advance(60)
     with pytest.raises(LocalIOError):
         log.tick()
     assert [log.partition(tp).positions().flushed_offset for tp in log.partitions()] == [0, 1, 1]
     status = {task.name: task for task in log.tasks.status()}
-    assert "EIO" in status["flush"].last_error
+    flush = status["flush"]
+    assert "EMFILE" in flush.last_error
+    assert (flush.partitions, flush.failed_partitions, flush.failures, flush.last_failure_ms) == (
+        2,
+        1,
+        1,
+        START_MS + 60_000,
+    )
     assert (status["recovery-point-checkpoint"].runs, status["log-start-checkpoint"].runs) == (1, 1)
     log.tick()
-    noted = {task.name: task for task in read_status(tmp_path, PosixFiles())}
-    assert noted["flush"].failures == 1
+    clock.advance(60)
+    log.tick()
+    noted = {task.name: task for task in read_report(tmp_path, PosixFiles()).tasks}
+    assert (noted["flush"].failures, noted["flush"].last_error) == (1, "")
     with pytest.raises(LocalIOError, match="not everything is durable"):
         log.close()
 
@@ -90,6 +100,6 @@ def test_flush_ms_and_flush_messages(tmp_path: Path) -> None:
 
 
 def test_notes_that_cannot_be_read_are_no_tasks(tmp_path: Path) -> None:
-    assert read_status(tmp_path, PosixFiles()) == []
+    assert read_report(tmp_path, PosixFiles()) == UpkeepReport()
     (tmp_path / TASKS_NAME).write_text('{"tasks": [{"nonsense": 1}]}')
-    assert read_status(tmp_path, PosixFiles()) == []
+    assert read_report(tmp_path, PosixFiles()) == UpkeepReport()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ClosedError, ConfigError, LocalIOError, LockedError, UnknownTopicError
+from tiered.errors import ClosedError, ConfigError, LocalPermissionError, LockedError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TOPICS_NAME
@@ -93,8 +93,8 @@ def test_a_removal_that_fails_is_tried_again(tmp_path: Path) -> None:
     with opened(tmp_path, clock, files) as log:
         log.create_topic("t", 2, TopicConfig(file_delete_delay_ms=0))
         first, second = log.delete_topic("t")
-        files.fail = lambda operation, path: errno.EIO if operation == "unlink" and path.parent == first else 0
-        with pytest.raises(LocalIOError):
+        files.fail = lambda operation, path: errno.EACCES if operation == "unlink" and path.parent == first else 0
+        with pytest.raises(LocalPermissionError):
             log.tick()
         assert first.exists()
         assert not second.exists()

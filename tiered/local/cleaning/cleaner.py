@@ -1,55 +1,62 @@
-"""Keyed compaction of a purely local log: which partition is cleaned now, what holds the others back.
+"""Keyed compaction of a purely local log: which partition is cleaned now, on how many threads, what holds others back.
 
-A partition that holds damage is left alone until the directory is opened again. A tiered one is never cleaned here: its
-old segments are the bucket's, and what the disk lacks the catalog would not know.
+A round that fails for a reason that is not the disk's leaves its partition alone until the directory is opened again:
+it is *uncleanable*, as with Kafka, and the others go on. A tiered partition is never cleaned here: its old segments are
+the bucket's, and what the disk lacks the catalog would not know.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from weakref import WeakKeyDictionary
 
 from tiered.clock import Clock
 from tiered.config import LogConfig
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError, UnknownTopicError
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES
-from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.time_index import TIME_ENTRY_BYTES
+from tiered.errors import (
+    ClosedError,
+    ConfigError,
+    DiskFullError,
+    FencedError,
+    LocalIOError,
+    LocalPermissionError,
+    NotFoundError,
+    TieredError,
+    UnknownTopicError,
+)
 from tiered.local.cleaning.checkpoint import CleanerCheckpoint
-from tiered.local.cleaning.producer_view import live_producers, stable_offset
+from tiered.local.cleaning.figures import CleanerCounts, CleanerFigures
 from tiered.local.cleaning.rounds import CleaningReport, CleaningRound, CleaningStoppedError
+from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, Subject, Subjects, refusal
 from tiered.local.cleaning.throttle import Throttle
 from tiered.local.disk.files import Files
 from tiered.local.disk.space import DiskReserve
 from tiered.local.partition.roster import Roster
 from tiered.local.partition.writer import PartitionWriter
-from tiered.local.segment.scan import LogFile
-from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 from tiered.plan.cleaning import (
     CleaningCandidate,
-    LogState,
     SegmentState,
     choose_filthiest,
     cleaning_candidate,
     group_segments,
 )
+from tiered.plan.offset_map import ENTRY_BYTES
 
 LOGGER = logging.getLogger("tiered.local")
 
 ROUNDS_AT_ONCE = 64
-"""How many rounds one call of the background task makes before it lets other tasks have their turn."""
+"""How many rounds one call of the background task makes on each of its workers."""
 
-TIERED = "tiered: its old segments are the bucket's, they are compacted there"
-NOT_COMPACTED = "cleanup.policy does not say compact"
-FENCED = "fenced: another volume owns it"
-PAUSED = "paused: it moves to another directory"
-OFFLINE = "closed or offline"
+LOG_CHANGED = (CleaningStoppedError, NotFoundError, ClosedError, FencedError)
+"""The log was cut, closed, moved or deleted under a round: nothing is wrong with it."""
+
+DISK_IN_THE_WAY = (DiskFullError, LocalIOError, LocalPermissionError)
+"""What the disk refuses today it may do tomorrow; a disk that fails takes its directory offline elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,79 +72,122 @@ class CleaningStatus:
     groups: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    """A partition as the choice sees it, and what it was seen by."""
+@dataclass(slots=True)
+class CleaningPass:
+    """What one worker did in a row: rounds, bytes read and written, partitions that failed and the first error."""
 
-    writer: PartitionWriter
-    state: LogState
-    segments: dict[int, SealedLocalSegment]
-    producers: tuple[ProducerEntry, ...] = ()
+    rounds: int = 0
+    bytes: int = 0
+    failed: int = 0
+    error: TieredError | None = None
 
 
 class LogCleaner:
-    """One per directory that is open for writing; one round at a time. Thread-safe."""
+    """One per directory that is open for writing. Thread-safe; never two rounds over one partition at a time."""
 
     def __init__(
-        self, directory: Path, files: Files, clock: Clock, config: LogConfig, *, roster: Roster, reserve: DiskReserve
+        self,
+        directory: Path,
+        files: Files,
+        clock: Clock,
+        config: LogConfig,
+        *,
+        roster: Roster,
+        reserve: DiskReserve,
+        failed: Callable[[TieredError], None],
     ) -> None:
+        """``failed`` is told what the disk did."""
         self.checkpoint = CleanerCheckpoint(directory, files)
         self._files = files
         self._clock = clock
         self._config = config
         self._roster = roster
         self._reserve = reserve
-        self._lock = threading.RLock()
-        self._uncleanable: dict[TopicPartition, str] = {}
-        self._paused: set[TopicPartition] = set()
-        self._at_work: TopicPartition | None = None
+        self._failed = failed
+        self._subjects = Subjects(files, self.checkpoint)
+        self._counts = CleanerCounts(config.cleaner_threads)
+        self._stopping = threading.Event()
+        self._looking = threading.RLock()  # who chooses, and what was seen for it
         self._held_back: dict[TopicPartition, tuple[int, int | None]] = {}
-        self._seen: WeakKeyDictionary[SealedLocalSegment, SegmentState] = WeakKeyDictionary()
+        self._changed = threading.Condition()  # of the three below
+        self._at_work: dict[TopicPartition, int] = {}
+        self._paused: Counter[TopicPartition] = Counter()
+        self._uncleanable: dict[TopicPartition, str] = {}
 
     @property
     def uncleanable(self) -> dict[TopicPartition, str]:
-        """Partitions in which an earlier round met damage, and which."""
-        return dict(self._uncleanable)
+        """Partitions in which an earlier round failed, and why; cleared by the next open."""
+        with self._changed:
+            return dict(self._uncleanable)
 
-    def run(self, now_ms: int) -> None:
-        """The background task: rounds over the filthiest partition until none is filthy enough.
+    def figures(self) -> CleanerFigures:
+        """What was counted since the open."""
+        with self._changed:
+            bad, at_work = set(self._uncleanable), len(self._at_work)
+        dirty = sum(self._subjects.dirty_bytes(writer) for writer in self._roster.awake() if writer.tp in bad)
+        return self._counts.figures(uncleanable_partitions=len(bad), uncleanable_bytes=dirty, at_work=at_work)
 
-        A partition that fails keeps no other from its turn; the first error is raised at the end.
+    def run(self, now_ms: int) -> CleaningPass:
+        """What one worker of the background task does: rounds over the filthiest partition until none is filthy enough.
+
+        A partition that fails keeps no other from its turn. Raises nothing of a partition's.
         """
-        if not self._config.cleaner_enabled:
-            return
-        with self._lock:
-            self._rounds(now_ms)
+        done = CleaningPass()
+        failed: set[TopicPartition] = set()
+        for _ in range(ROUNDS_AT_ONCE if self._config.cleaner_enabled else 0):
+            chosen = self._choose(now_ms, failed, done)
+            if chosen is None:
+                break
+            subject, candidate = chosen
+            tp = candidate.tp
+            try:
+                report = self._round(subject, candidate, now_ms)
+                done.rounds += 1
+                done.bytes += report.bytes_read + report.bytes_written
+                if subject.state.config.deletes:
+                    subject.writer.retain(now_ms)
+            except Exception as error:  # noqa: BLE001 - as Kafka: whatever it is, it is this partition's
+                failed.add(tp)
+                self._fail(tp, error, done)
+            finally:
+                self._release(tp)
+        return done
 
     def clean(self, tp: TopicPartition) -> CleaningReport | None:
         """One round over ``tp`` now, whatever its ratio; None: nothing of it is dirty.
 
         Raises ConfigError with the reason if it must not be cleaned, CorruptionError where it is damaged.
         """
-        with self._lock:
-            writer = self._find(tp)
-            refused = self._refused(writer)
-            if refused:
-                raise ConfigError(f"{tp} cannot be cleaned: {refused}")
+        writer = self._find(tp)
+        refused = self._refused(writer) or ("" if self._take(tp) else AT_WORK)
+        if refused:
+            raise ConfigError(f"{tp} cannot be cleaned: {refused}")
+        try:
             now_ms = self._clock.now_ms()
-            subject = self._settled(self._subject(writer), now_ms)
+            with self._looking:
+                subject = self._subjects.settle(self._subjects.look(writer), now_ms)
             candidate = cleaning_candidate(subject.state, now_ms)
             if candidate is None or not candidate.cleanable_bytes:
                 return None
             return self._round(subject, candidate, now_ms)
+        except Exception as error:
+            self._fail(tp, error, CleaningPass())
+            raise
+        finally:
+            self._release(tp)
 
     def status(self, tp: TopicPartition) -> CleaningStatus:
         """What a round over ``tp`` would do now; nothing is changed. Raises UnknownTopicError."""
-        with self._lock:
-            writer = self._find(tp)
-            refused = self._refused(writer)
-            if refused:
-                return CleaningStatus(tp, refused)
-            now_ms = self._clock.now_ms()
-            try:
-                state = self._settled(self._subject(writer), now_ms).state
-            except CorruptionError as error:
-                return CleaningStatus(tp, error.message)
+        writer = self._find(tp)
+        refused = self._refused(writer)
+        if refused:
+            return CleaningStatus(tp, refused)
+        now_ms = self._clock.now_ms()
+        try:
+            with self._looking:
+                state = self._subjects.settle(self._subjects.look(writer), now_ms).state
+        except TieredError as error:
+            return CleaningStatus(tp, error.message)
         candidate = cleaning_candidate(state, now_ms)
         if candidate is None:
             return CleaningStatus(tp, NOT_COMPACTED)
@@ -149,75 +199,88 @@ class LogCleaner:
         return CleaningStatus(tp, candidate=candidate, groups=bases)
 
     @contextmanager
-    def paused(self, tp: TopicPartition) -> Iterator[None]:
-        """No file of ``tp`` gets another name in here; a round that is at work on it ends first."""
-        self._paused.add(tp)
+    def paused(self, *tps: TopicPartition) -> Iterator[None]:
+        """No file of these partitions gets another name in here; rounds that are at work on them end first.
+
+        They end between two batches; LocalIOError if one has not within ``close_timeout_ms``, as it hangs in the disk.
+        """
+        me, seconds = threading.get_ident(), self._config.close_timeout_ms / 1000
+        with self._changed:
+            self._paused.update(tps)
+            ended = self._changed.wait_for(lambda: all(self._at_work.get(tp, me) == me for tp in tps), seconds)
         try:
-            if self._at_work == tp:  # it looks at _paused after it said so: one of both sees the other
-                with self._lock:
-                    pass
+            if not ended:
+                raise LocalIOError(f"the cleaner has not let go of {', '.join(map(str, tps))} for {seconds} s")
             yield
         finally:
-            self._paused.discard(tp)
+            with self._changed:
+                self._paused.subtract(tps)
+                self._paused += Counter()  # forgets those at zero
+
+    def stop(self) -> None:
+        """Rounds end between two batches, as if there had been none; no other begins. The log is about to close."""
+        self._stopping.set()
 
     def forget_gone(self) -> None:
         """Nothing that was noted of partitions that are gone is believed of others that may get their names."""
         held = set(self._roster.names())
         self.checkpoint.keep(held)
-        for tp in {*self._uncleanable, *self._held_back} - held:
-            self._uncleanable.pop(tp, None)
-            self._held_back.pop(tp, None)
+        with self._changed:
+            for tp in {*self._uncleanable, *self._held_back} - held:
+                self._uncleanable.pop(tp, None)
+                self._held_back.pop(tp, None)
 
-    def _rounds(self, now_ms: int) -> None:
-        failed: dict[TopicPartition, TieredError] = {}
-        for _ in range(ROUNDS_AT_ONCE):
-            subjects = {s.state.tp: s for s in self._subjects(now_ms, failed)}
-            choice = choose_filthiest((s.state for s in subjects.values()), now_ms)
-            self._store_resets(choice.candidates)
-            chosen = choice.filthiest
-            if chosen is None:
-                break
-            subject = subjects[chosen.tp]
-            try:
-                self._round(subject, chosen, now_ms)
-            except TieredError as error:
-                LOGGER.warning("cleaning_failed partition=%s error=%s", chosen.tp, error)
-                failed[chosen.tp] = error
-            if subject.state.config.deletes:
-                subject.writer.retain(now_ms)
-        errors = [error for error in failed.values() if not isinstance(error, CleaningStoppedError | NotFoundError)]
-        if errors:
-            raise errors[0]
+    def _choose(
+        self, now_ms: int, failed: set[TopicPartition], done: CleaningPass
+    ) -> tuple[Subject, CleaningCandidate] | None:
+        """The filthiest partition, taken for this thread; None: none is filthy enough."""
+        with self._looking:
+            while not self._stopping.is_set():
+                subjects = {s.state.tp: s for s in self._candidates(now_ms, failed, done)}
+                choice = choose_filthiest((s.state for s in subjects.values()), now_ms)
+                self._counts.looked(choice.candidates, now_ms)
+                self._store_resets(choice.candidates)
+                if choice.filthiest is None:
+                    break
+                tp = choice.filthiest.tp
+                if self._take(tp):
+                    return subjects[tp], choice.filthiest
+                failed.add(tp)  # somebody cleans it by hand since a moment
+        return None
 
-    def _subjects(self, now_ms: int, failed: dict[TopicPartition, TieredError]) -> Iterable[_Subject]:
+    def _candidates(self, now_ms: int, failed: set[TopicPartition], done: CleaningPass) -> Iterable[Subject]:
         """What is to be chosen from. The stable offset costs reading: it is asked for only where a round is due."""
         for writer in self._roster.awake():
             tp = writer.tp
-            if tp in failed or self._refused(writer):
+            if tp in failed or tp in self._at_work or self._refused(writer):
                 continue
             try:
-                subject = self._subject(writer)
+                subject = self._subjects.look(writer)
                 candidate = cleaning_candidate(subject.state, now_ms)
                 if candidate is not None and candidate.eligible:
                     mark = (subject.state.end_offset, subject.state.checkpoint)
                     if self._held_back.get(tp) == mark:
                         continue  # open transactions held it back, and nothing was appended since
-                    subject = self._settled(subject, now_ms)
+                    subject = self._subjects.settle(subject, now_ms)
                     settled = cleaning_candidate(subject.state, now_ms)
                     if settled is None or not settled.eligible:
                         self._held_back[tp] = mark
-                yield subject
-            except NotFoundError:
-                continue  # a file left while it was looked at
-            except TieredError as error:
-                self._note_damage(tp, error)
-                failed[tp] = error
+            except Exception as error:  # noqa: BLE001 - it keeps no other from being chosen
+                failed.add(tp)
+                self._fail(tp, error, done)
+                continue
+            yield subject
 
-    def _round(self, subject: _Subject, candidate: CleaningCandidate, now_ms: int) -> CleaningReport:
-        tp = candidate.tp
-        throttle = Throttle(self._clock, self._config.cleaner_max_bytes_per_second)
+    def _round(self, subject: Subject, candidate: CleaningCandidate, now_ms: int) -> CleaningReport:
+        """The partition is taken."""
+        tp, workers = candidate.tp, self._config.cleaner_threads
+        limit = self._config.cleaner_max_bytes_per_second
+        throttle = Throttle(self._clock, limit if limit is None else max(limit // workers, 1), self._stopping)
+        began = self._clock.monotonic()
 
         def spend(read: int, written: int) -> None:
+            if self._stopping.is_set():
+                raise CleaningStoppedError(f"{tp} is not cleaned any further: its log closes")
             if tp in self._paused:
                 raise CleaningStoppedError(f"{tp} is not cleaned any further: {PAUSED}")
             if written:
@@ -232,20 +295,14 @@ class LogCleaner:
             segments=subject.segments,
             producers=subject.producers,
             now_ms=now_ms,
-            memory_bytes=self._config.cleaner_dedupe_buffer_bytes,
+            memory_bytes=max(self._config.cleaner_dedupe_buffer_bytes // workers, ENTRY_BYTES),
             spend=spend,
         )
-        self._at_work = tp
-        try:
-            spend(0, 0)
-            report = work.run()
-        except TieredError as error:
-            self._note_damage(tp, error)
-            raise
-        finally:
-            self._at_work = None
+        spend(0, 0)
+        report = work.run()
         done = min(report.end_offset, subject.writer.end_offset)  # it may have been cut since the swap
         self.checkpoint.store(tp, done, self._roster.names())
+        self._counts.cleaned(report, self._clock.monotonic() - began)
         LOGGER.info(
             "log_cleaned partition=%s start=%d end=%d records=%d kept=%d bytes=%d left=%d",
             tp,
@@ -264,10 +321,22 @@ class LogCleaner:
                 LOGGER.warning("cleaner_checkpoint_reset partition=%s offset=%d", candidate.tp, candidate.first_dirty)
                 self.checkpoint.store(candidate.tp, candidate.first_dirty, self._roster.names())
 
-    def _note_damage(self, tp: TopicPartition, error: TieredError) -> None:
-        if isinstance(error, CorruptionError):
-            self._uncleanable[tp] = error.message
-            LOGGER.error("partition_uncleanable partition=%s error=%s", tp, error)
+    def _fail(self, tp: TopicPartition, error: Exception, done: CleaningPass) -> None:
+        """What a failure means for its partition: nothing where the log changed; else it is told, and what the disk is
+        not to blame for makes it uncleanable.
+        """
+        if isinstance(error, LOG_CHANGED):
+            return
+        told = error if isinstance(error, TieredError) else TieredError(f"{tp}: {type(error).__name__}: {error}")
+        done.failed += 1
+        done.error = done.error or told
+        if isinstance(error, DISK_IN_THE_WAY):
+            LOGGER.warning("cleaning_failed partition=%s error=%s", tp, error)
+            self._failed(error)
+            return
+        LOGGER.error("partition_uncleanable partition=%s error=%s", tp, error, exc_info=told is not error)
+        with self._changed:
+            self._uncleanable[tp] = told.message
 
     def _find(self, tp: TopicPartition) -> PartitionWriter:
         try:
@@ -275,63 +344,22 @@ class LogCleaner:
         except KeyError:
             raise UnknownTopicError(f"the directory holds no partition {tp}") from None
 
+    def _take(self, tp: TopicPartition) -> bool:
+        """From now on ``tp`` is this thread's; False if it is somebody else's."""
+        with self._changed:
+            return self._at_work.setdefault(tp, threading.get_ident()) == threading.get_ident()
+
+    def _release(self, tp: TopicPartition) -> None:
+        with self._changed:
+            self._at_work.pop(tp, None)
+            self._changed.notify_all()
+
     def _refused(self, writer: PartitionWriter) -> str:
         """Why a partition is not cleaned, empty if it may be."""
-        if not writer.config.compacted:
-            return NOT_COMPACTED
-        if writer.fenced:
-            return FENCED
-        if writer.upload is not None:
-            return TIERED
-        if not writer.at_work:
-            return OFFLINE
-        if writer.tp in self._paused:
+        refused = refusal(writer)
+        if refused:
+            return refused
+        if self._paused[writer.tp]:
             return PAUSED
         damage = self._uncleanable.get(writer.tp)
         return f"damaged, until the directory is opened again: {damage}" if damage else ""
-
-    def _subject(self, writer: PartitionWriter) -> _Subject:
-        """The partition without its producers: as if no transaction were open."""
-        sealed = writer.settled  # before the end: so the end is never below them
-        end = writer.end_offset
-        state = LogState(
-            tp=writer.tp,
-            config=writer.config,
-            segments=tuple(self._segment(segment) for segment in sealed),
-            log_start_offset=writer.log_start,
-            end_offset=end,
-            last_stable_offset=min(end, writer.high_watermark),
-            active_base_offset=sealed[-1].end_offset if sealed else writer.first_base,
-            checkpoint=self.checkpoint.offset(writer.tp),
-        )
-        return _Subject(writer, state, {segment.base_offset: segment for segment in sealed})
-
-    def _settled(self, subject: _Subject, now_ms: int) -> _Subject:
-        """The same with its producers, and with the stable offset that they tell."""
-        writer, state = subject.writer, subject.state
-        view = writer.view()
-        producers = live_producers(self._files, writer.directory, view, now_ms)
-        stable = stable_offset(producers, view.end_offset)
-        settled = replace(state, last_stable_offset=min(stable, state.last_stable_offset))
-        return _Subject(writer, settled, subject.segments, producers)
-
-    def _segment(self, segment: SealedLocalSegment) -> SegmentState:
-        known = self._seen.get(segment)
-        if known is None:
-            lookup = segment.lookup
-            first = -1
-            if segment.size_bytes:
-                with LogFile(self._files, segment.path) as log:
-                    first = log.header_at(0, segment.size_bytes).max_timestamp
-            known = SegmentState(
-                base_offset=segment.base_offset,
-                end_offset=segment.end_offset,
-                size_bytes=segment.size_bytes,
-                max_timestamp=lookup.last_time[0],
-                first_batch_timestamp=first,
-                offset_index_bytes=lookup.offset_count * OFFSET_ENTRY_BYTES,
-                time_index_bytes=lookup.time_count * TIME_ENTRY_BYTES,
-                modified_ms=segment.appended_ms,
-            )
-            self._seen[segment] = known
-        return known

@@ -51,11 +51,15 @@ class CleaningStoppedError(TieredError):
 
 @dataclass(slots=True)
 class CleaningReport:
-    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each."""
+    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each.
+
+    ``utilization``: the part of the map's room that its keys took, 1 if they did not all fit.
+    """
 
     first_dirty: int
     end_offset: int = -1
     keys: int = 0
+    utilization: float = 0.0
     records_read: int = 0
     records_written: int = 0
     bytes_read: int = 0
@@ -114,7 +118,7 @@ class CleaningRound:
                 state.segments, candidate.first_dirty, state.config.delete_retention_ms
             ),
         )
-        report.keys = len(self._map)
+        report.keys, report.utilization = len(self._map), len(self._map) / self._map.capacity
         self._watched = self._segments[groups[-1][-1].base_offset]  # no cut reached below it while it is there
         for group in groups:
             self._replace(group, self._rewrite(group, kept))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tiered.clock import Clock
 
 MAX_NAP_SECONDS = 1.0
@@ -9,10 +11,11 @@ MAX_NAP_SECONDS = 1.0
 
 
 class Throttle:
-    """``bytes_per_second`` None: no limit. Counts from the first byte on; used by one thread."""
+    """``bytes_per_second`` None: no limit. Counts from the first byte on; used by one thread. ``ends`` ends a sleep."""
 
-    def __init__(self, clock: Clock, bytes_per_second: int | None) -> None:
+    def __init__(self, clock: Clock, bytes_per_second: int | None, ends: threading.Event | None = None) -> None:
         self._clock = clock
+        self._ends = ends or threading.Event()
         self._rate = bytes_per_second
         self._began = clock.monotonic()
         self._bytes = 0
@@ -24,4 +27,4 @@ class Throttle:
         self._bytes += count
         ahead = self._bytes / self._rate - (self._clock.monotonic() - self._began)
         if ahead > 0:
-            self._clock.sleep(min(ahead, MAX_NAP_SECONDS))
+            self._clock.wait(self._ends, min(ahead, MAX_NAP_SECONDS))

@@ -47,14 +47,18 @@ class LeavingDirectories:
         with self._lock:
             self._due.update((self._directory / name, 0) for name in names)
 
-    def remove_due(self, now_ms: int) -> None:
-        """Removes what is due, oldest first. What fails is tried again; the first error is raised after all."""
+    def remove_due(self, now_ms: int) -> int | None:
+        """Removes what is due, oldest first; returns the bytes, None if nothing was due.
+
+        What fails is tried again; the first error is raised after all.
+        """
         with self._lock:
             due = [path for path, due_ms in self._due.items() if due_ms <= now_ms]
         first: TieredError | None = None
+        size = 0
         for path in due:
             try:
-                remove_tree(self._files, path)
+                size += remove_tree(self._files, path)
             except TieredError as error:
                 first = first or error
                 continue
@@ -63,17 +67,25 @@ class LeavingDirectories:
             LOGGER.info("directory_removed path=%s", path)
         if first is not None:
             raise first
+        return size if due else None
 
 
-def remove_tree(files: Files, path: Path) -> None:
-    """A partition directory and the files in it. ConfigError if it holds a directory: that is nothing of a log's."""
+def remove_tree(files: Files, path: Path) -> int:
+    """A partition directory and the files in it; returns their bytes.
+
+    ConfigError if it holds a directory: that is nothing of a log's.
+    """
     names = files.names(path)
     for name in names:
         if files.is_directory(path / name):
             raise ConfigError(f"{path} holds the directory {name}", hint="move it away; it is none of the log's")
+    size = 0
     for name in names:
+        state = files.state(path / name)
+        size += state.size if state is not None else 0
         files.unlink(path / name)
     files.remove_directory(path)
+    return size
 
 
 def sort_directories(directory: Path, names: Iterable[str]) -> dict[str, list[str]]:

@@ -20,6 +20,8 @@ from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.deletion import remove_tree
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.moving import move, read_ready, swap_in
+from tiered.local.directory.reports import UpkeepReport
+from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files
@@ -29,6 +31,7 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
+from tiered.metrics import Metric
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -55,8 +58,11 @@ class LocalLogs:
         ids: IdSource | None = None,
         files: Files | None = None,
         config: LogConfig | None = None,
+        workers: Callable[[], Workers] = InlineWorkers,
     ) -> LocalLogs:
         """Opens all for writing. One whose disk fails is offline; LocalIOError only if all are.
+
+        ``workers`` is asked once for each directory: each has a cleaner of its own, with the limits of ``config``.
 
         Raises ConfigError (no directory, one twice, a partition in two of them, one topic with two ids), LockedError
         and whatever else :meth:`LocalLog.open` raises; then none stays open.
@@ -71,7 +77,7 @@ class LocalLogs:
         pool = PooledFiles(files or PosixFiles(), config.max_open_files or default_open_files())
         try:
             for path in paths:
-                logs._open_one(path, pool)
+                logs._open_one(path, pool, workers())
             if not logs._logs:
                 raise next(iter(logs.offline.values()))
             logs._check_topics()
@@ -92,10 +98,16 @@ class LocalLogs:
         if not all(log.was_clean for log in self._logs.values()):
             shared.recover()
 
-    def _open_one(self, path: Path, files: Files) -> None:
+    def _open_one(self, path: Path, files: Files, workers: Workers) -> None:
         try:
             self._logs[path] = LocalLog.open(
-                path, clock=self._clock, ids=self._ids, files=files, config=self.config, alone=False
+                path,
+                clock=self._clock,
+                ids=self._ids,
+                files=files,
+                config=self.config,
+                alone=False,
+                workers=workers,
             )
         except LocalIOError as error:
             LOGGER.error("directory_offline path=%s error=%s", path, error)
@@ -235,8 +247,16 @@ class LocalLogs:
         finally:
             self._look_for_failures()
 
+    def report(self) -> dict[Path, UpkeepReport]:
+        """How the background work of each directory that opened did."""
+        return {path: log.report() for path, log in self._logs.items()}
+
+    def metrics(self) -> list[Metric]:
+        """Those of all directories that opened; see :meth:`LocalLog.metrics`."""
+        return [each for log in self._logs.values() for each in log.metrics()]
+
     def flush(self) -> None:
-        """Flushes every directory in service; one that fails goes offline, and its error is raised after the others."""
+        """Flushes every directory in service; the first error is raised after the others. A bad disk goes offline."""
         self._each(LocalLog.flush)
 
     def tick(self) -> None:
@@ -286,9 +306,6 @@ class LocalLogs:
         for log in self._online():
             try:
                 work(log)
-            except LocalIOError as error:
-                self._take_offline(log.directory, error)
-                first = first or error
             except TieredError as error:
                 first = first or error
         self._look_for_failures()
@@ -296,11 +313,10 @@ class LocalLogs:
             raise first
 
     def _look_for_failures(self) -> None:
-        """An fsync that failed in an append took its partition offline: the whole disk is not to be trusted."""
+        """What a disk did in an append or on a worker, it did to its whole directory."""
         for path, log in self._logs.items():
-            failed = [writer.offline for writer in log.roster.awake() if writer.offline is not None]
-            if failed and path not in self.offline:
-                self._take_offline(path, failed[0])
+            if log.offline is not None and path not in self.offline:
+                self._take_offline(path, log.offline)
 
     def _take_offline(self, path: Path, error: TieredError) -> None:
         LOGGER.error("directory_offline path=%s error=%s", path, error)
@@ -359,8 +375,15 @@ def check_paths(path: str | Path | Sequence[str | Path], *, create: bool, tiered
     return paths
 
 
-def open_directories(paths: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> LocalLog | LocalLogs:
+def open_directories(
+    paths: Sequence[Path],
+    *,
+    clock: Clock,
+    ids: IdSource,
+    config: LogConfig,
+    workers: Callable[[], Workers] = InlineWorkers,
+) -> LocalLog | LocalLogs:
     """One directory as it is, several as one log."""
     if len(paths) == 1:
-        return LocalLog.open(paths[0], clock=clock, ids=ids, config=config)
-    return LocalLogs.open(paths, clock=clock, ids=ids, config=config)
+        return LocalLog.open(paths[0], clock=clock, ids=ids, config=config, workers=workers())
+    return LocalLogs.open(paths, clock=clock, ids=ids, config=config, workers=workers)

@@ -24,12 +24,16 @@ from tiered.errors import (
 )
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.deletion import LeavingDirectories
+from tiered.local.directory.figures import directory_metrics, report_of
 from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
 from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.directory.registry import TopicRegistry
+from tiered.local.directory.reports import UpkeepReport, store_report
+from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.survey import Survey
-from tiered.local.directory.tasks import Tasks, store_status
+from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks
 from tiered.local.directory.upkeep import Upkeep
+from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files
@@ -44,6 +48,7 @@ from tiered.local.partition.state import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
+from tiered.metrics import Metric
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -52,8 +57,11 @@ LOGGER = logging.getLogger("tiered.local")
 class LocalLog:
     """One log directory. Open it with :meth:`open`; a context manager closes it. Thread-safe.
 
-    For writing it holds ``.lock``; read-only it holds nothing and sees what others write. It starts no thread:
-    whoever owns it calls :meth:`tick` about once a second.
+    For writing it holds ``.lock``; read-only it holds nothing and sees what others write. Whoever owns it calls
+    :meth:`tick` about once a second; it starts no thread but those of ``workers``, on which rounds of compaction run.
+    A disk that fails takes it offline as a whole (``directory.service``). ``roster``: the partitions that this process
+    writes; ``registry``: the topics that it may change; ``uploads``, ``claims``, ``seal_requests``: the files of
+    ``disk.uploads``; ``cleaner``: compaction.
     """
 
     def __init__(
@@ -65,6 +73,7 @@ class LocalLog:
         ids: IdSource,
         config: LogConfig,
         lock: DirectoryLock | None,
+        workers: Workers | None = None,
     ) -> None:
         self.directory = directory
         self.config = config
@@ -75,50 +84,53 @@ class LocalLog:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._closed = False
-        self._clean = True
         self._proven: frozenset[TopicPartition] = frozenset()
-        self._uploads = UploadCheckpoint(directory, files)
-        self._seal_requests = SealRequest(directory, files)
-        self._claims = Claims(directory, files)
+        self.uploads = UploadCheckpoint(directory, files)
+        self.seal_requests = SealRequest(directory, files)
+        self.claims = Claims(directory, files)
         reserve = DiskReserve(files, directory, config)
-        around = Surroundings(files, clock, ids, config, reserve, self._checkpoint_sealed, self._before_cut)
-        self._roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
-        self._notes = DirectoryNotes(directory, files, self._roster)
+        around = Surroundings(
+            files, clock, ids, config, reserve, self._checkpoint_sealed, self._before_cut, self._disk_failed
+        )
+        self.roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
+        self._service = DirectoryService(directory, self.roster, clock, config)
+        self._notes = DirectoryNotes(directory, files, self.roster)
         self._leaving = LeavingDirectories(directory, files, ids)
-        self._registry = TopicRegistry(
+        self.registry = TopicRegistry(
             directory,
             files,
             clock,
             ids,
             config=config,
-            roster=self._roster,
+            roster=self.roster,
             leaving=self._leaving,
-            uploads=self._uploads,
-            claims=self._claims,
+            uploads=self.uploads,
+            claims=self.claims,
             checkpoint=self._checkpoint_without_gone,
         )
+        self.cleaner = LogCleaner(
+            directory, files, clock, config, roster=self.roster, reserve=reserve, failed=self._disk_failed
+        )
+        self._workers = workers or InlineWorkers()
         self._upkeep = Upkeep(
             clock,
             ids,
             config,
-            self._roster,
+            self.roster,
             reserve=reserve,
-            uploads=self._uploads,
-            seal_requests=self._seal_requests,
+            uploads=self.uploads,
+            seal_requests=self.seal_requests,
             leaving=self._leaving,
             notes=self._notes,
+            cleaner=self.cleaner,
+            workers=self._workers,
+            failed=self._disk_failed,
+            note_status=self._note_status,
         )
-        self.cleaner = LogCleaner(directory, files, clock, config, roster=self._roster, reserve=reserve)
-        self._upkeep.cleaner = self.cleaner.run
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
-        self._upkeep.transactions = self._tick_transactions
-        self._survey = Survey(
-            directory,
-            around,
-            uploads=self._uploads,
-            recovery_points=self._notes.points,
-            log_starts=self._notes.starts,
-        )
+        # Asked for late: several directories share one coordinator.
+        self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
+        self._survey = Survey(directory, around, uploads=self.uploads, notes=self._notes)
         self._volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH
@@ -134,10 +146,12 @@ class LocalLog:
         config: LogConfig | None = None,
         read_only: bool = False,
         alone: bool = True,
+        workers: Workers | None = None,
     ) -> LocalLog:
         """The log in ``directory``, created if missing unless ``read_only``; recovered after an unclean stop.
 
-        ``alone`` False: one of several, whose transactions are settled once all are open.
+        ``alone`` False: one of several, whose transactions are settled once all are open. ``workers``: where rounds of
+        compaction run; None: in the thread that calls :meth:`tick`.
 
         Raises LockedError (another process has it), NotFoundError (read-only and absent), ConfigError (a directory in
         it is no partition), CorruptionError (its own small files cannot be read). Damaged records never keep a log
@@ -157,7 +171,7 @@ class LocalLog:
         lock = DirectoryLock(directory, files)
         lock.acquire(clock)
         try:
-            log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=lock)
+            log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=lock, workers=workers)
             log._load()
             if alone and not log.was_clean:
                 log.transactions.recover()
@@ -172,44 +186,28 @@ class LocalLog:
         return self._directory_lock is None
 
     @property
-    def claims(self) -> Claims:
-        """The proofs of being the same volume."""
-        return self._claims
-
-    @property
-    def uploads(self) -> UploadCheckpoint:
-        """``tiered-offset-checkpoint``."""
-        return self._uploads
-
-    @property
-    def seal_requests(self) -> SealRequest:
-        """``tiered-seal-request``."""
-        return self._seal_requests
-
-    @property
     def volume_id(self) -> UUID:
         """``directory.id`` of ``meta.properties``; zero where a directory that is only read has none."""
         return self._survey.volume_id if self.read_only else self._volume_id
 
     @property
     def tasks(self) -> Tasks:
-        """The background work: how each task did, and a way to run one now."""
+        """The background work: how each task did, a way to run one now, and to add one."""
         return self._upkeep.tasks
-
-    @property
-    def registry(self) -> TopicRegistry:
-        """The topics that this process may change."""
-        return self._registry
-
-    @property
-    def roster(self) -> Roster:
-        """The partitions that this process writes."""
-        return self._roster
 
     @property
     def offline(self) -> TieredError | None:
         """Why the directory is out of service, None while it is in service."""
-        return self._roster.offline
+        return self.roster.offline
+
+    def report(self) -> UpkeepReport:
+        """How the background work did until now (``tiered-tasks.json``: until a while ago)."""
+        return report_of(self, self._clock.now_ms())
+
+    def metrics(self) -> list[Metric]:
+        """Figures of the directory, of its partitions, tasks and cleaner, as of now (``directory.figures``)."""
+        self._check_open()
+        return directory_metrics(self, self._clock.now_ms())
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name. A read-only log looks at the directory again."""
@@ -218,7 +216,7 @@ class LocalLog:
             with self._lock:
                 self._survey.look()
                 return dict(self._survey.topics)
-        return dict(self._registry.topics)
+        return dict(self.registry.topics)
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions that this directory holds, sorted."""
@@ -227,7 +225,7 @@ class LocalLog:
             with self._lock:
                 self._survey.look()
                 return sorted(self._survey.partitions)
-        return self._roster.names()
+        return self.roster.names()
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
         """Opened now if nobody asked for it before. Raises UnknownTopicError."""
@@ -238,14 +236,14 @@ class LocalLog:
                     self._survey.look()
                 found = self._survey.partitions.get(tp)
         else:
-            found = self._roster.find(tp)
+            found = self.roster.find(tp)
         if found is None:
             raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint="`tiered topics list` names them")
         return found
 
     def awake(self) -> list[PartitionWriter]:
         """The partitions that are open for writing now; the others sleep as a clean stop left them."""
-        return self._roster.awake()
+        return self.roster.awake()
 
     def create_topic(
         self,
@@ -261,14 +259,16 @@ class LocalLog:
         ``held``: the partitions that lie in this directory, None for all.
         """
         self._check_writable()
-        return self._registry.create(name, partitions, config or TopicConfig(), topic_id, held)
+        with self._service.watched():
+            return self.registry.create(name, partitions, config or TopicConfig(), topic_id, held)
 
     def alter_topic(
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
         """Changes settings (Kafka's names) or adds partitions; they are never taken away."""
         self._check_writable()
-        return self._registry.alter(name, properties or {}, partitions)
+        with self._service.watched():
+            return self.registry.alter(name, properties or {}, partitions)
 
     def delete_topic(self, name: str) -> list[Path]:
         """The topic leaves: its directories are renamed ``-delete`` now and removed after ``file.delete.delay.ms``.
@@ -278,7 +278,8 @@ class LocalLog:
         (an uploader is at work on a tiered topic), LocalIOError; a crash in between is finished by the next open.
         """
         self._check_writable()
-        return self._registry.delete(name)
+        with self._service.watched(), self.cleaner.paused(*(tp for tp in self.roster.names() if tp.topic == name)):
+            return self.registry.delete(name)
 
     def refresh_uploads(self) -> None:
         """Reads ``tiered-offset-checkpoint`` and hands each partition its part; one ``stat`` while nothing changed."""
@@ -288,7 +289,7 @@ class LocalLog:
     def flush(self) -> None:
         """Flushes every partition; those that sleep are durable."""
         self._check_writable()
-        for writer in self._roster.awake():
+        for writer in self.roster.awake():
             if writer.flushed_offset < writer.end_offset:
                 writer.flush()
 
@@ -302,8 +303,11 @@ class LocalLog:
         self._notes.write_points()
         self._notes.write_starts()
 
-    def _tick_transactions(self, now_ms: int) -> None:
-        self.transactions.tick(now_ms)  # asked for late: several directories share one coordinator
+    def _note_status(self) -> None:
+        store_report(self.directory, self.files, self.report())
+
+    def _disk_failed(self, error: TieredError) -> None:
+        self._service.failed(error)
 
     def _checkpoint_without_gone(self) -> None:
         self.cleaner.forget_gone()
@@ -322,8 +326,8 @@ class LocalLog:
     def close(self) -> None:
         """Flushes, trims and releases everything; a clean close spares the next open its recovery. Idempotent.
 
-        Raises LocalIOError if something could not be made durable, or if a thread hangs in the disk: then the lock is
-        kept until the process ends, so that nobody else writes beside it.
+        It waits at most ``close_timeout_ms``; a round of compaction ends as if there had been none. LocalIOError if not
+        all is durable, or if a thread hangs in the disk: then the process keeps the lock, so that nobody writes beside.
         """
         ours = self._directory_lock is not None and os.getpid() == self._pid
         settled = self._closed or not ours or self.transactions.close()
@@ -333,15 +337,12 @@ class LocalLog:
             self._closed = True
         if self._directory_lock is None or not ours:
             return
-        deadline = self._clock.monotonic() + self.config.close_timeout_ms / 1000
-        clean = self._roster.offline is None
-        for writer in self._roster.awake():
-            clean = writer.close(max(deadline - self._clock.monotonic(), 0.01)) and clean
+        clean = self._service.end(self.cleaner, self._workers)
         try:
             if clean:
                 self.checkpoint()
                 self._notes.write_watermarks()
-                store_status(self.directory, self.files, self.tasks.status())
+                self._note_status()
                 if settled:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
@@ -360,27 +361,27 @@ class LocalLog:
         self.close()
 
     def _load(self) -> None:
-        found = take_inventory(self.directory, self.files, {*self._claims.read(), *self._uploads.read()})
+        found = take_inventory(self.directory, self.files, {*self.claims.read(), *self.uploads.read()})
         self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         self._broker_epoch = read_broker_epoch(self.directory, self.files)
         clean = self.was_clean = take_clean_mark(self.directory, self.files)
         gone = finish_deletions(self.directory, self.files, self._leaving)
-        self._registry.topics = found.topics
+        self.registry.topics = found.topics
         self._leaving.found(found.leaving)
-        self._proven = frozenset(self._claims.read())
-        open_partitions(self._roster, found, self._notes.read(), clean=clean)
-        self._registry.forget(gone)
+        self._proven = frozenset(self.claims.read())
+        open_partitions(self.roster, found, self._notes.read(), clean=clean)
+        self.registry.forget(gone)
         try:
             self._leaving.remove_due(0)
         except TieredError as error:
             LOGGER.warning("deletion_failed path=%s error=%s", self.directory, error)
 
     def _topic(self, name: str) -> TopicInfo:
-        return self._registry.topics[name]
+        return self.registry.topics[name]
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
         """What a partition that is opened now starts with: the checkpoint's word, else that it was claimed at all."""
-        return self._uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
+        return self.uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
 
     def _check_open(self) -> None:
         if self._closed:

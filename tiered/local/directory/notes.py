@@ -47,23 +47,27 @@ class DirectoryNotes:
                 self.files.close(self.files.open_write(self.directory / name))
         return Noted(self.points.read(), self.starts.read(), self.watermarks.read())
 
-    def write_points(self) -> None:
-        """Recovery points: below which every record is durable."""
+    def write_points(self) -> int:
+        """Recovery points: below which every record is durable. Returns how many there are."""
         with self._lock:
-            self.points.write(self._roster.recovery_points())
+            points = self._roster.recovery_points()
+            self.points.write(points)
+            return len(points)
 
-    def write_starts(self) -> None:
-        """Log starts, where the segments do not tell them."""
+    def write_starts(self) -> int:
+        """Log starts, where the segments do not tell them. Returns how many there are."""
         with self._lock:
             starts = self._roster.log_starts()
             known = self.files.state(self.starts.path)
             if starts or (known is not None and known.size):
                 self.starts.write(starts)
+            return len(starts)
 
-    def write_watermarks(self) -> None:
-        """High watermarks; nothing is written while none has moved."""
+    def write_watermarks(self) -> int:
+        """High watermarks; nothing is written while none has moved. Returns how many there are."""
         with self._lock:
             marks = self._roster.high_watermarks()
             if marks != self._written:
                 self.watermarks.write(marks)
                 self._written = marks
+            return len(marks)

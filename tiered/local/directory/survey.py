@@ -9,7 +9,7 @@ from uuid import UUID
 
 from tiered.errors import ConfigError
 from tiered.format.keys import parse_partition_dir
-from tiered.local.disk.checkpoints import OffsetsFile
+from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.disk.volume import (
@@ -33,13 +33,7 @@ class Survey:
     """Partitions known already are kept from one look to the next. The caller holds a lock."""
 
     def __init__(
-        self,
-        directory: Path,
-        around: Surroundings,
-        *,
-        uploads: UploadCheckpoint,
-        recovery_points: OffsetsFile,
-        log_starts: OffsetsFile,
+        self, directory: Path, around: Surroundings, *, uploads: UploadCheckpoint, notes: DirectoryNotes
     ) -> None:
         self.volume_id: UUID = NO_ID
         self.topics: dict[str, TopicInfo] = {}
@@ -47,8 +41,8 @@ class Survey:
         self._directory = directory
         self._around = around
         self._uploads = uploads
-        self._recovery_points = recovery_points
-        self._log_starts = log_starts
+        self._recovery_points = notes.points
+        self._log_starts = notes.starts
 
     def look(self) -> None:
         """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""

@@ -1,30 +1,23 @@
 """The background work of a log directory as named tasks, each with its own period: run when due, or by name now.
 
-No thread is started here: whoever owns the log calls :meth:`Tasks.tick` about once a second. A task that fails keeps no
-other from its turn, and one partition that fails keeps no other from its task.
+Whoever owns the log calls :meth:`Tasks.tick` about once a second. A task that fails keeps no other from its turn, and
+one partition that fails keeps no other from its task. A task that may take long (``Task.workers``) runs on workers, so
+that it delays no timer; how often, how long, on how many partitions, how many bytes: :class:`TaskStatus` tells of all.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from tiered.clock import Clock, IdSource
 from tiered.config import unknown_key
-from tiered.errors import NotFoundError, TieredError
-from tiered.local.disk.files import Files
+from tiered.errors import ConfigError, TieredError
+from tiered.local.directory.workers import InlineWorkers, Workers
 
 LOGGER = logging.getLogger("tiered.local")
-
-TASKS_NAME = "tiered-tasks.json"
-"""How each task did when somebody last looked at the clock for a checkpoint; for people, never read by the log."""
-
-VERSION = 1
 
 EVERY_TICK = 0
 """Period of a task that looks at its own timers."""
@@ -37,7 +30,11 @@ MAX_ERROR_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One task: ``period_ms`` 0 means at every tick; ``last_run_ms`` -1: never; ``last_error`` empty: it went well."""
+    """One task since the open: ``period_ms`` 0 means at every tick; times are wall clock, -1 is never.
+
+    ``last_error`` is empty if the last run went well. ``partitions`` counts those on which something was done, each
+    time anew; ``failed_partitions`` those that failed; ``bytes`` what was sealed, flushed, deleted, cleaned.
+    """
 
     name: str
     period_ms: int
@@ -46,45 +43,108 @@ class TaskStatus:
     last_duration_ms: int = 0
     runs: int = 0
     failures: int = 0
+    last_failure_ms: int = -1
+    partitions: int = 0
+    failed_partitions: int = 0
+    bytes: int = 0
+    last_partitions: int = 0
+    last_bytes: int = 0
+    running: bool = False
+
+
+@dataclass(slots=True)
+class Done:
+    """What one run did. ``error`` is the first of those that some of its partitions raised: the run has failed."""
+
+    partitions: int = 0
+    bytes: int = 0
+    failed: int = 0
+    error: TieredError | None = None
+
+    def add(self, other: Done) -> None:
+        """A part of the same run."""
+        self.partitions += other.partitions
+        self.bytes += other.bytes
+        self.failed += other.failed
+        self.error = self.error or other.error
 
 
 @dataclass(slots=True)
 class Task:
-    """``run`` gets the wall clock in ms and raises the first error after all its work was tried."""
+    """``run`` gets the wall clock in ms; what it raises, or hands back in :class:`Done`, is told after all its work.
+
+    ``workers``: 0 runs in the thread that ticks, n at the same time on as many workers as that.
+    """
 
     name: str
     period_ms: int
-    run: Callable[[int], None]
+    run: Callable[[int], Done | None]
+    workers: int = 0
 
 
 class Tasks:
-    """All tasks of one log directory, run in the order in which they were given. Thread-safe: one run at a time."""
+    """All tasks of one log directory, run in the order in which they were given. Thread-safe: one run at a time.
 
-    def __init__(self, clock: Clock, ids: IdSource, tasks: Iterable[Task]) -> None:
+    ``initial_ms`` bounds how long after the open a task first runs (Kafka's ``log.initial.task.delay.ms``); ``failed``
+    is told of every error.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        ids: IdSource,
+        tasks: Iterable[Task],
+        *,
+        workers: Workers | None = None,
+        initial_ms: int | None = None,
+        failed: Callable[[TieredError], None] | None = None,
+    ) -> None:
         self._clock = clock
         self._ids = ids
-        self._tasks = {task.name: task for task in tasks}
-        self._status = {name: TaskStatus(name, task.period_ms) for name, task in self._tasks.items()}
-        self._lock = threading.RLock()
-        self._since_ms = dict.fromkeys(self._tasks, clock.now_ms())
-        self._wait_ms = {name: self._period(task) for name, task in self._tasks.items()}
+        self._workers = workers or InlineWorkers()
+        self._initial_ms = initial_ms
+        self._failed = failed
+        self._tasks: dict[str, Task] = {}
+        self._status: dict[str, TaskStatus] = {}
+        self._since_ms: dict[str, int] = {}
+        self._wait_ms: dict[str, float] = {}
+        self._lock = threading.RLock()  # one run at a time in the threads that tick
+        self._noting = threading.Lock()
+        for task in tasks:
+            self.add(task)
+
+    def add(self, task: Task) -> None:
+        """One more task, the last in order. ConfigError if there is one of that name."""
+        if task.name in self._tasks:
+            raise ConfigError(f"there is a task {task.name} already")
+        period = self._period(task)
+        self._since_ms[task.name] = self._clock.now_ms()
+        self._wait_ms[task.name] = period if self._initial_ms is None else min(period, self._initial_ms)
+        self._status[task.name] = TaskStatus(task.name, task.period_ms)
+        self._tasks[task.name] = task
 
     def tick(self) -> None:
-        """Runs what is due; the first error is raised at the end. A clock that jumps back makes every task due."""
+        """Runs what is due; the first error is raised at the end, but those of workers are only noted.
+
+        A clock that jumps back makes every task due.
+        """
         failures = []
         now_ms = self._clock.now_ms()
-        for task in self._tasks.values():
+        for task in list(self._tasks.values()):
             if 0 <= now_ms - self._since_ms[task.name] < self._wait_ms[task.name]:
                 continue
             try:
-                self._run(task, now_ms)
+                if task.workers:
+                    self._start(task, now_ms)
+                else:
+                    self._run(task, now_ms)
             except TieredError as error:
                 failures.append(error)
         if failures:
             raise failures[0]
 
     def run(self, name: str) -> TaskStatus:
-        """Runs one task now, whatever its timer says. Raises its error; ConfigError for a name that does not exist."""
+        """Runs one task now and here, whatever its timer says. Raises its error; ConfigError for an unknown name."""
         task = self._tasks.get(name)
         if task is None:
             raise unknown_key(name, self._tasks, "task")
@@ -93,58 +153,109 @@ class Tasks:
 
     def status(self) -> list[TaskStatus]:
         """How each task did, in their order."""
-        return [self._status[name] for name in self._tasks]
+        return list(self._status.values())
 
     def _run(self, task: Task, now_ms: int) -> None:
         with self._lock:
+            self._begin(task, now_ms)
+            began = self._clock.monotonic()
+            done = self._outcome(task, now_ms)
+            self._end(task, now_ms, began, done)
+        if done.error is not None:
+            raise done.error
+
+    def _start(self, task: Task, now_ms: int) -> None:
+        """On workers; a run that is still at work is not joined by another."""
+        with self._noting:
+            if self._status[task.name].running:
+                return
+        self._begin(task, now_ms)
+        began, total, left = self._clock.monotonic(), Done(), [task.workers]
+
+        def ended(done: Done) -> None:
+            with self._noting:
+                total.add(done)
+                left[0] -= 1
+                last = not left[0]
+            if last:
+                self._end(task, now_ms, began, total)
+
+        for _ in range(task.workers):
+            try:
+                self._workers.start(task.name, lambda: ended(self._outcome(task, now_ms)))
+            except RuntimeError as error:  # no more threads can be made
+                ended(Done(failed=1, error=_wrapped(task.name, error)))
+        if not left[0] and total.error is not None:  # it ran here
+            raise total.error
+
+    def _begin(self, task: Task, now_ms: int) -> None:
+        with self._noting:
             self._since_ms[task.name] = now_ms
             self._wait_ms[task.name] = self._period(task)
-            began = self._clock.monotonic()
-            problem = ""
-            try:
-                task.run(now_ms)
-            except TieredError as error:
-                problem = error.message[:MAX_ERROR_CHARS] or type(error).__name__
-                LOGGER.warning("task_failed task=%s error=%s", task.name, error)
-                raise
-            finally:
-                before = self._status[task.name]
-                self._status[task.name] = replace(
-                    before,
-                    last_run_ms=now_ms,
-                    last_error=problem,
-                    last_duration_ms=int((self._clock.monotonic() - began) * 1000),
-                    runs=before.runs + 1,
-                    failures=before.failures + bool(problem),
-                )
+            self._status[task.name] = replace(self._status[task.name], running=True)
+
+    def _outcome(self, task: Task, now_ms: int) -> Done:
+        """Whatever goes wrong in a task ends this run of it and nothing else."""
+        try:
+            return task.run(now_ms) or Done()
+        except TieredError as error:
+            return Done(failed=1, error=error)
+        except Exception as error:  # noqa: BLE001 - a fault of one task must not end the thread of all
+            return Done(failed=1, error=_wrapped(task.name, error))
+
+    def _end(self, task: Task, now_ms: int, began: float, done: Done) -> None:
+        problem = ""
+        if done.error is not None:
+            problem = done.error.message[:MAX_ERROR_CHARS] or type(done.error).__name__
+            LOGGER.warning("task_failed task=%s error=%s", task.name, done.error)
+        with self._noting:
+            before = self._status[task.name]
+            self._status[task.name] = replace(
+                before,
+                last_run_ms=now_ms,
+                last_error=problem,
+                last_duration_ms=int((self._clock.monotonic() - began) * 1000),
+                runs=before.runs + 1,
+                failures=before.failures + bool(problem),
+                last_failure_ms=now_ms if problem else before.last_failure_ms,
+                partitions=before.partitions + done.partitions,
+                failed_partitions=before.failed_partitions + done.failed,
+                bytes=before.bytes + done.bytes,
+                last_partitions=done.partitions,
+                last_bytes=done.bytes,
+                running=False,
+            )
+        if done.error is not None and self._failed is not None:
+            self._failed(done.error)
 
     def _period(self, task: Task) -> float:
         return task.period_ms * (1 - JITTER * self._ids.random()) if task.period_ms else 0
 
 
-def run_all(work: Iterable[Callable[[], object]]) -> None:
-    """Runs every piece of work; the first error is raised after the last piece."""
-    first: TieredError | None = None
+def run_all(work: Iterable[Callable[[], int | None]]) -> Done:
+    """Runs every piece of work, one partition each: it tells its bytes, or None if there was nothing to do.
+
+    One that fails keeps no other from its turn.
+    """
+    done = Done()
     for one in work:
         try:
-            one()
+            size = one()
         except TieredError as error:
             LOGGER.warning("tick_failed error=%s", error)
-            first = first or error
-    if first is not None:
-        raise first
+            done.add(Done(failed=1, error=error))
+            continue
+        except Exception as error:  # noqa: BLE001 - nor does a fault of ours in one partition
+            done.add(Done(failed=1, error=_wrapped("upkeep", error)))
+            continue
+        if size is not None:
+            done.add(Done(partitions=1, bytes=size))
+    return done
 
 
-def store_status(directory: Path, files: Files, status: Iterable[TaskStatus]) -> None:
-    """Leaves the figures for other processes to look at."""
-    value = {"version": VERSION, "tasks": [asdict(task) for task in status]}
-    files.replace(directory / TASKS_NAME, json.dumps(value, indent=1).encode() + b"\n")
-
-
-def read_status(directory: Path, files: Files) -> list[TaskStatus]:
-    """What :func:`store_status` left; empty if there is nothing, or nothing that can be read."""
-    try:
-        value: Mapping[str, Any] = json.loads(files.read(directory / TASKS_NAME))
-        return [TaskStatus(**entry) for entry in value["tasks"]]
-    except (NotFoundError, ValueError, KeyError, TypeError):
-        return []
+def _wrapped(what: str, error: Exception) -> TieredError:
+    """An error that nobody expected, with its trace in the log."""
+    LOGGER.error("task_broken task=%s", what, exc_info=error)
+    wrapped = TieredError(f"{what}: {type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped

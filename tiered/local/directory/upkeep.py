@@ -1,6 +1,5 @@
-"""What a log directory does as time passes: its tasks, all from one call about once a second, no thread of its own.
+"""What a log directory does as time passes: its tasks, all from one call about once a second.
 
-=========================  ==========================  ============================================================
 task                       every                       does
 =========================  ==========================  ============================================================
 space                      tick                        asks for free space: appends stop at the reserve, and go on
@@ -12,10 +11,31 @@ retention                  retention_check_interval    retention rules of each p
 deletion                   tick                        files and directories whose ``file.delete.delay.ms`` is over
 cleaning                   cleaner_backoff_ms          compaction of what no bucket holds (``local.cleaner``)
 transactions               tick                        aborts those open beyond their timeout, forgets unused ids
+transactions               tick                           aborts those open beyond their timeout, forgets unused ids
 recovery-point-checkpoint  checkpoint_interval_ms      below which offsets a crash costs no reading
 log-start-checkpoint       checkpoint_interval_ms      log starts that segments do not tell
 high-watermark-checkpoint  5 s                         where readers end, for the next open of a log that follows
 =========================  ==========================  ============================================================
+=======
+=========================  =============================  =========================================================
+task                       every                          does
+=========================  =============================  =========================================================
+space                      tick                           asks for free space: appends stop at the reserve, and go on
+uploads                    uploads_check_interval_ms      reads what the uploader noted, obeys its request to seal
+waking                     tick                           opens some of the partitions that sleep and have timers
+seal                       tick                           ``seal.ms`` of each partition
+flush                      tick                           ``flush.ms`` of each partition
+retention                  retention_check_interval_ms    retention rules of each partition
+deletion                   tick                           files and directories whose ``file.delete.delay.ms`` is over
+producer-expiry            producer_expiration_check_...  forgets producers that were idle for a day
+cleaning (on workers)      cleaner_backoff_ms             compaction of what no bucket holds (``local.cleaning``)
+transactions               tick                           aborts those open beyond their timeout, forgets unused ids
+recovery-point-checkpoint  checkpoint_interval_ms         below which offsets a crash costs no reading
+log-start-checkpoint       checkpoint_interval_ms         log starts that segments do not tell
+high-watermark-checkpoint  5 s                            where readers end, for the next open of a log that follows
+=========================  =============================  =========================================================
+
+Others are added by name: ``tasks.add(Task(name, period_ms, run))``.
 """
 
 from __future__ import annotations
@@ -25,10 +45,13 @@ from functools import partial
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
+from tiered.errors import TieredError
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import DirectoryNotes
-from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks, run_all, store_status
+from tiered.local.directory.tasks import EVERY_TICK, Done, Task, Tasks, run_all
+from tiered.local.directory.workers import Workers
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import SealRequest, UploadCheckpoint
 from tiered.local.partition.roster import Roster
@@ -37,9 +60,6 @@ from tiered.model import TopicPartition
 
 HIGH_WATERMARK_CHECKPOINT_MS = 5000
 """Kafka's ``replica.high.watermark.checkpoint.interval.ms``."""
-
-Cleaner = Callable[[int], None]
-"""One round of compaction at a wall-clock time in ms."""
 
 
 class Upkeep:
@@ -57,9 +77,13 @@ class Upkeep:
         seal_requests: SealRequest,
         leaving: LeavingDirectories,
         notes: DirectoryNotes,
+        cleaner: LogCleaner,
+        workers: Workers,
+        failed: Callable[[TieredError], None],
+        note_status: Callable[[], None],
     ) -> None:
-        self.cleaner: Cleaner | None = None
-        self.transactions: Callable[[int], None] | None = None
+        """``failed`` is told of each error of a task, ``note_status`` writes what other processes may read of it."""
+        self._cleaner = cleaner
         self._roster = roster
         self._uploads = uploads
         self._seal_requests = seal_requests
@@ -77,17 +101,29 @@ class Upkeep:
                 Task("flush", EVERY_TICK, self._each(PartitionWriter.flush_in_time)),
                 Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
                 Task("deletion", EVERY_TICK, self._delete),
-                Task("cleaning", config.cleaner_backoff_ms, self._clean),
-                Task("transactions", EVERY_TICK, self._tick_transactions),
-                Task("recovery-point-checkpoint", every, lambda _: self._note(notes)),
-                Task("log-start-checkpoint", every, lambda _: notes.write_starts()),
-                Task("high-watermark-checkpoint", HIGH_WATERMARK_CHECKPOINT_MS, lambda _: notes.write_watermarks()),
+                Task(
+                    "producer-expiry",
+                    config.producer_expiration_check_interval_ms,
+                    self._each(PartitionWriter.expire_producers),
+                ),
+                Task("cleaning", config.cleaner_backoff_ms, self._clean, workers=config.cleaner_threads),
+                Task("recovery-point-checkpoint", every, lambda _: self._write_points(notes, note_status)),
+                Task("log-start-checkpoint", every, lambda _: Done(partitions=notes.write_starts())),
+                Task(
+                    "high-watermark-checkpoint",
+                    HIGH_WATERMARK_CHECKPOINT_MS,
+                    lambda _: Done(partitions=notes.write_watermarks()),
+                ),
             ),
+            workers=workers,
+            initial_ms=config.initial_task_delay_ms,
+            failed=failed,
         )
 
-    def _note(self, notes: DirectoryNotes) -> None:
-        notes.write_points()
-        store_status(notes.directory, notes.files, self.tasks.status())
+    def _write_points(self, notes: DirectoryNotes, note_status: Callable[[], None]) -> Done:
+        written = notes.write_points()
+        note_status()
+        return Done(partitions=written)
 
     def refresh_uploads(self) -> None:
         """Hands each partition its part of ``tiered-offset-checkpoint``; one ``stat`` while nothing changed."""
@@ -99,36 +135,37 @@ class Upkeep:
             if upload is not None and writer.upload != upload:
                 writer.set_uploaded(upload)
 
-    def _each(self, work: Callable[[PartitionWriter, int], None]) -> Callable[[int], None]:
+    def _each(self, work: Callable[[PartitionWriter, int], int | None]) -> Callable[[int], Done]:
         """A task that does ``work`` on each partition that is awake; one that fails keeps no other from its turn."""
 
-        def run(now_ms: int) -> None:
-            run_all(partial(work, writer, now_ms) for writer in self._roster.awake())
+        def run(now_ms: int) -> Done:
+            return run_all(partial(work, writer, now_ms) for writer in self._roster.awake())
 
         return run
 
-    def _look_at_uploads(self, _: int) -> None:
-        run_all((self.refresh_uploads, self._obey_seal_request))
+    def _look_at_uploads(self, _: int) -> Done:
+        done = run_all((self.refresh_uploads,))
+        done.add(self._obey_seal_request())
+        return done
 
-    def _obey_seal_request(self) -> None:
+    def _obey_seal_request(self) -> Done:
         request = self._seal_requests.read()
         if request is None or request[0] == self._last_request:
-            return
+            return Done()
         self._last_request, wanted = request
         names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted)]
-        run_all(partial(lambda tp: self._roster.writers[tp].roll(), tp) for tp in names)
+        return run_all(partial(self._roll, tp) for tp in names)
 
-    def _delete(self, now_ms: int) -> None:
+    def _roll(self, tp: TopicPartition) -> int | None:
+        return 0 if self._roster.writers[tp].roll() else None
+
+    def _delete(self, now_ms: int) -> Done:
         files = (partial(PartitionWriter.empty_trash, writer, now_ms) for writer in self._roster.awake())
-        run_all((*files, partial(self._leaving.remove_due, now_ms)))
+        return run_all((*files, partial(self._leaving.remove_due, now_ms)))
 
-    def _clean(self, now_ms: int) -> None:
-        if self.cleaner is not None:
-            self.cleaner(now_ms)
-
-    def _tick_transactions(self, now_ms: int) -> None:
-        if self.transactions is not None:
-            self.transactions(now_ms)
+    def _clean(self, now_ms: int) -> Done:
+        made = self._cleaner.run(now_ms)
+        return Done(made.rounds, made.bytes, made.failed, made.error)
 
 
 def _is_wanted(tp: TopicPartition, wanted: Collection[TopicPartition] | None) -> bool:

@@ -21,6 +21,12 @@ MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
+_BROKEN = frozenset(
+    getattr(errno, name, errno.EIO)  # not every system has them all
+    for name in ("EIO", "ENXIO", "ENODEV", "EROFS", "ESTALE", "EUCLEAN", "EREMOTEIO")
+)
+"""What the operating system says of a disk that is not to be trusted any more."""
+
 
 class DiskSpace(NamedTuple):
     """Bytes of the file system that holds a path; ``free`` is what an unprivileged process may still write."""
@@ -243,7 +249,13 @@ class PosixFiles:
 
 
 def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
-    """The product's error for one of the operating system's."""
+    """The product's error for one of the operating system's, which is its cause."""
+    found = _translation(error, operation, path)
+    found.__cause__ = error
+    return found
+
+
+def _translation(error: OSError, operation: str, path: Path | str) -> TieredError:
     text = f"cannot {operation} {path}: {error.strerror or error}"
     if error.errno in _NO_SPACE:
         return DiskFullError(text, hint="free some space, or let uploaded segments go with local.retention.bytes")
@@ -253,6 +265,15 @@ def translate(error: OSError, operation: str, path: Path | str) -> TieredError:
         hint = f"check owner and mode of the file (this process runs as uid {os.geteuid()})"
         return LocalPermissionError(text, hint=hint)
     return LocalIOError(text)
+
+
+def disk_failed(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that the disk itself failed, not one file, its owner or its room."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _BROKEN:
+            return True
+        error = error.__cause__
+    return False
 
 
 @contextlib.contextmanager

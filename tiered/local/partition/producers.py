@@ -32,9 +32,6 @@ LOGGER = logging.getLogger("tiered.local")
 NOBODY = encode_snapshot(())
 """The snapshot of a log without producers."""
 
-EXPIRATION_CHECK_MS = 600_000
-"""Kafka's ``producer.id.expiration.check.interval.ms``."""
-
 
 class Replayable(Protocol):
     """A segment, sealed or active. ``lookup`` is asked for only where a replay begins inside of it."""
@@ -57,7 +54,6 @@ class PartitionProducers:
         self._directory = directory
         self._on_disk = False  # a snapshot tells a recovery that there are producers
         self._birth: int | None = None
-        self._checked_ms = -1
         self._plain_end = 0  # the newest empty snapshot of a log without producers, or the start of the log
         self._marked = files.state(directory / PLAIN_NAME) is not None
 
@@ -152,11 +148,9 @@ class PartitionProducers:
         if self.state is not None:
             self.state.raise_log_start(log_start)
 
-    def expire(self, now_ms: int) -> None:
-        """Idle producers are forgotten, looked for every ten minutes."""
-        if self.state is not None and not 0 <= now_ms - self._checked_ms < EXPIRATION_CHECK_MS:
-            self._checked_ms = now_ms
-            self.state.expire(now_ms)
+    def expire(self, now_ms: int) -> list[int]:
+        """Idle producers are forgotten; returns their ids."""
+        return [] if self.state is None else self.state.expire(now_ms)
 
     def forget(self, end: int) -> None:
         """The log has no producers, and no snapshot above ``end``."""

@@ -121,21 +121,24 @@ class PartitionRemover(PartitionRoller):
             self.roll(RollReason.RETENTION)
         return self.delete_local_before(plan.delete_below) if plan.bases else []
 
-    def retain(self, now_ms: int) -> None:
-        """One pass of the retention rules, unless the partition is out of service; idle producers are forgotten."""
-        if self.at_work and not self.fenced:
-            self.expire_producers(now_ms)
-            self.apply_retention(now_ms)
+    def retain(self, now_ms: int) -> int | None:
+        """One pass of the retention rules, unless the partition is out of service; returns the bytes that left."""
+        if not self.at_work or self.fenced:
+            return None
+        before = self._sealed
+        gone = set(self.apply_retention(now_ms))
+        return sum(segment.size_bytes for segment in before if segment.base_offset in gone) if gone else None
 
-    def expire_producers(self, now_ms: int) -> None:
-        """Forgets producers that were idle for a day, at most every ten minutes."""
+    def expire_producers(self, now_ms: int) -> int | None:
+        """Forgets producers that were idle for a day; None if there was none."""
+        if not self.at_work:
+            return None
         with self._lock:
-            self._producers.expire(now_ms)
+            return 0 if self._producers.expire(now_ms) else None
 
-    def empty_trash(self, now_ms: int) -> None:
-        """Unlinks the files whose ``file.delete.delay.ms`` is over."""
-        if self.at_work:
-            self._empty_trash(now_ms)
+    def empty_trash(self, now_ms: int) -> int | None:
+        """Unlinks the files whose ``file.delete.delay.ms`` is over; returns their bytes, None without any."""
+        return self._empty_trash(now_ms) if self.at_work else None
 
     def _throw_away(self, segments: Sequence[SealedLocalSegment]) -> None:
         """Renames the files; they are unlinked by a later tick. The lock is held."""
@@ -146,18 +149,30 @@ class PartitionRemover(PartitionRoller):
         due_ms = self._around.clock.now_ms() + self.config.file_delete_delay_ms
         self._trash += [(due_ms, path) for path in paths]
 
-    def _empty_trash(self, now_ms: int) -> None:
+    @property
+    def trash_bytes(self) -> int:
+        """Bytes of files that wait for their ``file.delete.delay.ms``."""
+        with self._lock:
+            waiting = [path for _, path in self._trash]
+        states = (self._files.state(path) for path in waiting)
+        return sum(state.size for state in states if state is not None)
+
+    def _empty_trash(self, now_ms: int) -> int | None:
         """Unlinks what is due. What cannot be unlinked is tried again; the error is raised after all were tried."""
         with self._lock:
             due = [entry for entry in self._trash if entry[0] <= now_ms]
             self._trash = [entry for entry in self._trash if entry[0] > now_ms]
         failed: TieredError | None = None
+        size = 0
         for entry in due:
             try:
+                state = self._files.state(entry[1])
                 self._files.unlink(entry[1])
+                size += state.size if state is not None else 0
             except TieredError as error:
                 failed = failed or error
                 with self._lock:
                     self._trash.append(entry)
         if failed is not None:
             raise failed
+        return size if due else None

@@ -107,16 +107,23 @@ class PartitionRoller(PartitionState):
         if closing:
             self._around.sealed()
 
-    def seal_idle(self, now_ms: int) -> None:
-        """The timer of ``seal.ms``."""
-        if self.at_work and not self.fenced and self._active.idle_reason(now_ms) is not None:
-            self.roll(RollReason.WALL_CLOCK)
+    def seal_idle(self, now_ms: int) -> int | None:
+        """The timer of ``seal.ms``; returns the bytes that it sealed, None if it was not due."""
+        if not self.at_work or self.fenced or self._active.idle_reason(now_ms) is None:
+            return None
+        size = self._active.size_bytes
+        return size if self.roll(RollReason.WALL_CLOCK) else None
 
-    def flush_in_time(self, now_ms: int) -> None:
-        """The timer of ``flush.ms``."""
-        if self.at_work and not 0 <= now_ms - self._last_flush_ms < self.config.flush_ms:
-            self._last_flush_ms = now_ms
-            self.flush()
+    def flush_in_time(self, now_ms: int) -> int | None:
+        """The timer of ``flush.ms``; returns the bytes of the segment that it flushed, None if it was not due."""
+        if not self.at_work or 0 <= now_ms - self._last_flush_ms < self.config.flush_ms:
+            return None
+        self._last_flush_ms = now_ms
+        if self._flushed >= self._end and not self._closing:
+            return None
+        size = self._active.size_bytes
+        self.flush()
+        return size
 
     def flush_recovered(self) -> None:
         """After a recovery: what is on disk becomes durable, so that it counts as flushed."""

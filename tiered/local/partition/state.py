@@ -40,7 +40,8 @@ WATERMARK_NAME = "tiered-follows"
 class Surroundings:
     """What the partitions of a directory share. ``sealed`` is called, without locks, when a seal became durable.
 
-    ``cut`` is called before a log is cut, with the offset at which it will end.
+    ``cut`` is called before a log is cut, with the offset at which it will end. ``failed`` is told what took a
+    partition offline, possibly under its locks.
     """
 
     files: Files
@@ -50,6 +51,7 @@ class Surroundings:
     reserve: DiskReserve
     sealed: Callable[[], None]
     cut: Callable[[TopicPartition, int], None]
+    failed: Callable[[TieredError], None]
 
 
 class PartitionState:
@@ -153,6 +155,11 @@ class PartitionState:
         return tuple(segment for segment in self._sealed if segment.end_offset <= flushed)
 
     @property
+    def active_bytes(self) -> int:
+        """Bytes of the active segment."""
+        return self._active.size_bytes
+
+    @property
     def offline(self) -> TieredError | None:
         """What the disk did to this partition; None while it is in service."""
         return self._offline
@@ -174,7 +181,7 @@ class PartitionState:
 
     def go_offline(self, error: TieredError) -> None:
         """The disk failed elsewhere in the directory: nothing is acknowledged here any more, either."""
-        self._go_offline(error)
+        self._offline = self._offline or error
 
     def view(self) -> View:
         """What a read that begins now may see."""
@@ -287,6 +294,7 @@ class PartitionState:
         if self._offline is None:
             self._offline = error
             LOGGER.error("partition_offline partition=%s error=%s", self.tp, error)
+            self._around.failed(error)
 
     def _offline_error(self, error: TieredError) -> LocalIOError:
         return LocalIOError(

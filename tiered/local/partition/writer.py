@@ -303,8 +303,8 @@ class PartitionWriter(PartitionExchanger):
             self.flush()
         if not fenced and now_ms - self._last_retention_ms >= self._around.config.retention_check_interval_ms:
             self._last_retention_ms = now_ms
+            self.expire_producers(now_ms)
             self.apply_retention(now_ms)
-        self.expire_producers(now_ms)
         self._empty_trash(now_ms)
 
     def close(self, timeout_seconds: float) -> bool:
