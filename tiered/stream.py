@@ -61,6 +61,9 @@ class LocalPartition(Protocol):
     def last_stable_offset(self) -> int:
         """Where ``read_committed`` ends."""
 
+    def high_watermark(self) -> int:
+        """Where ``read_uncommitted`` ends: the end, unless a leader or followers say otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
@@ -139,6 +142,14 @@ class PartitionStream:
         if self._local is not None and local is not None and (remote is None or local.end_offset >= remote.end_offset):
             return self._local.last_stable_offset()
         return self._remote.last_stable_offset() if self._remote is not None else self.latest()
+
+    def _high_watermark(self) -> int | None:
+        """Where ``read_uncommitted`` ends if not at the latest offset: a log that follows has records to come."""
+        if self._local is None:
+            return None
+        end = self._local.positions().end_offset  # first: it may grow
+        mark = self._local.high_watermark()
+        return mark if mark < end else None
 
     def offset(self, wanted: int | str) -> int:
         """``wanted`` as a number: an int, ``"earliest"``, ``"latest"``. Raises ConfigError for anything else."""
@@ -274,7 +285,7 @@ class PartitionStream:
     ) -> Iterator[ConsumerRecord]:
         """Decoded records of ``wanted``, without control records; ``read_committed`` also without aborted ones."""
         committed_only = isolation == "read_committed"
-        bound = self.last_stable_offset() if committed_only else None
+        bound = self.last_stable_offset() if committed_only else self._high_watermark()
         for start, stop in self.windows(wanted):
             end = stop if bound is None else bound if stop is None else min(stop, bound)
             if end is not None and start >= end:

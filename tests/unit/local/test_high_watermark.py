@@ -12,6 +12,7 @@ from tests.unit.local.test_producers import ProducerBench, data, end
 from tiered.errors import OffsetOutOfRangeError
 from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS
 from tiered.model import AbortedTxn
+from tiered.stream import PartitionStream, ReadRange
 
 
 def checkpoint(bench: CaseBench) -> str:
@@ -170,3 +171,14 @@ def test_markers_count_once_it_has_passed_them(tmp_path: Path) -> None:
     bench.partition.append_as_follower(data(0, epoch=1, txn=True, base=3), leader_high_watermark=3)
     bench.partition.append_as_follower(end(epoch=1, base=4), leader_high_watermark=4)
     assert (bench.partition.high_watermark(), bench.lso) == (4, 3)
+
+
+def test_whoever_reads_a_topic_reads_up_to_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    stream = PartitionStream(bench.partition.tp, local=bench.partition, remote=None)
+    assert [r.offset for r in stream.records(ReadRange())] == list(range(10))
+    bench.partition.update_high_watermark(6)
+    assert [r.offset for r in stream.records(ReadRange())] == list(range(6))
+    assert [r.offset for r in stream.records(ReadRange(start=2, end=8))] == [2, 3, 4, 5]
+    assert [r.offset for r in stream.records(ReadRange(start=7))] == []

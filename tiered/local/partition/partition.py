@@ -32,6 +32,7 @@ from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.plan.open_txns import OpenTxn
 from tiered.plan.producer import ProducerStamp
+from tiered.plan.verification import NO_GUARD
 
 
 class PartitionLog:
@@ -112,7 +113,15 @@ class PartitionLog:
             return self._writer.open_txns()
         return steadily(self._view, lambda view: open_txns(self._files, self._source.directory, view))
 
-    def append_batches(self, data: bytes) -> RecordMetadata:
+    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
+        """A guard that a producer's first batch of a transaction presents; 0 where none is asked for.
+
+        Take it, ask the coordinator whether the transaction goes on, append with it: a marker in between makes it
+        worthless. Only with ``LogConfig.transaction_partition_verification``.
+        """
+        return self._write().start_verification(producer_id, sequence, epoch)
+
+    def append_batches(self, data: bytes, *, guard: int = NO_GUARD) -> RecordMetadata:
         """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
 
         Bytes stay as sent unless the topic asks for another codec or timestamp type; v0 and v1 becomes v2. A record
@@ -122,7 +131,7 @@ class PartitionLog:
         newest) changes nothing and is answered with the offsets it has. OutOfOrderSequenceError, ProducerFencedError
         or InvalidTxnStateError where a producer breaks its order.
         """
-        return self._write().append_batches(data)
+        return self._write().append_batches(data, guard)
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """One encoded batch of a coordinator, as a rule the marker that ends a transaction.

@@ -26,6 +26,7 @@ from tiered.plan.open_txns import CompletedTxn
 from tiered.plan.producer import Origin, ProducerBatch, producer_batch
 from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
 from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
+from tiered.plan.verification import NO_GUARD
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -48,8 +49,9 @@ class Replayable(Protocol):
 class PartitionProducers:
     """Not thread-safe: the partition's lock is held. ``state`` None: no producer was ever seen."""
 
-    def __init__(self, files: Files, directory: Path) -> None:
+    def __init__(self, files: Files, directory: Path, *, verify: bool = False) -> None:
         self.state: ProducerState | None = None
+        self._verify = verify
         self._files = files
         self._directory = directory
         self._on_disk = False  # a snapshot tells a recovery that there are producers
@@ -58,14 +60,11 @@ class PartitionProducers:
         self._marked = files.state(directory / PLAIN_NAME) is not None
 
     def prepare(
-        self, batches: Sequence[ProducerBatch], origin: Origin, *, log_start: int, end: int
+        self, batches: Sequence[ProducerBatch], origin: Origin, *, log_start: int, end: int, guard: int = NO_GUARD
     ) -> Prepared | Duplicate:
         """As ``ProducerState.prepare``; afterwards the next recovery will look for producers."""
-        state = self.state
-        if state is None:
-            state = ProducerState(log_start)
-            state.load(Snapshot(end), log_start=log_start, now_ms=0)
-        answer = state.prepare(batches, origin)
+        state = self._fresh(log_start, end) if self.state is None else self.state
+        answer = state.prepare(batches, origin, guard=guard)
         if isinstance(answer, Prepared):
             for note in answer.notes:
                 LOGGER.warning("producer_rule_broken directory=%s %s", self._directory, note)
@@ -73,6 +72,22 @@ class PartitionProducers:
                 self._begin(end)
             self.state = state
         return answer
+
+    def start_verification(
+        self, producer_id: int, sequence: int, epoch: int, *, log_start: int, end: int, now_ms: int
+    ) -> int:
+        """As ``ProducerState.start_verification``; NO_GUARD where guards are not asked for."""
+        if not self._verify:
+            return NO_GUARD
+        if self.state is None:  # one without producers counts as nothing, too
+            self.state = self._fresh(log_start, end)
+        return self.state.start_verification(producer_id, sequence, epoch, now_ms)
+
+    def _fresh(self, log_start: int, end: int) -> ProducerState:
+        """Of a log without producers so far."""
+        state = ProducerState(log_start, verify=self._verify)
+        state.load(Snapshot(end), log_start=log_start, now_ms=0)
+        return state
 
     def _begin(self, end: int) -> None:
         """The log has producers from ``end`` on; durable before the first of their batches is written."""
@@ -113,7 +128,7 @@ class PartitionProducers:
         try:
             self._files.replace(path, encode_snapshot(pending.entries))
             state.snapshot_taken(pending.offset)
-            self._on_disk = True
+            self._on_disk = self._on_disk or bool(pending.entries)
             if self._birth not in (None, pending.offset):
                 self._files.unlink(self._directory / snapshot_name(self._birth or 0))
             self._birth = None
@@ -192,7 +207,7 @@ class PartitionProducers:
         state = self.state
         if state is not None and state.is_current(log_start, end):
             return
-        state = self.state = state or ProducerState(log_start)
+        state = self.state = ProducerState(log_start, verify=self._verify) if state is None else state
         found = self._newest(loadable(set(offsets) - gone, floor, end))
         state.load(found, log_start=log_start, now_ms=now_ms)
         self._on_disk = found is not None

@@ -87,6 +87,7 @@ class PartitionState:
         self._closing: list[ActiveSegment] = []
         self._trash: list[tuple[int, Path]] = []
         self._offline: TieredError | None = None
+        self._half_cut = False  # a cut failed midway: what the segments say and what is on disk may differ
         self._closed = False
         self._ending = False  # close has begun: what changes the log is refused, what makes it durable goes on
         self._factory = SegmentFactory(around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs)
@@ -108,7 +109,8 @@ class PartitionState:
         self._watermark: int | None = None  # as it was told; None: it is the end
         if around.files.state(directory / WATERMARK_NAME) is not None:
             self._watermark = self.log_start if high_watermark is None else high_watermark
-        self._producers = PartitionProducers(around.files, directory)
+        verify = around.config.transaction_partition_verification
+        self._producers = PartitionProducers(around.files, directory, verify=verify)
         self._last_retention_ms = self._last_flush_ms = now_ms
 
     @property
@@ -187,6 +189,8 @@ class PartitionState:
         """What a read that begins now may see."""
         with self._lock:
             self._check_open()
+            if self._half_cut and self._offline is not None:
+                raise self._offline_error(self._offline)
             sealed, active, end = self._sealed, self._active, self._end
             tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
             start = self.local_start

@@ -29,6 +29,7 @@ from tiered.model import NewRecord, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp
 from tiered.plan.producer_state import Duplicate, Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
+from tiered.plan.verification import NO_GUARD
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -87,13 +88,27 @@ class PartitionWriter(PartitionExchanger):
         )
         rules.check_size(len(data), settled)
         facts = BatchFacts(len(data), len(settled) - 1, len(settled), least, greatest)
-        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
+        guard = self.start_verification(stamp.producer_id, stamp.base_sequence, stamp.producer_epoch)
+        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms, guard)
         return written._replace(timestamp=now_ms if rules.timestamp_type else settled[0][2])
 
-    def append_batches(self, data: bytes) -> RecordMetadata:
+    def append_batches(self, data: bytes, guard: int = NO_GUARD) -> RecordMetadata:
         """A producer's batches, all or none; offsets and leader epoch are assigned here."""
         now_ms = self._around.clock.now_ms()
-        return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms)
+        return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms, guard)
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
+        """A guard for the first batch of a transaction; NO_GUARD if none is needed."""
+        with self._lock:
+            self._check_writable()
+            return self._producers.start_verification(
+                producer_id,
+                sequence,
+                epoch,
+                log_start=self.log_start,
+                end=self._end,
+                now_ms=self._around.clock.now_ms(),
+            )
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """One batch of a transaction or group coordinator, as a rule a marker; offset and leader epoch are assigned."""
@@ -105,7 +120,7 @@ class PartitionWriter(PartitionExchanger):
         return self._append_settled(settled, Origin.COORDINATOR, self._around.clock.now_ms())
 
     def _append_settled(
-        self, settled: Sequence[tuple[bytes, BatchFacts]], origin: Origin, now_ms: int
+        self, settled: Sequence[tuple[bytes, BatchFacts]], origin: Origin, now_ms: int, guard: int = NO_GUARD
     ) -> RecordMetadata:
         """Gives offsets; ``last_offset`` of the facts is relative to each batch."""
         buffer = bytearray(b"".join(piece for piece, _ in settled))
@@ -118,7 +133,7 @@ class PartitionWriter(PartitionExchanger):
         batches = [batch for batch in producers if batch is not None]
         with self._lock:
             self._check_writable()
-            answer = self._ask(batches, origin)
+            answer = self._ask(batches, origin, guard)
             if isinstance(answer, Duplicate):
                 return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
             base = end = self._end
@@ -244,11 +259,13 @@ class PartitionWriter(PartitionExchanger):
             self._settle_producers(answer, bases)
         return reason is not None
 
-    def _ask(self, batches: Sequence[ProducerBatch], origin: Origin) -> Prepared | Duplicate | None:
+    def _ask(
+        self, batches: Sequence[ProducerBatch], origin: Origin, guard: int = NO_GUARD
+    ) -> Prepared | Duplicate | None:
         """Whether these batches of producers may be appended now; None without any. The lock is held."""
         if not batches:
             return None
-        return self._producers.prepare(batches, origin, log_start=self.log_start, end=self._end)
+        return self._producers.prepare(batches, origin, log_start=self.log_start, end=self._end, guard=guard)
 
     def _settle_producers(self, answer: Prepared | None, bases: Sequence[int] | None) -> None:
         """The bytes are written. If the transaction index cannot be, what is stable stays where it was."""
