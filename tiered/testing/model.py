@@ -261,12 +261,13 @@ class ModelLog:
         self.batches = [b for b in self.batches if b.last < offset]
         self.history = [b for b in self.history if b.last < offset]
         self.aborted = [t for t in self.aborted if t.last_offset < offset]
-        self.call_ends = [end for end in self.call_ends if end <= offset]
+        self.call_ends = [*(end for end in self.call_ends if end < offset), offset]
 
     def start_over(self, offset: int) -> None:
         """Forgets everything; an empty log begins at ``offset``."""
         self._cut(-1)
         self.start = self.end = self.flushed = offset
+        self.call_ends = [offset]
         self.remote_start = -1 if self.remote_start < 0 else offset
         self.epochs = []
         self.producers = {}

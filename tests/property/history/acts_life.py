@@ -8,6 +8,7 @@ from tests.property.history.checks import check, same
 from tests.property.history.settle import settle, settle_one
 from tests.property.history.world import Raised, Subject, World, outcome
 from tiered.errors import ConfigError
+from tiered.local.segment.seal import read_note
 
 INDEXES = (".index", ".timeindex")
 
@@ -65,12 +66,18 @@ def spoil(world: World, path: Path) -> str:
     """One file; returns how."""
     how = world.dice.choice(["missing", "empty", "zeroed", "cut", "junk"])
     size = path.stat().st_size
+    if how == "cut" and path.suffix == ".timeindex":
+        log = path.with_suffix(".log")
+        noted = read_note(world.files, path.with_suffix(".seal"), log.stat().st_size if log.exists() else 0)
+        how = "cut" if noted else "ragged"  # else nothing tells that whole entries are missing
     if how == "missing":
         path.unlink()
     elif how == "zeroed":
         path.write_bytes(bytes(size))
     elif how == "junk":
         path.write_bytes(world.dice.randbytes(size))
+    elif how == "ragged":
+        path.write_bytes(path.read_bytes()[:-5])
     else:
         path.write_bytes(path.read_bytes()[: 0 if how == "empty" else world.dice.randint(0, size)])
     return how

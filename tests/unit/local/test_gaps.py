@@ -93,6 +93,18 @@ def test_a_time_index_that_names_no_batch_is_made_again(tmp_path: Path, data: by
     assert bench.times(0).entries == [(70, 1)]
 
 
+def test_a_time_index_that_lost_its_last_entries_is_made_again(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
+    bench.partition.append_as_follower(batch(0, 10) + batch(1, 20) + batch(2, 30))
+    bench.partition.roll()
+    bench.log.close()
+    path = bench.folder / f"{0:020d}.timeindex"
+    path.write_bytes(path.read_bytes()[:-12])
+    bench.open()
+    assert bench.partition.offset_for_time(25) == (2, 30)
+    assert bench.times(0).entries == [(20, 1), (30, 2)]
+
+
 def test_a_renamed_directory_keeps_what_was_fsynced(tmp_path: Path) -> None:
     files = FaultyFiles()
     files.make_directory(tmp_path / "a")

@@ -107,9 +107,18 @@ class SegmentIndexes:
 
 
 def load_indexes(
-    files: Files, log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int, *, repair: bool
+    files: Files,
+    log: LogFile,
+    base_offset: int,
+    size_bytes: int,
+    interval_bytes: int,
+    *,
+    repair: bool,
+    largest: int | None = None,
 ) -> SegmentIndexes:
     """Indexes of a sealed segment from its files; missing, ragged, zeroed or lying ones are rebuilt from the log.
+
+    ``largest``: the largest timestamp, if somebody noted it: only this tells that entries at the end are missing.
 
     Kafka leaves such files below the recovery point as they are; we rebuild them, and say so. ``repair`` writes the
     result back.
@@ -123,6 +132,8 @@ def load_indexes(
             files.read(directory / time_index_name(base_offset)), base_offset, max_bytes=MAX_INT
         )
         why = _distrust(log, offsets, times, size_bytes)
+        if why is None and largest is not None and times.last_entry[0] != largest:
+            why = f"the time index ends at {times.last_entry[0]}, the segment at {largest}"
     except (CorruptionError, NotFoundError) as error:
         why = error.message
     else:

@@ -129,9 +129,16 @@ class SealedLocalSegment:
     def lookup(self) -> SegmentIndexes:
         """Both indexes, in memory."""
         if self._indexes is None:
+            noted = self._noted()
             with LogFile(self._files, self.path) as log:
                 self._indexes = load_indexes(
-                    self._files, log, self.base_offset, self.size_bytes, self._interval, repair=not self._read_only
+                    self._files,
+                    log,
+                    self.base_offset,
+                    self.size_bytes,
+                    self._interval,
+                    repair=not self._read_only,
+                    largest=None if noted is None else noted.max_timestamp,
                 )
         return self._indexes
 
@@ -143,13 +150,17 @@ class SealedLocalSegment:
     @property
     def descriptor(self) -> SegmentDescriptor:
         """From the note beside the segment, else by reading all of it. Raises CorruptionError if it is damaged."""
-        if self._stats is None:
-            note = self.path.with_suffix(SEAL_SUFFIX)
-            self._stats = read_note(self._files, note, self.size_bytes)
-        if self._stats is None:
+        stats = self._noted()
+        if stats is None:
             with LogFile(self._files, self.path) as log:
-                self._stats = measure(log, self.size_bytes)
-        return self._stats.descriptor(self.topic_id, self.tp.partition, self.base_offset, self.end_offset)
+                stats = self._stats = measure(log, self.size_bytes)
+        return stats.descriptor(self.topic_id, self.tp.partition, self.base_offset, self.end_offset)
+
+    def _noted(self) -> SegmentStats | None:
+        """What the note beside the segment says, if there is one."""
+        if self._stats is None:
+            self._stats = read_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.size_bytes)
+        return self._stats
 
     def open_log(self) -> FileSource:
         """The bytes. A reader in another process fsyncs them first: what is uploaded is durable here."""
