@@ -1,7 +1,7 @@
-"""A process that goes on writing in all kinds of directories and is killed: ``python -m ... DIRECTORY ...``.
+"""Processes that write into a broker's directories and are killed: ``python -m ... WHAT DIRECTORY ...``.
 
-It ends by SIGKILL in the middle of a compaction, when the old segments have lost their names and the new ones have not
-got theirs. Nothing was flushed, nothing closed.
+``kinds`` ends in the middle of a compaction, when the old segments have lost their names and the new ones have not got
+theirs. ``transactions`` ends when the decision to commit is on disk and no marker is. Nothing was closed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from tests.integration.servers.kafka_desk import Desk
 from tests.integration.servers.kafka_kinds import KINDS
 from tests.integration.servers.kafka_view import now_clock, open_for_writing
 from tiered.format.keys import DELETED_SUFFIX
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.files import PosixFiles
-from tiered.model import TopicPartition
+from tiered.model import NewRecord, TopicPartition
+from tiered.plan.producer import ProducerStamp
 
+TXN = (TopicPartition("txn", 0), TopicPartition("txn", 1))
+UNDECIDED, DECIDED = "undecided", "decided"
 VICTIM = TopicPartition("compacted", 0)
 
 
@@ -52,7 +56,18 @@ def carry_on(desk: Desk) -> None:
         desk.append(2)
 
 
-def main(log_dirs: Sequence[Path]) -> None:
+class DecidedFiles(PosixFiles):
+    """The real disk, until a decision is on it."""
+
+    armed = False
+
+    def sync(self, handle: int) -> None:
+        super().sync(handle)
+        if self.armed and TRANSACTION_STATE_TOPIC in str(Path(f"/proc/self/fd/{handle}").readlink()):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def all_kinds(log_dirs: Sequence[Path]) -> None:
     """Never returns."""
     clock = now_clock()
     log = open_for_writing(log_dirs, clock, DeadlyFiles())
@@ -61,12 +76,26 @@ def main(log_dirs: Sequence[Path]) -> None:
     Desk(log, VICTIM, clock).clean()
 
 
-def write_and_be_killed(log_dirs: Sequence[Path]) -> None:
-    """Runs :func:`main` in a process of its own."""
-    command = [sys.executable, "-m", __name__, *map(str, log_dirs)]
+def transactions(log_dirs: Sequence[Path]) -> None:
+    """Never returns: one transaction is open, one decided, both over both partitions."""
+    files, clock = DecidedFiles(), now_clock()
+    log = open_for_writing(log_dirs, clock, files)
+    begun = {name: log.transactions.begin(name) for name in (UNDECIDED, DECIDED)}
+    for name, producer in begun.items():
+        log.transactions.join(producer, TXN)
+        for tp in TXN:
+            stamp = ProducerStamp(producer.producer_id, producer.producer_epoch, 0)
+            log.partition(tp).append_as_producer([NewRecord(name.encode(), b"key-1", clock.now_ms())], stamp)
+    files.armed = True
+    log.transactions.end(begun[DECIDED], commit=True)
+
+
+def write_and_be_killed(what: str, log_dirs: Sequence[Path]) -> None:
+    """Runs one of the above in a process of its own."""
+    command = [sys.executable, "-m", __name__, what, *map(str, log_dirs)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 if __name__ == "__main__":
-    main([Path(name) for name in sys.argv[1:]])
+    {"kinds": all_kinds, "transactions": transactions}[sys.argv[1]]([Path(name) for name in sys.argv[2:]])

@@ -156,7 +156,7 @@ def tear(log_dirs: list[Path]) -> None:
 def crash(world: World, tmp_path_factory: pytest.TempPathFactory) -> Crash:
     """Both recover what a killed process left: we a copy, the broker the directories themselves."""
     broker, copy = world.broker, tmp_path_factory.mktemp("copy")
-    write_and_be_killed(broker.log_dirs)
+    write_and_be_killed("kinds", broker.log_dirs)
     tear(broker.log_dirs)
     ours = [Path(shutil.copytree(path, copy / path.name)) for path in broker.log_dirs]
     with open_for_writing(ours, now_clock()) as log:

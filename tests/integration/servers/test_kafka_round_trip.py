@@ -10,7 +10,9 @@ import pytest
 
 from tests.integration.servers.commands import require, run
 from tests.integration.servers.kafka import Broker
+from tests.integration.servers.kafka_clients import Writer
 from tests.integration.servers.kafka_desk import Desk
+from tests.integration.servers.kafka_killed import DECIDED, UNDECIDED, write_and_be_killed
 from tests.integration.servers.kafka_trip import (
     ALL,
     CLEANED,
@@ -28,14 +30,19 @@ from tests.integration.servers.kafka_trip import (
     we_change,
 )
 from tests.integration.servers.kafka_view import Told, now_clock, open_for_writing, producers_of, tell
-from tests.integration.servers.kafka_wire import ActiveProducer
+from tests.integration.servers.kafka_wire import ActiveProducer, ListedTransaction, list_transactions
 from tiered.model import TopicPartition
+
+
+def states(transactions: list[ListedTransaction]) -> dict[str, str]:
+    return {one.transactional_id: one.state for one in transactions}
 
 
 @dataclass
 class Trip:
     """The stations: the broker wrote; we changed; it loaded that; it wrote more and was killed, a transaction open; we
-    recovered that and took its transactional ids over; it loaded that and took them back; we went on and checked."""
+    recovered that and took its transactional ids over; it loaded that and took them back; we went on and checked, and
+    were killed in the middle of transactions; the broker ended those."""
 
     first: Saying
     read: dict[TopicPartition, Told]
@@ -50,6 +57,9 @@ class Trip:
     read_last: dict[TopicPartition, Told]
     appended: dict[TopicPartition, int]
     held: list[TopicPartition]
+    sixth: Saying
+    seventh: Saying
+    read_after_kill: dict[TopicPartition, Told]
     verified: str
     said: list[str]
 
@@ -101,6 +111,16 @@ def trip(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trip]:
             held = log.partitions()
             appended = {tp: log.partition(tp).positions().end_offset for tp in WRITTEN}
         verified = run("kafka", "verify", *map(str, dirs), check=False)
+
+        write_and_be_killed("transactions", dirs)
+        broker.start()
+        broker.wait_until(lambda: states(list_transactions(broker.bootstrap))[DECIDED] == "CompleteCommit")
+        sixth = Saying.of(broker)
+        with Writer(broker.bootstrap, 30, identity=UNDECIDED) as writer:
+            writer.transaction(TXN, commit=True)
+        seventh = Saying.of(broker)
+        broker.stop()
+        read_after_kill = tell(dirs, ALL)
         yield Trip(
             first=first,
             read=read,
@@ -115,6 +135,9 @@ def trip(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trip]:
             read_last=read_last,
             appended=appended,
             held=held,
+            sixth=sixth,
+            seventh=seventh,
+            read_after_kill=read_after_kill,
             verified=verified,
             said=said,
         )
@@ -187,12 +210,8 @@ def test_groups_outlive_our_cleaning_of_their_log(trip: Trip) -> None:
     assert len(trip.changed[OFFSETS].everything.records) < len(trip.read[OFFSETS].everything.records)
 
 
-def states(saying: Saying) -> dict[str, str]:
-    return {one.transactional_id: one.state for one in saying.transactions}
-
-
 def test_transactional_ids_outlive_our_cleaning_of_their_log(trip: Trip) -> None:
-    assert states(trip.first) == {"a": "CompleteCommit", "b": "CompleteAbort", "left open": "Ongoing"}
+    assert states(trip.first.transactions) == {"a": "CompleteCommit", "b": "CompleteAbort", "left open": "Ongoing"}
     assert trip.second.transactions == trip.first.transactions
 
 
@@ -204,15 +223,27 @@ def test_an_open_transaction_stays_open_until_its_owner_comes_back(trip: Trip) -
 
 
 def test_transactional_ids_change_hands_both_ways(trip: Trip) -> None:
-    assert states(trip.third) == {"a": "CompleteAbort", "b": "CompleteAbort", "left open": "Ongoing"}
-    assert states(trip.fourth) == {**dict.fromkeys(("a", "b", "left open", "ours"), "CompleteAbort")}
-    assert states(trip.fifth) == states(trip.fourth)
+    assert states(trip.third.transactions) == {"a": "CompleteAbort", "b": "CompleteAbort", "left open": "Ongoing"}
+    assert states(trip.fourth.transactions) == {**dict.fromkeys(("a", "b", "left open", "ours"), "CompleteAbort")}
+    assert states(trip.fifth.transactions) == states(trip.fourth.transactions)
     for tp in TXN:
         assert trip.third.committed[tp].end < trip.third.everything[tp].end
         assert trip.fifth.committed[tp].end == trip.fifth.everything[tp].end
     mine = [record for record in trip.fourth.committed[TXN[0]].records if record.value == b"first"]
     assert len(mine) == 3
     assert b"never" not in {record.value for record in trip.fifth.committed[TXN[1]].records}
+
+
+def test_a_broker_completes_what_a_killed_process_of_ours_had_decided(trip: Trip) -> None:
+    after = states(trip.sixth.transactions)
+    assert (after[DECIDED], after[UNDECIDED]) == ("CompleteCommit", "Ongoing")
+    for tp in TXN:
+        everything = [record.value for record in trip.seventh.everything[tp].records]
+        committed = [record.value for record in trip.seventh.committed[tp].records]
+        assert (everything.count(DECIDED.encode()), everything.count(UNDECIDED.encode())) == (1, 1)
+        assert (committed.count(DECIDED.encode()), committed.count(UNDECIDED.encode())) == (1, 0)
+        assert trip.seventh.committed[tp].end == trip.seventh.everything[tp].end
+        assert trip.read_after_kill[tp][:2] == (trip.seventh.everything[tp], trip.seventh.committed[tp])
 
 
 def test_nobody_complained(trip: Trip) -> None:
