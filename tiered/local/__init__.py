@@ -6,7 +6,7 @@
       .lock                            held by the one process that writes; its note names the holder
       meta.properties                  directory.id: the volume
       tiered-topics.json               our topics: id, partitions, settings
-      *-offset-checkpoint              Kafka's: recovery points, log starts
+      *-offset-checkpoint              Kafka's: recovery points, log starts, high watermarks, first dirty offsets
       tiered-offset-checkpoint         what the bucket holds, as read back by the uploader
       tiered-claims.json               proof that this is the volume which the bucket knows
       tiered-tasks.json                how each background task did, for people
@@ -15,6 +15,8 @@
         00000000000000004711.log .index .timeindex      active: indexes preallocated
         *.txnindex *.snapshot                           where there are producers: aborted transactions, producer state
         leader-epoch-checkpoint  partition.metadata
+        tiered-sparse tiered-plain tiered-follows       empty: offsets were left out; no producer ever wrote; the high
+                                                        watermark is told by a leader
       weather-0.{uuid}-delete/         a deleted topic's, removed after file.delete.delay.ms or at the next open
       weather-1.{uuid}-future/         a partition on its way here from another log directory
       weather-2.{uuid}-stray/          a broker's; kept, never loaded
