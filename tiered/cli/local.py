@@ -7,7 +7,7 @@ import click
 from tiered.cli.application import Group
 from tiered.cli.local_clean import clean_command
 from tiered.cli.local_move import move_command
-from tiered.cli.local_tasks import run_command, tasks_command
+from tiered.cli.local_tasks import metrics_command, run_command, tasks_command
 
 
 @click.group(cls=Group, name="local")
@@ -17,5 +17,6 @@ def command() -> None:
 
 command.add_command(tasks_command)
 command.add_command(run_command)
+command.add_command(metrics_command)
 command.add_command(clean_command)
 command.add_command(move_command)

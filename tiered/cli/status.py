@@ -14,6 +14,7 @@ from tiered.cli.output import counted, human_bytes, human_duration
 from tiered.cli.partition_status import PartitionStatus, gather
 from tiered.config import LogConfig
 from tiered.errors import NotFoundError, RemoteUnavailableError
+from tiered.local.directory.reports import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.times import format_time
 
@@ -123,6 +124,7 @@ def _directory(directory: Path) -> dict[str, Any]:
     problems = []
     if space.free < reserve:
         problems.append(f"the disk has {human_bytes(space.free)} left, less than the reserve of {human_bytes(reserve)}")
+    problems += read_report(directory, PosixFiles()).problems
     holders = {
         role: {"pid": holder.pid, "host": holder.host, "program": holder.program, "since_ms": holder.since_ms}
         for role, holder in lock_holders(directory).items()

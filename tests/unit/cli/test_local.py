@@ -134,6 +134,7 @@ def test_a_folder_that_is_no_log_stays_as_it_is(cli: Cli, tmp_path: Path) -> Non
         ("local", "clean", "--yes"),
         ("local", "run", "retention"),
         ("local", "tasks"),
+        ("local", "metrics"),
     ):
         assert cli(*words, "--log-dir", str(tmp_path / "empty")).code == 10, words
         assert cli(*words, "--log-dir", str(tmp_path / "file")).code == 2, words

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tiered.local.directory.reports import UpkeepReport
+from tiered.local.directory.reports import UpkeepReport, read_report
+from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
@@ -33,14 +34,26 @@ def report_of(log: LocalLog, now_ms: int) -> UpkeepReport:
 
 
 def directory_metrics(log: LocalLog, now_ms: int) -> list[Metric]:
-    """Everything that is known of a directory that this process writes."""
+    """All that is known of a directory; of one that is only read what its files tell, and its writer's report."""
     where = {"log_dir": str(log.directory)}
     space = log.files.space(log.directory)
-    awake = log.roster.awake()
     found = [
         metric("disk_free_bytes", space.free, where),
         metric("disk_total_bytes", space.total, where),
-        metric("directory_partitions", len(log.roster.names()), where),
+        metric("directory_partitions", len(log.partitions()), where),
+    ]
+    if log.read_only:
+        report = read_report(log.directory, log.files)
+        found += [each for tp in log.partitions() for each in _positions(log.partition(tp))]
+    else:
+        report = report_of(log, now_ms)
+        found += _written(log, where)
+    return [*found, *report_metrics(report, log.directory, now_ms)]
+
+
+def _written(log: LocalLog, where: dict[str, str]) -> list[Metric]:
+    awake = log.roster.awake()
+    found = [
         metric("directory_sleeping_partitions", log.roster.sleeping_count(), where),
         metric("pending_delete_bytes", sum(writer.trash_bytes for writer in awake), where),
     ]
@@ -49,7 +62,17 @@ def directory_metrics(log: LocalLog, now_ms: int) -> list[Metric]:
     ends = log.roster.recovery_points()  # of those that sleep all is durable
     for tp in sorted(ends.keys() - {writer.tp for writer in awake}):
         found += _ends(tp, ends[tp], ends[tp])
-    return [*found, *report_metrics(report_of(log, now_ms), log.directory, now_ms)]
+    return found
+
+
+def _positions(partition: PartitionLog) -> list[Metric]:
+    labels, at = _labels(partition.tp), partition.positions()
+    return [
+        *_ends(partition.tp, at.end_offset, at.flushed_offset),
+        metric("log_start_offset", at.start_offset, labels),
+        metric("local_start_offset", at.local_start_offset, labels),
+        metric("uploaded_offset", at.uploaded_offset, labels),
+    ]
 
 
 def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[Metric]:

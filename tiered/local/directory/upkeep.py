@@ -88,7 +88,6 @@ class Upkeep:
         self._uploads = uploads
         self._seal_requests = seal_requests
         self._leaving = leaving
-        self._last_request = ""
         every = config.checkpoint_interval_ms
         self.tasks = Tasks(
             clock,
@@ -149,12 +148,14 @@ class Upkeep:
         return done
 
     def _obey_seal_request(self) -> Done:
-        request = self._seal_requests.read()
-        if request is None or request[0] == self._last_request:
+        request = self._seal_requests.pending()
+        if request is None:
             return Done()
-        self._last_request, wanted = request
+        request_id, wanted = request
         names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted)]
-        return run_all(partial(self._roll, tp) for tp in names)
+        done = run_all(partial(self._roll, tp) for tp in names)  # whoever still waits asks again
+        self._seal_requests.answer(request_id)
+        return done
 
     def _roll(self, tp: TopicPartition) -> int | None:
         return 0 if self._roster.writers[tp].roll() else None

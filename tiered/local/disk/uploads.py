@@ -6,7 +6,8 @@ file                                  written by          says
 ``tiered-offset-checkpoint``          the uploader        committed end, claim epoch, fenced flag of each partition
 ``tiered-uploader.lock``              the uploader        who uploads (``local.lock.DirectoryLock``)
 ``tiered-uploader.journal``           the uploader        uploads under way
-``tiered-seal-request``               the uploader        "roll these partitions", once per id
+``tiered-seal-request``               who uploads         "roll these partitions", once per id
+``tiered-seal-answer``                the writer          the id of the last request that was carried out
 ``tiered-claims.json``                whoever commits     proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
@@ -30,8 +31,12 @@ from tiered.model import TopicPartition
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
 SEAL_REQUEST_NAME = "tiered-seal-request"
+SEAL_ANSWER_NAME = "tiered-seal-answer"
 CLAIMS_NAME = "tiered-claims.json"
 VERSION = 1
+
+OLD_NS = 3_600_000_000_000
+"""Nobody takes an hour to write a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,15 +152,48 @@ class UploadCheckpoint:
 
 
 class SealRequest:
-    """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id."""
+    """``tiered-seal-request``: asks the holder of ``.lock`` to roll. A request is carried out once per id, also if the
+    log is opened again in between. Several processes may ask at the same time: the last one counts.
+    """
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _JsonFile(directory / SEAL_REQUEST_NAME, files)
+        self._answer = _JsonFile(directory / SEAL_ANSWER_NAME, files)
+        self._files = files
+        self._answered: str | None = None
 
     def write(self, request_id: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Asks for a roll of ``partitions``, or of all (None)."""
+        """Asks for a roll of ``partitions``, or of all (None). ``request_id`` was never used before."""
         names = None if partitions is None else [[tp.topic, tp.partition] for tp in partitions]
-        self._file.store({"id": request_id, "partitions": names})
+        aside = self._file.path.with_name(f"{SEAL_REQUEST_NAME}.{request_id}")  # nobody else writes this one
+        _JsonFile(aside, self._files).store({"id": request_id, "partitions": names})
+        self._files.rename(aside, self._file.path)
+        self._files.sync_directory(aside.parent)
+
+    def pending(self) -> tuple[str, frozenset[TopicPartition] | None] | None:
+        """The request that stands, unless it was carried out; one ``stat`` while nothing changed. The writer's."""
+        request = self.read()
+        if request is None:
+            return None
+        if self._answered is None:
+            value = self._answer.load() or {}
+            self._answered = str(value.get("id", ""))
+            self._sweep()
+        return None if request[0] == self._answered else request
+
+    def answer(self, request_id: str) -> None:
+        """The request was carried out. If that cannot be noted, the next open carries it out again."""
+        self._answered = request_id
+        self._answer.store({"id": request_id})
+
+    def _sweep(self) -> None:
+        """What somebody who died while he asked has left beside the request: files older than it."""
+        standing = self._files.state(self._file.path)
+        for name in self._files.names(self._file.path.parent):
+            path = self._file.path.with_name(name)
+            state = self._files.state(path) if name.startswith(f"{SEAL_REQUEST_NAME}.") else None
+            if state is not None and standing is not None and state.modified_ns < standing.modified_ns - OLD_NS:
+                self._files.unlink(path)
 
     def read(self) -> tuple[str, frozenset[TopicPartition] | None] | None:
         """The request that stands: (id, partitions or None for all); None if there never was one."""
