@@ -43,7 +43,7 @@ def one(world: World, subject: Subject, base: int, epoch: int) -> bytes:
     """A batch of a leader; some have lost records to its cleaner, some belong to a transaction."""
     dice = world.dice
     made = [
-        NewRecord(r.value, r.key, max(r.timestamp, 0), r.headers)
+        NewRecord(r.value, r.key, max(r.timestamp, 1), r.headers)
         for r in records(world, subject, dice.choice([1, 2, 5]))
     ]
     stamp = {}

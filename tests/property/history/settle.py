@@ -57,6 +57,8 @@ def settle_epochs(subject: Subject, found: list[EpochEntry]) -> None:
         for batch in model.batches[at:]:
             if batch.epoch > (model.epochs[-1].epoch if model.epochs else -1):
                 model.assign(batch.epoch, batch.base)
+        if model.epochs != found:
+            model.trim_epochs()
     model.leader_epoch = model.epochs[-1].epoch
 
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import CaseBench, batch
+from tests.unit.local.test_partition import TP
 from tests.unit.local.test_producers import PID, ProducerBench
+from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import AbortedTxn
@@ -103,6 +105,24 @@ def test_a_time_index_that_lost_its_last_entries_is_made_again(tmp_path: Path) -
     bench.open()
     assert bench.partition.offset_for_time(25) == (2, 30)
     assert bench.times(0).entries == [(20, 1), (30, 2)]
+
+
+def test_a_growing_segment_is_read_from_outside_whatever_its_index_says(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
+    bench.fill(3)
+    (bench.folder / f"{0:020d}.index").write_bytes(bytes.fromhex("00000007 00000040"))
+    with LocalLog.open(bench.directory, clock=bench.clock, read_only=True) as outside:
+        assert outside.partition(TP).positions().end_offset == 3
+
+
+def test_no_index_entry_outlives_the_batches_that_a_power_cut_took(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
+    bench.fill(3)
+    bench.kill()
+    log = bench.folder / f"{0:020d}.log"
+    log.write_bytes(bytes(log.stat().st_size))
+    bench.open()
+    assert not any((bench.folder / f"{0:020d}.index").read_bytes())
 
 
 def test_a_renamed_directory_keeps_what_was_fsynced(tmp_path: Path) -> None:

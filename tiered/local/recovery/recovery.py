@@ -300,6 +300,8 @@ class Recovery:
         )
         segment.size_bytes = position
         self._recover_one(segment, recovery_point)
+        if segment.indexes is not None:  # also where nothing is left: entries of what was cut must not outlive it
+            store_indexes(self._files, self._directory, segment.base_offset, segment.indexes)
         cut_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
         return copy is None
 

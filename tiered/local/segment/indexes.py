@@ -56,8 +56,13 @@ class SegmentIndexes:
     @property
     def last_position(self) -> int:
         """Where the last indexed batch starts; 0 if none is indexed."""
+        return self.last_indexed[1]
+
+    @property
+    def last_indexed(self) -> tuple[int, int]:
+        """Last offset of the last indexed batch and where it starts; (base, 0) if none is indexed."""
         with self._lock:
-            return self._offsets.entry(-1)[1] if len(self._offsets) else 0
+            return self._offsets.entry(-1) if len(self._offsets) else (self._offsets.base_offset, 0)
 
     def position_of(self, offset: int) -> int:
         """Where to scan from to find ``offset``: a batch's start at or before it."""
@@ -168,7 +173,10 @@ def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) 
             while known is not None and known[1] <= offset:
                 running, known = known, next(times, None)
             indexes.append(offset, position, *running)
-    except ConfigError:
+        last_offset, position = indexes.last_indexed
+        if position and log.header_at(position, size_bytes).last_offset != last_offset:
+            return SegmentIndexes.empty(base_offset)  # of batches that a power cut took
+    except (ConfigError, CorruptionError):
         return SegmentIndexes.empty(base_offset)
     return indexes
 
