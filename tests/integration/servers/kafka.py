@@ -28,6 +28,9 @@ from tiered.model import NO_TIMESTAMP, TopicPartition
 TIMEOUT_SECONDS = 30
 LEADER_POLL_SECONDS = 0.1
 NOT_YET = {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART}
+CLUSTER_ID = "dGllcmVkbG9nLXRlc3RzMQ"
+"""The cluster that ``localstack/kafka`` makes; its one node is 1."""
+
 PARTITION_METADATA = "partition.metadata"
 INDEX_SUFFIXES = (".index", ".timeindex")
 

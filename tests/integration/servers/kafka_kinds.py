@@ -14,6 +14,7 @@ from tests.unit.format.test_legacy import message, wrapper
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.model import NO_TIMESTAMP, NewRecord
+from tiered.plan.producer import ProducerStamp
 
 FAR = 2**31 + 5
 SMALL = {"segment.bytes": 4_000, "index.interval.bytes": 300, "segment.index.bytes": 4096, "seal.ms": -1}
@@ -174,6 +175,20 @@ def open_transaction(desk: Desk) -> None:
     desk.send(31, sequence, 2, txn=True)
 
 
+def our_transactions(desk: Desk) -> None:
+    """By our coordinator: committed, aborted, committed again under the same id."""
+    desk.append(2)
+    coordinator = desk.log.transactions
+    for commit in (True, False, True):
+        producer = coordinator.begin("ours")
+        coordinator.join(producer, [desk.tp])
+        for sequence in (0, 2):
+            records = desk.records(2)
+            stamp = ProducerStamp(producer.producer_id, producer.producer_epoch, sequence)
+            desk.note(records, desk.partition.append_as_producer(records, stamp))
+        coordinator.end(producer, commit=commit)
+
+
 def cut_transaction(desk: Desk) -> None:
     """A truncation takes an ABORT marker back: its transaction is open again."""
     desk.send(41, 0, 4, txn=True)
@@ -287,6 +302,7 @@ KINDS = {
     "idempotent": Kind(idempotent),
     "transactions": Kind(transactions),
     "open-transaction": Kind(open_transaction),
+    "our-transactions": Kind(our_transactions, later=our_transactions),
     "cut-transaction": Kind(cut_transaction),
     "compacted": Kind(compacted, COMPACT),
     "compacted-far": Kind(compacted_far, COMPACT),

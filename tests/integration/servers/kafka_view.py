@@ -20,11 +20,12 @@ from tiered.testing.clock import FakeClock, SeededIds
 
 
 class Told(NamedTuple):
-    """One partition as we read it: at both isolation levels, and offsets of some times."""
+    """One partition as we read it: at both isolation levels, offsets of some times, the ends of its leader epochs."""
 
     everything: Heard
     committed: Heard
     times: dict[int, int]
+    epochs: dict[int, tuple[int, int]]
 
 
 def now_clock() -> FakeClock:
@@ -61,7 +62,9 @@ def told_by(partition: PartitionLog) -> Told:
     for timestamp in wanted:
         found = partition.offset_for_time(timestamp)
         times[timestamp] = -1 if found is None else found[0]
-    return Told(everything, Heard(start, stable, _seen(stream, "read_committed")), times)
+    committed = Heard(start, stable, _seen(stream, "read_committed"))
+    epochs = {entry.epoch: partition.end_offset_for(entry.epoch) for entry in partition.leader_epochs()}
+    return Told(everything, committed, times, epochs)
 
 
 def _seen(stream: PartitionStream, isolation: str) -> list[Seen]:

@@ -11,6 +11,8 @@ from tiered.model import TopicPartition
 
 DESCRIBE_PRODUCERS = 61
 LIST_TRANSACTIONS = 66
+OFFSET_FOR_LEADER_EPOCH = 23
+UNKNOWN = -1
 CORRELATION_ID = 1
 TIMEOUT_SECONDS = 30
 
@@ -75,6 +77,37 @@ def describe_producers(
     return found
 
 
+def epoch_ends(
+    bootstrap: str, epochs: Collection[tuple[TopicPartition, int]]
+) -> dict[tuple[TopicPartition, int], tuple[int, int]]:
+    """Of each (partition, leader epoch): the greatest epoch at or below it, and where that ends."""
+    found: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+    for epoch in sorted({epoch for _, epoch in epochs}):
+        wanted = [tp for tp, one in epochs if one == epoch]
+        writer = WireWriter(flexible=True)
+        writer.int32(UNKNOWN)  # a consumer asks
+        writer.length(len(wanted))
+        for tp in wanted:
+            writer.string(tp.topic)
+            writer.length(1)
+            writer.int32(tp.partition)
+            writer.int32(UNKNOWN)  # whatever epoch the leader has
+            writer.int32(epoch)
+            writer.varint(0)
+            writer.varint(0)
+        writer.varint(0)
+        reader = _ask(bootstrap, OFFSET_FOR_LEADER_EPOCH, writer, version=4)
+        for _ in range(reader.varint() - 1):
+            topic = reader.string()
+            assert reader.varint() - 1 == 1
+            code, number, answer, end = reader.int16(), reader.int32(), reader.int32(), reader.int64()
+            assert code == 0, (topic, number, code)
+            found[TopicPartition(topic, number), epoch] = (answer, end)
+            reader.tagged()
+            reader.tagged()
+    return found
+
+
 def list_transactions(bootstrap: str) -> list[ListedTransaction]:
     """All transactional ids that the broker's coordinator knows."""
     writer = WireWriter(flexible=True)
@@ -94,11 +127,11 @@ def list_transactions(bootstrap: str) -> list[ListedTransaction]:
     return sorted(reader.array(transaction, item_bytes=11))
 
 
-def _ask(bootstrap: str, key: int, body: WireWriter) -> WireReader:
-    """Sends version 0 of a request; the answer after its header and ``throttle_time_ms``."""
+def _ask(bootstrap: str, key: int, body: WireWriter, *, version: int = 0) -> WireReader:
+    """Sends a request of a flexible version; the answer after its header and ``throttle_time_ms``."""
     head = WireWriter()
     head.int16(key)
-    head.int16(0)
+    head.int16(version)
     head.int32(CORRELATION_ID)
     head.string("tests")
     head.varint(0)  # header version 2: tagged fields
