@@ -1,0 +1,227 @@
+"""Rules of Kafka's log that no acceptance case names: each with its numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
+from tests.unit.local.test_cases_append import UNTIMED
+from tests.unit.local.test_producers import ProducerBench, data, end
+from tiered.errors import ConfigError
+from tiered.model import NewRecord
+from tiered.testing.clock import START_MS
+
+ROOT_FILES = [
+    "cleaner-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "recovery-point-offset-checkpoint",
+    "replication-offset-checkpoint",
+]
+
+
+def test_a_new_directory_has_four_checkpoints_and_its_properties(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    names = sorted(path.name for path in bench.directory.iterdir() if path.name.endswith("-checkpoint"))
+    assert names == ROOT_FILES
+    assert {".lock", "meta.properties"} <= {path.name for path in bench.directory.iterdir()}
+    assert bench.names("") == [f"{0:020d}.log", "leader-epoch-checkpoint", "partition.metadata"]
+    assert not (bench.folder / "partition.metadata").read_bytes().endswith(b"\n")
+
+
+@pytest.mark.parametrize("name", ROOT_FILES)
+@pytest.mark.parametrize("content", [b"", b"0\n", b"junk", b"0\n2\nt 0 1\n"])
+def test_a_checkpoint_without_entries_or_sense_counts_as_empty(tmp_path: Path, name: str, content: bytes) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(6)
+    bench.kill()
+    (bench.directory / name).write_bytes(content)
+    bench.open()
+    assert (bench.offsets(), bench.partition.positions().start_offset) == (list(range(6)), 0)
+
+
+def test_only_the_log_of_a_new_segment_is_made_by_a_roll(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(3)
+    assert bench.names("") == [
+        *(f"{0:020d}{suffix}" for suffix in (".index", ".log", ".seal", ".timeindex")),
+        f"{2:020d}.log",
+        f"{2:020d}.snapshot",
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+        "tiered-plain",
+    ]
+
+
+def test_a_time_index_holds_the_running_largest_timestamp_where_it_was_first(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
+    for timestamp in (10, 5, 20, 20, 15, 30):
+        bench.append(b"v", timestamp=timestamp)
+    bench.partition.roll()
+    assert bench.times(0).entries == [(10, 0), (20, 2), (30, 5)]
+    assert bench.index(0).entries == [(i, i * RECORD_BYTES) for i in range(1, 6)]
+
+
+def test_the_closing_entry_names_what_was_not_indexed(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    for timestamp in (10, 30, 20):
+        bench.append(b"v", timestamp=timestamp)
+    bench.partition.roll()
+    assert (bench.times(0).entries, bench.index(0).entries) == ([(30, 1)], [])
+
+
+@pytest.mark.parametrize(("interval", "indexed"), [(RECORD_BYTES - 1, [1, 2, 3, 4]), (RECORD_BYTES, [2, 4])])
+def test_an_entry_is_due_strictly_beyond_the_interval(tmp_path: Path, interval: int, indexed: list[int]) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=interval)
+    bench.fill(5)
+    bench.partition.roll()
+    assert [offset for offset, _ in bench.index(0).entries] == indexed
+
+
+def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
+    bench.partition.append_as_follower(batch(0) + batch(1) + batch(2))
+    bench.partition.append_as_follower(batch(3))
+    bench.partition.roll()
+    assert [offset for offset, _ in bench.index(0).entries] == [1, 2, 3]
+
+
+def test_a_full_index_rolls_and_one_slot_of_the_time_index_is_kept(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", index_interval_bytes=0, segment_index_bytes=24)
+    for i in range(8):
+        bench.append(b"v", timestamp=START_MS + i)
+    assert bench.bases == [0, 2, 4, 6]
+    assert bench.times(0).entries == [(START_MS + 1, 1)]
+    same = CaseBench(tmp_path / "same", index_interval_bytes=0, segment_index_bytes=36)
+    for _ in range(8):
+        same.append(b"v", timestamp=START_MS)
+    assert same.bases == [0, 5]  # equal timestamps fill the offset index only: four entries
+
+
+def test_a_segments_age_counts_from_its_first_batch_also_after_a_reopen(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", segment_ms=100)
+    bench.partition.append([NewRecord(b"v", None, START_MS), NewRecord(b"v", None, START_MS + 50)])
+    bench.append(b"v", timestamp=START_MS + 150)
+    bench.reopen()
+    bench.append(b"v", timestamp=START_MS + 150)
+    assert bench.bases == [0]
+    bench.append(b"v", timestamp=START_MS + 151)
+    assert bench.bases == [0, 4]
+    bench.append(b"v", timestamp=START_MS)  # older than the first: no roll
+    assert bench.bases == [0, 4]
+
+
+def test_a_marker_carries_the_time_of_the_wall(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log", segment_ms=1000)
+    bench.partition.append_batches(data(0, txn=True))
+    bench.clock.advance(10)
+    bench.partition.append_as_coordinator(end(ts=bench.clock.now_ms()))
+    assert bench.bases == [0, 1]
+
+
+def test_a_compacted_segment_ends_after_the_largest_lag(tmp_path: Path) -> None:
+    for policy, bases in (("delete", [0]), ("compact", [0, 1]), ("compact,delete", [0, 1])):
+        bench = CaseBench(tmp_path / policy, segment_ms=1000, max_compaction_lag_ms=100, cleanup_policy=policy)
+        for timestamp in (START_MS, START_MS + 101):
+            bench.append(b"v", key=b"k", timestamp=timestamp)
+        assert bench.bases == bases
+
+
+def test_flushes_by_count_and_by_time(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "count", flush_messages=3)
+    flushed = []
+    for _ in range(7):
+        bench.fill(1)
+        flushed.append(bench.partition.positions().flushed_offset)
+    assert flushed == [0, 0, 3, 3, 3, 6, 6]
+    timed = CaseBench(tmp_path / "time", flush_ms=1000)
+    timed.fill(2)
+    timed.clock.advance(0.999)
+    timed.log.tick()
+    assert timed.partition.positions().flushed_offset == 0
+    timed.clock.advance(0.001)
+    timed.log.tick()
+    assert timed.partition.positions().flushed_offset == 2
+
+
+def test_retention_at_its_edges(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", retention_ms=0)
+    bench.fill(2)
+    bench.retain()
+    assert bench.bases == [0]  # as old as now is not older
+    bench.clock.advance(0.001)
+    bench.retain()
+    assert bench.bases == [2]
+    sized = CaseBench(tmp_path / "sized", per_segment=5, retention_bytes=12 * RECORD_BYTES)
+    sized.fill(23)
+    sized.retain()
+    assert sized.bases == [10, 15, 20]  # 13 records are left: one segment less would be 8
+    sized.retain()
+    assert sized.bases == [10, 15, 20]
+
+
+@pytest.mark.parametrize(("policy", "bases"), [("compact", [0, 2]), ("compact,delete", [2])])
+def test_a_topic_that_is_only_compacted_expires_nothing(tmp_path: Path, policy: str, bases: list[int]) -> None:
+    bench = CaseBench(tmp_path / "log", cleanup_policy=policy, retention_ms=1, retention_bytes=0)
+    bench.fill(2, key=b"k", timestamp=5)
+    bench.partition.roll()
+    bench.retain()
+    assert bench.bases == bases
+
+
+def test_what_a_truncation_does_with_epochs_and_the_log_start(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=3)
+    bench.fill(10)
+    bench.partition.new_leader_epoch(4)
+    bench.partition.truncate_to(10)  # at the end: data stay, an epoch without records goes
+    assert (bench.epochs, bench.partition.positions().end_offset) == ([(0, 0)], 10)
+    with pytest.raises(ConfigError):
+        bench.partition.truncate_to(-1)
+    bench.partition.delete_records(5)
+    bench.partition.truncate_to(4)
+    positions = bench.partition.positions()
+    assert (positions.start_offset, positions.end_offset, bench.bases) == (4, 4, [0, 3])
+    bench.partition.delete_local_before(3)
+    bench.partition.truncate_to(2)  # below the first segment: everything goes
+    positions = bench.partition.positions()
+    assert (positions.start_offset, positions.end_offset, bench.bases, bench.epochs) == (2, 2, [2], [])
+
+
+def test_a_log_start_below_the_first_segment_is_raised_with_its_epochs(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(6)
+    bench.partition.delete_local_before(4)
+    bench.log.close()
+    (bench.directory / "log-start-offset-checkpoint").write_text("0\n1\nt 0 1\n")
+    (bench.folder / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n1 3\n")
+    bench.open()
+    assert (bench.partition.positions().start_offset, bench.writer.log_start, bench.epochs) == (4, 4, [(1, 4)])
+
+
+def test_a_follower_with_an_older_epoch_rewrites_the_newer(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.append_as_follower(batch(0, epoch=5))
+    bench.partition.append_as_follower(batch(1, epoch=3))
+    assert bench.epochs == [(3, 1)]
+
+
+def test_lookups_by_time_with_equal_and_falling_timestamps(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=3, index_interval_bytes=0)
+    for timestamp in (10, 5, 20, 20, 15, 30, 3, 2, 1):
+        bench.append(b"v", timestamp=timestamp)
+    wanted = {0: (0, 10), 6: (0, 10), 11: (2, 20), 20: (2, 20), 21: (5, 30), 30: (5, 30), 31: None}
+    assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
+    bench.partition.delete_records(3)
+    wanted = {0: (3, 20), 16: (3, 20), 21: (5, 30), 31: None}
+    assert {t: bench.partition.offset_for_time(t) for t in wanted} == wanted
+    assert bench.partition.largest_timestamp() == (5, 30)
+
+
+def test_records_without_a_time_are_passed_over_by_lookups(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    for _ in range(3):
+        bench.partition.append_batches(UNTIMED)
+    bench.append(b"v", timestamp=START_MS)
+    assert bench.partition.offset_for_time(START_MS - 5) == (3, START_MS)
+    assert bench.partition.largest_timestamp() == (3, START_MS)
