@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import CaseBench, batch
+from tests.unit.local.cleaning_bench import CleaningBench
 from tests.unit.local.test_partition import TP
 from tests.unit.local.test_producers import PID, ProducerBench
 from tiered.local.directory.manager import LocalLog
@@ -57,6 +58,20 @@ def test_the_start_lies_behind_a_gap_when_all_before_it_went(tmp_path: Path) -> 
     assert bench.partition.delete_local_before(9) == [0]
     assert bench.writer.log_start == 9
     assert bench.epochs == [(0, 9)]
+
+
+def test_a_gap_after_the_last_clean_segment_is_not_cleaned_for_ever(tmp_path: Path) -> None:
+    bench = CleaningBench(tmp_path / "log")
+    bench.put("a1", "a2")
+    bench.seal()
+    assert bench.clean() is not None
+    bench.partition.roll(5)
+    bench.put("a3")
+    bench.seal()
+    assert [segment.end_offset for segment in bench.partition.sealed_segments()] == [5, 6]
+    report = bench.clean()
+    assert report is not None
+    assert (report.first_dirty, report.end_offset) == (2, 6)
 
 
 def test_who_leads_after_an_older_leader_notes_the_epoch_again(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class PartitionRoller(PartitionState):
         """A fresh active segment at ``base_offset`` instead of an empty one."""
         if base_offset > self._end and self._sealed:
             self._mark_sparse()
+            self._sealed[-1].end_offset = base_offset  # as after a reopen: else what follows the gap is never reached
         old = self._active
         old.close()
         self._factory.remove(old.base_offset)
