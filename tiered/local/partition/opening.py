@@ -63,7 +63,9 @@ def open_writer(
         high_watermark=high_watermark,
     )
     writer.load_producers(met=recovery.met_producers)
-    if not clean:
+    if clean:
+        writer.note_opened()
+    else:
         writer.flush_recovered()
     return writer
 

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
-from tiered.format.keys import TXN_INDEX_SUFFIX
+from tiered.format.keys import TXN_INDEX_SUFFIX, index_name, log_name, time_index_name
 from tiered.local.partition.state import PartitionState
 from tiered.plan.roll import RollReason
 
@@ -73,6 +73,27 @@ class PartitionRoller(PartitionState):
         self._end = base_offset
         self._producers.settle((), base_offset, self.high_watermark)
         self._producers.take(base_offset)
+
+    def note_opened(self) -> None:
+        """A clean open is over: what it found is durable, and needs nothing at the end if nothing happens to it."""
+        self._opened = (self._active, self._sealed, self._end)
+
+    def _as_opened(self) -> bool:
+        """Nothing happened since, and the files of the active segment are already those of a clean end."""
+        active, base = self._active, self._active.base_offset
+        if self._opened is None or self._closing:
+            return False
+        before, sealed, end = self._opened
+        if before is not active or sealed is not self._sealed or end != self._end:
+            return False
+        active.indexes.close_times(active.max_timestamp, active.max_timestamp_offset)
+        sizes = {
+            log_name(base): active.size_bytes,
+            index_name(base): len(active.indexes.offset_bytes()),
+            time_index_name(base): len(active.indexes.time_bytes()),
+        }
+        states = {name: self._files.state(self.directory / name) for name in sizes}
+        return all(state is not None and state.size == sizes[name] for name, state in states.items())
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""

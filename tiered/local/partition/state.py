@@ -100,6 +100,7 @@ class PartitionState:
         self._flushed = min(recovery_point, self._end)
         self._gap = (self._end, self._end)  # the offsets at the end that a cut left without records
         self._new_names = True
+        self._opened: tuple[ActiveSegment, tuple[SealedLocalSegment, ...], int] | None = None
         self.log_start = loaded.segments[0].base_offset if start_offset is None else start_offset
         if epochs.latest < 0:
             epochs.assign(0, self._end)

@@ -337,7 +337,10 @@ class PartitionWriter(PartitionExchanger):
             return True
         clean = self._offline is None
         try:
-            if clean:
+            if clean and self._as_opened():
+                with self._lock:
+                    self._producers.take(self._end)
+            elif clean:
                 with self._lock:
                     self._active.seal()
                     self._producers.take(self._end)
