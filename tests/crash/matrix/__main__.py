@@ -10,6 +10,9 @@ import sys
 from tests.crash.matrix.runner import SEED, run_all
 from tests.crash.matrix.table import OPERATIONS, print_header, print_row, print_total
 
+SHOWN = 4
+"""Failures of one operation that are printed."""
+
 if __name__ == "__main__":
     wanted = " ".join(sys.argv[1:])
     print(f"TIERED_CRASH_SEED={SEED}")
@@ -20,6 +23,6 @@ if __name__ == "__main__":
         results.append(result)
     print_total(results)
     for result in results:
-        for text in result.failed[:8]:
-            print(text)
+        for text in result.failed[:SHOWN]:
+            print(text[:400])
     sys.exit(any(result.failed for result in results))

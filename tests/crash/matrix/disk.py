@@ -40,19 +40,30 @@ Fail = Callable[[int, Effect], int]
 """Gets the number of a call and the call; returns the errno that becomes its outcome, or 0."""
 
 
+class Stopped(BaseException):
+    """The process ends here, while a log is prepared."""
+
+
 class TraceFiles(PosixFiles):
-    """The real disk under ``root``, every call noted. No fsync is made. A write that fails writes ``torn`` of it."""
+    """The real disk under ``root``, every call noted. No fsync is made. A write that fails writes ``torn`` of it.
+
+    ``stop`` raises :class:`Stopped` before the first call for which it says so.
+    """
 
     def __init__(self, root: Path, fail: Fail | None = None, *, torn: float = 0.5) -> None:
         self.root = root
         self.fail = fail
         self.torn = torn
+        self.stop: Callable[[Effect], bool] | None = None
         self.effects: list[Effect] = []
         self.hits: list[Effect] = []
         self._open: dict[int, tuple[int, Path]] = {}
         self._opened = 0
 
     def _effect(self, effect: Effect) -> None:
+        if self.stop is not None and self.stop(effect):
+            self.stop = None
+            raise Stopped
         number = self.fail(len(self.effects), effect) if self.fail is not None else 0
         if not number:
             self.effects.append(effect)

@@ -12,6 +12,9 @@ from enum import Enum, auto
 
 from tiered.model import TopicPartition
 
+MAX_LEFT_OUT = 100_000
+"""A leader that leaves out more offsets than this: they are not listed."""
+
 
 class Kind(Enum):
     """What happened to a partition."""
@@ -66,6 +69,8 @@ class Promise:
     sent: list[Sent] = field(default_factory=list)
     kept: set[Sent] = field(default_factory=set)
     boundaries: set[int] = field(default_factory=lambda: {0})
+    left_out: set[int] = field(default_factory=set)
+    holes: set[int] = field(default_factory=set)
     restart: int | None = None
 
     def expected(self, offset: int) -> Sent | None:
@@ -99,7 +104,7 @@ class Ledger:
     @property
     def has_gaps(self) -> bool:
         """Whether offsets were left out on purpose."""
-        return any(event.kind is Kind.GAP for events in self.events.values() for event in events)
+        return any(event.kind in (Kind.GAP, Kind.CUT_BEGUN) for events in self.events.values() for event in events)
 
     def summary(self, at: int, *, power: bool) -> tuple[object, ...]:
         """Equal where the same was promised."""
@@ -136,15 +141,21 @@ class Ledger:
                 case Kind.DURABLE:
                     durable = max(durable, offset)
                 case Kind.GAP:
+                    if offset - promise.ceiling < MAX_LEFT_OUT:
+                        promise.left_out.update(range(promise.ceiling, offset))
                     promise.boundaries.add(offset)
                     promise.ceiling = max(promise.ceiling, offset)
                 case Kind.CUT_BEGUN:
-                    kept, durable = min(kept, offset), min(durable, offset)
+                    across = [other for other in promise.sent if other.base < offset < other.end]
+                    least = min([offset, *(other.base for other in across)])
+                    kept, durable = min(kept, least), min(durable, least)
                     promise.boundaries.add(offset)
+                    for other in across:
+                        promise.holes.update(range(other.base, offset))
                 case Kind.CUT:
                     promise.sent = [other for other in promise.sent if other.end <= offset]
                     promise.kept &= set(promise.sent)
-                    promise.ceiling = kept = durable = offset
+                    promise.ceiling = offset
                     promise.start_floor = min(promise.start_floor, offset)
                 case Kind.RESTART_BEGUN:
                     kept = durable = promise.start_floor = 0
@@ -162,4 +173,6 @@ class Ledger:
                 case Kind.START_DURABLE:
                     promise.start_floor = max(promise.start_floor, offset)
         promise.floor = durable if power else kept
+        while promise.floor - 1 in promise.holes:  # nothing there that could be lost
+            promise.floor -= 1
         return promise

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tests.crash.matrix.disk import ERRORS, POWER_CUTS, READS, Cut, Disk, Effect, fails_at, fingerprint, write_tree
 from tests.crash.matrix.verify import verify_crash, verify_partition
 from tests.crash.matrix.world import World
-from tiered.errors import TieredError
+from tiered.errors import LocalIOError, TieredError
 from tiered.local.disk.files import disk_failed
 from tiered.model import TopicPartition
 
@@ -197,8 +197,7 @@ class Matrix:
         self.result.checked += 1
         place = self._place()
         fill(place)
-        names = [path.name for path in world.directories]
-        verify_crash(place, names, world.ledger, at, power=power, now_ms=world.clock.now_ms(), expired=world.expired)
+        verify_crash(place, world, at, power=power)
         shutil.rmtree(place)
         return "held"
 
@@ -227,7 +226,6 @@ class Matrix:
                 verify_message(world, error)
         world.files.abandon()
         at = len(world.files.effects)
-        names = [path.name for path in world.directories]
         if end == "power":
             disk = Disk(place)
             for effect in world.files.effects:
@@ -236,8 +234,7 @@ class Matrix:
             shutil.rmtree(place)
             write_tree(tree, place)
         self.result.checked += 1
-        now_ms, power = world.clock.now_ms(), end == "power"
-        verify_crash(place, names, world.ledger, at, power=power, now_ms=now_ms, expired=world.expired)
+        verify_crash(place, world, at, power=end == "power")
         shutil.rmtree(place)
         return outcome
 
@@ -263,12 +260,12 @@ def go_on(world: World) -> None:
             world.flush(tp)
         except TieredError as error:
             refused[tp] = error
-        verify_partition(
-            world.partition(tp),
-            world.ledger.promise(tp, len(world.files.effects), power=False),
-            world.expired,
-            offline=world.writer(tp).offline is not None,
-        )
+        offline = world.writer(tp).offline is not None
+        promise = world.ledger.promise(tp, len(world.files.effects), power=False)
+        try:
+            verify_partition(world.partition(tp), promise, world.expired, offline=offline)
+        except LocalIOError as error:  # a cut that failed: not even reads are answered
+            refused[tp] = error
     for tp, error in refused.items():
         assert "offline" in error.message or "closed" in error.message, f"{type(error).__name__}: {error}"
         whole = disk_failed(world.writer(tp).offline)  # which takes all of its directory

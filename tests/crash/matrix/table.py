@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.crash.matrix.appends import APPENDS
+from tests.crash.matrix.lifecycles import LIFECYCLES
+from tests.crash.matrix.removals import REMOVALS
 from tests.crash.matrix.runner import Result
 
-OPERATIONS = (*APPENDS,)
+OPERATIONS = (*APPENDS, *REMOVALS, *LIFECYCLES)
 
 LINE = "{:<34} {:>6} {:>8} {:>6} {:>8} {:>7}  {}"
 

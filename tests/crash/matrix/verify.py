@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.crash.matrix.disk import TraceFiles, Tree, read_tree
 from tests.crash.matrix.ledger import Ledger, Promise, Sent
-from tests.crash.matrix.world import CONFIG, SETTINGS, T
+from tests.crash.matrix.world import CONFIG, SETTINGS, T, World
 from tiered.check import check
 from tiered.config import TopicConfig
 from tiered.findings import Severity
@@ -17,6 +17,9 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, Record, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
+
+MAX_LISTED = 100_000
+"""Offsets of a log that are looked at one by one."""
 
 RUNNING = (".lock", "tiered-tasks.json")
 """Files that say who has the log and how his tasks did: they change with every open."""
@@ -111,16 +114,35 @@ def verify_partition(partition: PartitionLog, promise: Promise, expired: set[byt
         expected = promise.expected(record.offset)
         if expected is not None and record.offset < promise.floor:
             assert expected.values[record.offset - expected.base] == (record.key, record.value), f"{where}: {record}"
-    verify_gaps(partition, promise, records, start, end, expired)
+    verify_gaps(partition, promise, records, (start, end), expired)
     verify_transactions(partition, promise, records, start, end, offline=offline)
     verify_lookups(partition, records)
+    verify_epochs(partition, start, promise.start_ceiling)
+
+
+def verify_epochs(partition: PartitionLog, start: int, leaving: int) -> None:
+    """The checkpoint of leader epochs says of every batch what the batch says.
+
+    Below ``leaving`` it may have forgotten: records go after it, and after a crash some may be there still.
+    """
+    entries = partition.leader_epochs()
+    starts = [entry.start_offset for entry in entries]
+    assert starts == sorted(set(starts)), f"{partition.tp}: epochs {entries}"
+    for batch in partition.read_batches(start):
+        header = read_header(batch)
+        known = [entry.epoch for entry in entries if entry.start_offset <= max(header.base_offset, start)]
+        forgotten = not known and header.base_offset < leaving
+        assert forgotten or known[-1:] == [header.leader_epoch], (
+            f"{partition.tp}: {header.base_offset} is of {header.leader_epoch}"
+        )
 
 
 def verify_gaps(
-    partition: PartitionLog, promise: Promise, records: list[Record], start: int, end: int, expired: set[bytes]
+    partition: PartitionLog, promise: Promise, records: list[Record], extent: tuple[int, int], expired: set[bytes]
 ) -> None:
     """A record that is missing is one that compaction may take: its key has a newer one, or it was aborted."""
-    there = {record.offset for record in records}
+    start, end = extent
+    there = {record.offset for record in records} | promise.holes
     history = history_below(promise, end)
     newest: dict[bytes | None, int] = {}
     aborted = {offset for offset, state in outcomes(history, end).items() if state == "abort"}
@@ -130,6 +152,10 @@ def verify_gaps(
         for number, (key, _) in enumerate(sent.values):
             if sent.base + number not in aborted:
                 newest[key] = sent.base + number
+    known = {offset for sent in history for offset in range(sent.base, sent.end)}
+    known |= promise.holes | promise.left_out
+    if end - start < MAX_LISTED:
+        assert not set(range(start, end)) - known, f"{partition.tp} {start}..{end}: a hole that nobody left"
     for sent in history:
         for number, (key, value) in enumerate(sent.values):
             offset = sent.base + number
@@ -218,14 +244,14 @@ def verify_check(root: Path, directories: Iterable[str], *, gaps: bool) -> None:
         assert bad == [], [str(finding) for finding in bad]
 
 
-def retry_producers(reopened: Reopened, ledger: Ledger, at: int, *, power: bool) -> None:
+def retry_producers(reopened: Reopened, ledger: Ledger, at: int, *, power: bool, forgotten: set[int]) -> None:
     """Each producer sends again what it does not know to be there: it is answered, or appended once."""
     for tp in reopened.log.partitions():
         partition = reopened.log.partition(tp)
         positions = partition.positions()
         promise = ledger.promise(tp, at, power=power)
         history = history_below(promise, positions.end_offset)
-        for pid in sorted({sent.pid for sent in promise.sent if sent.pid >= 0}):
+        for pid in sorted({sent.pid for sent in promise.sent if sent.pid >= 0} - forgotten):
             mine = [sent for sent in promise.sent if sent.pid == pid]
             there = [sent for sent in history if sent.pid == pid]
             if any(sent.marker for sent in mine) or (there and there[-1].base < positions.start_offset):
@@ -253,21 +279,22 @@ def append_afterwards(reopened: Reopened) -> Content:
     return content(reopened.log)
 
 
-def verify_crash(
-    root: Path, directories: list[str], ledger: Ledger, at: int, *, power: bool, now_ms: int, expired: set[bytes]
-) -> None:
-    """All of it: open, look, kill, open (nothing changes), send again, append, close, open."""
-    reopened = Reopened(root, directories, now_ms)
+def verify_crash(root: Path, world: World, at: int, *, power: bool) -> None:
+    """All of it: open, look, kill, open twice (nothing changes), send again, append, close, open."""
+    directories, ledger, expired = [path.name for path in world.directories], world.ledger, world.expired
+    reopened = Reopened(root, directories, world.clock.now_ms())
     try:
         verify_promises(reopened.log, ledger, at, power=power, expired=expired)
-        first, tree = content(reopened.log), reopened.tree()
+        first = content(reopened.log)
         reopened.again(clean=False)
         assert content(reopened.log) == first, "a second recovery finds other records"
+        tree = reopened.tree()
+        reopened.again(clean=False)
         after = reopened.tree()
         changed = sorted(str(path) for path in tree.keys() | after.keys() if tree.get(path, 0) != after.get(path, 0))
-        assert not changed, f"a second recovery changes {changed}"
+        assert not changed, f"a third recovery changes {changed}"
         verify_promises(reopened.log, ledger, at, power=power, expired=expired)
-        retry_producers(reopened, ledger, at, power=power)
+        retry_producers(reopened, ledger, at, power=power, forgotten=world.forgotten)
         last = append_afterwards(reopened)
         reopened.log.close()
         verify_check(root, directories, gaps=ledger.has_gaps)

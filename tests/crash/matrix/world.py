@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.crash.matrix.disk import Fail, TraceFiles
+from tests.crash.matrix.disk import Effect, Fail, Stopped, TraceFiles
 from tests.crash.matrix.ledger import Kind, Ledger, Sent
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import encode_batch
@@ -42,6 +43,7 @@ class World:
         self.directories = [root / f"d{number}" for number in range(directories)]
         self.log: LocalLog | LocalLogs | None = None
         self.expired: set[bytes] = set()
+        self.forgotten: set[int] = set()
         self.untouched: tuple[TopicPartition, ...] = (OTHER,)
         self._count = 0
         self._sequences: dict[int, int] = {}
@@ -49,6 +51,7 @@ class World:
     def open(self) -> None:
         """Opens all directories; what a process before this one had is closed."""
         self.files.abandon()
+        self.log = None
         self.log = self._opened()
 
     def _opened(self) -> LocalLog | LocalLogs:
@@ -71,8 +74,7 @@ class World:
 
     def writer(self, tp: TopicPartition = T) -> PartitionWriter:
         """The partition's inner side."""
-        log = next(log for log in self.logs if tp in log.roster)
-        return log.roster.writers[tp]
+        return self.log_of(tp).roster.writers[tp]
 
     def create(self, name: str, partitions: int = 1, **config: Any) -> None:
         """A topic."""
@@ -190,7 +192,7 @@ class World:
         """A pass of retention that may take all below ``limit``; what it took stays away."""
         self.ledger.note(tp, Kind.START_BEGUN, limit)
         self.partition(tp).apply_retention()
-        self.note_start(durable=True, tp=tp)
+        self.ledger.note(tp, Kind.START_DURABLE, self.writer(tp).first_base)
 
     def truncate(self, offset: int, tp: TopicPartition = T) -> None:
         """The log ends at ``offset``."""
@@ -204,6 +206,47 @@ class World:
         self.partition(tp).truncate_fully_and_start_at(offset)
         self.ledger.note(tp, Kind.RESTARTED, offset)
 
+    def log_of(self, tp: TopicPartition) -> LocalLog:
+        """The directory that holds it."""
+        return next(log for log in self.logs if tp in log.roster)
+
+    def move(self, tp: TopicPartition, number: int) -> None:
+        """Into another of the directories."""
+        assert isinstance(self.log, LocalLogs)
+        self.log.move(tp, self.directories[number])
+        self.note_flushed(tp)
+        self.note_start(durable=True, tp=tp)
+
+    def expire_producers(self) -> None:
+        """A day and more goes by: every producer is forgotten."""
+        self.clock.advance(100_000)
+        self.forgotten.update(self._sequences)
+        for tp in self.ledger.events:
+            self.writer(tp).expire_producers(self.clock.now_ms())
+
+    def epoch(self, epoch: int, tp: TopicPartition = T) -> None:
+        """A new leader epoch."""
+        self.partition(tp).new_leader_epoch(epoch)
+
+    def clean(self, tp: TopicPartition = T) -> None:
+        """A round of compaction."""
+        self.log_of(tp).cleaner.clean(tp)
+
+    def tick(self, seconds: float) -> None:
+        """Time goes by, and everything that is due is done."""
+        assert self.log is not None
+        self.clock.advance(seconds)
+        self.log.tick()
+
+    def crash(self, stop: Callable[[Effect], bool], work: Callable[[], None]) -> None:
+        """The process ends in the middle of ``work``, before the first call of which ``stop`` says so."""
+        self.files.stop = stop
+        with contextlib.suppress(Stopped):
+            work()
+        assert self.files.stop is None, "the work ended before"
+        self.files.abandon()
+        self.log = None
+
     def checkpoint(self) -> None:
         """Every offset checkpoint of every directory."""
         for log in self.logs:
@@ -216,8 +259,8 @@ class World:
         assert self.log is not None
         ends = {tp: self.partition(tp).positions().end_offset for tp in self.log.partitions()}
         starts = {tp: self.writer(tp).log_start for tp in ends}
-        self.log.close()
-        self.log = None
+        log, self.log = self.log, None
+        log.close()
         for tp, end in ends.items():
             self.ledger.note(tp, Kind.DURABLE, end)
             self.ledger.note(tp, Kind.START_DURABLE, starts[tp])

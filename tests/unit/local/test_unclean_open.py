@@ -17,14 +17,19 @@ INTERVAL_BYTES = 4096
 def crashed(path: Path, *, below: int, behind: int) -> CaseBench:
     """``below`` batches under the recovery point, ``behind`` above it; then the process is gone."""
     bench = CaseBench(path, index_interval_bytes=INTERVAL_BYTES, segment_bytes=1 << 26, segment_index_bytes=1 << 16)
-    for _ in range(below):
-        bench.partition.append([NewRecord(VALUE)])
+    fill(bench, below)
     bench.partition.flush()
     bench.log.checkpoint()
-    for _ in range(behind):
-        bench.partition.append([NewRecord(VALUE)])
+    fill(bench, behind)
     bench.kill()
     return bench
+
+
+def fill(bench: CaseBench, count: int) -> None:
+    """Batches of one record, a millisecond apart: offset entries are believed up to the last time entry."""
+    for _ in range(count):
+        bench.clock.advance(0.001)
+        bench.partition.append([NewRecord(VALUE)])
 
 
 def reopened(bench: CaseBench) -> CountingFiles:
@@ -82,11 +87,21 @@ def test_indexes_come_out_as_if_all_had_been_read(tmp_path: Path) -> None:
     whole = CaseBench(
         tmp_path / "whole", index_interval_bytes=INTERVAL_BYTES, segment_bytes=1 << 26, segment_index_bytes=1 << 16
     )
-    for _ in range(140):
-        whole.partition.append([NewRecord(VALUE)])
+    fill(whole, 140)
     reopened(bench)
     bench.partition.roll()
     whole.partition.roll()
     for suffix in (".log", ".index", ".timeindex"):
         name = Path(log_name(0)).with_suffix(suffix).name
         assert (bench.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+
+
+def test_offset_entries_without_their_times_are_not_believed(tmp_path: Path) -> None:
+    bench = crashed(tmp_path, below=60, behind=5)
+    times = (bench.folder / log_name(0)).with_suffix(".timeindex")
+    data = times.read_bytes()
+    times.write_bytes(data[:24] + bytes(len(data) - 24))
+    reopened(bench)
+    bench.partition.roll()
+    for record in bench.records(0):
+        assert bench.partition.offset_for_time(record.timestamp) == (record.offset, record.timestamp)

@@ -94,7 +94,7 @@ class LocalLog:
         )
         self.roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
         self._service = DirectoryService(directory, self.roster, clock, config)
-        self._notes = DirectoryNotes(directory, files, self.roster)
+        self.notes = DirectoryNotes(directory, files, self.roster)
         self._leaving = LeavingDirectories(directory, files, ids)
         self.registry = TopicRegistry(
             directory,
@@ -121,7 +121,7 @@ class LocalLog:
             uploads=self.uploads,
             seal_requests=self.seal_requests,
             leaving=self._leaving,
-            notes=self._notes,
+            notes=self.notes,
             cleaner=self.cleaner,
             workers=self._workers,
             failed=self._disk_failed,
@@ -130,7 +130,7 @@ class LocalLog:
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
         self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
-        self._survey = Survey(directory, around, uploads=self.uploads, notes=self._notes)
+        self._survey = Survey(directory, around, uploads=self.uploads, notes=self.notes)
         self._volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH
@@ -300,8 +300,8 @@ class LocalLog:
 
     def checkpoint(self) -> None:
         """Writes recovery points and log starts: what the next open after a crash need not read again."""
-        self._notes.write_points()
-        self._notes.write_starts()
+        self.notes.write_points()
+        self.notes.write_starts()
 
     def _note_status(self) -> None:
         store_report(self.directory, self.files, self.report())
@@ -341,7 +341,7 @@ class LocalLog:
         try:
             if clean:
                 self.checkpoint()
-                self._notes.write_watermarks()
+                self.notes.write_watermarks()
                 self._note_status()
                 if settled:
                     mark_clean(self.directory, self.files, self._broker_epoch)
@@ -369,7 +369,7 @@ class LocalLog:
         self.registry.topics = found.topics
         self._leaving.found(found.leaving)
         self._proven = frozenset(self.claims.read())
-        open_partitions(self.roster, found, self._notes.read(), clean=clean)
+        open_partitions(self.roster, found, self.notes.read(), clean=clean)
         self.registry.forget(gone)
         try:
             self._leaving.remove_due(0)

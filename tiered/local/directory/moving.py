@@ -97,10 +97,13 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
     files = target.files
     future = target.directory / renamed_dir(tp, uid, "future")
     files.make_directory(future)
+    told = source.roster.writers[tp].told_watermark
     with source.cleaner.paused(tp):
         cleaned = source.cleaner.checkpoint.offset(tp)
         _move(source, target, tp, future, timeout_seconds=timeout_seconds)
     target.cleaner.checkpoint.adopt(tp, cleaned)
+    if told is not None:
+        target.roster.writers[tp].update_high_watermark(told)
     source.cleaner.forget_gone()
     LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 
@@ -125,25 +128,27 @@ def _move(source: LocalLog, target: LocalLog, tp: TopicPartition, future: Path, 
         files.sync_directory(future)
         ready = Ready(source.volume_id, start)
         files.replace(future / READY_NAME, json.dumps({"source": str(ready.source), "log_start": start}).encode())
+        source.registry.release(topic._replace(held=frozenset(topic.here) - {tp.partition}), tp)
     except TieredError:
-        source.roster.adopt(tp, clean=True, recovery_point=0, start=start)  # it stays; the copy goes with the next open
+        if files.is_directory(source.directory / partition_dir(tp)):  # it stays; the copy goes with the next open
+            source.roster.adopt(tp, clean=True, recovery_point=0, start=start)
         raise
-    rest = topic._replace(held=frozenset(topic.here) - {tp.partition})
-    source.registry.release(rest, tp)
     swap_in(target, future.name, tp, topic, ready)
 
 
 def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, ready: Ready) -> None:
     """The complete copy takes the partition's name; from then on it is the partition."""
     files, final = target.files, target.directory / partition_dir(tp)
+    target.notes.expect(tp, ready.log_start)
     files.rename(target.directory / name, final)
+    files.sync_directory(target.directory)  # before the mark goes: a copy without it is thrown away
     files.unlink(final / READY_NAME)
     files.sync_directory(final)
-    files.sync_directory(target.directory)
     known = target.topics().get(tp.topic)
     held = frozenset(known.here) if known is not None else frozenset[int]()
     info = topic._replace(held=held | {tp.partition})
     target.registry.take(info, tp, ready.log_start)
+    target.notes.arrived(tp)
 
 
 def read_ready(files: Files, future: Path) -> Ready | None:

@@ -38,6 +38,7 @@ class DirectoryNotes:
         self.files = files
         self._roster = roster
         self._lock = threading.Lock()
+        self._coming: dict[TopicPartition, int] = {}
         self._written: dict[TopicPartition, int] | None = None
 
     def read(self) -> Noted:
@@ -54,10 +55,21 @@ class DirectoryNotes:
             self.points.write(points)
             return len(points)
 
+    def expect(self, tp: TopicPartition, start: int) -> None:
+        """A partition is about to get its name here: its log start is noted before there is anything to start."""
+        with self._lock:
+            self._coming[tp] = start
+        self.write_starts()
+
+    def arrived(self, tp: TopicPartition) -> None:
+        """The roster has it now."""
+        with self._lock:
+            self._coming.pop(tp, None)
+
     def write_starts(self) -> int:
         """Log starts, where the segments do not tell them. Returns how many there are."""
         with self._lock:
-            starts = self._roster.log_starts()
+            starts = {**self._coming, **self._roster.log_starts()}
             known = self.files.state(self.starts.path)
             if starts or (known is not None and known.size):
                 self.starts.write(starts)

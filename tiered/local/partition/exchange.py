@@ -66,6 +66,7 @@ class PartitionExchanger(PartitionTruncator):
                 renamed = swap_in(self._files, self.directory, bases, [s.base_offset for s in present])
                 self._trash_later(renamed)
             except TieredError as error:
+                self._halfway = True
                 self._go_offline(error)
                 raise
             for segment in present:

@@ -87,7 +87,7 @@ class PartitionState:
         self._closing: list[ActiveSegment] = []
         self._trash: list[tuple[int, Path]] = []
         self._offline: TieredError | None = None
-        self._half_cut = False  # a cut failed midway: what the segments say and what is on disk may differ
+        self._halfway = False  # a cut or an exchange failed midway: the files are not what the segments say
         self._closed = False
         self._ending = False  # close has begun: what changes the log is refused, what makes it durable goes on
         self._factory = SegmentFactory(around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs)
@@ -140,6 +140,11 @@ class PartitionState:
         return self._end if told is None else max(min(told, self._end), self.log_start)
 
     @property
+    def told_watermark(self) -> int | None:
+        """The high watermark as a leader or followers told it; None: the log is alone."""
+        return self._watermark
+
+    @property
     def local_start(self) -> int:
         """The first offset on this disk."""
         sealed, active = self._sealed, self._active
@@ -190,7 +195,7 @@ class PartitionState:
         """What a read that begins now may see."""
         with self._lock:
             self._check_open()
-            if self._half_cut and self._offline is not None:
+            if self._halfway and self._offline is not None:
                 raise self._offline_error(self._offline)
             sealed, active, end = self._sealed, self._active, self._end
             tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)

@@ -122,6 +122,7 @@ class PartitionTruncator(PartitionRemover):
             if active.base_offset > offset:
                 self._throw_active_away(active)
             self._throw_away(going[::-1])
+            self._files.sync_directory(self.directory)  # else a power cut may bring them back behind a hole
             carry_out_cut(self._files, self.directory, found, offset)
             self._sync_txn_index(self.directory / log_name(base))  # whoever wrote it has closed it without
             self._active = self._factory.resume(found, self._around.clock.now_ms())
@@ -139,6 +140,7 @@ class PartitionTruncator(PartitionRemover):
             self._rebuild_producers(self._producers.state is not None)
             self._files.sync_directory(self.directory)
         except TieredError as error:
+            self._halfway = True
             self._go_offline(error)
             raise
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", self.tp, offset, len(going))
@@ -181,6 +183,7 @@ class PartitionTruncator(PartitionRemover):
             self._producers.forget(offset)
             self._files.sync_directory(self.directory)
         except TieredError as error:
+            self._halfway = True
             self._go_offline(error)
             raise
 

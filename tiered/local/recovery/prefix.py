@@ -2,7 +2,8 @@
 
 The index files of a segment that was being written are only as good as the last moment before the crash: they may
 lag, end in zeros, or hold entries of records that are gone. Entries are used only up to the recovery point, only while
-they ascend, and only if the batch at which the last of them points is the one that it says.
+they ascend, and only if the batch at which the last of them points is the one that it says. The two files are not
+fsynced together: offset entries behind the last time entry are not used, because the times between may be what is lost.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
     try:
         indexes = load_growing(files, log, base_offset, size_bytes)
         indexes.truncate_to(recovery_point)
+        _forget_untimed(indexes, log, size_bytes)
         position = indexes.last_position
         if position == 0:
             return None
@@ -64,3 +66,18 @@ def _has_aborts(log: LogFile, end: int) -> bool:
                 return True
         position += header.size_bytes
     return False
+
+
+def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> None:
+    """Keeps the first offset entry that the last time entry was written with; CorruptionError if it points nowhere."""
+    timestamp, at = indexes.last_time
+    if timestamp < 0:
+        indexes.truncate_to(at)
+        return
+    position = indexes.position_of(at)
+    if position and log.header_at(position, size_bytes).last_offset == at:
+        indexes.truncate_to(at + 1)
+        return
+    covering = indexes.upper_bound(position, 1)
+    if covering is not None:
+        indexes.truncate_to(covering + 1)
