@@ -127,6 +127,31 @@ def test_case_64_a_segment_that_overflows_is_split(tmp_path: Path, clean: bool) 
     assert bench.append(b"v") == FAR + 10
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(
+    ("offsets", "bases"),
+    [
+        ((FAR, FAR + 1), [FAR]),  # all of it overflows: one segment
+        ((0, FAR, 2 * FAR, 2 * FAR + 3), [0, FAR, 2 * FAR]),
+        ((FAR - 3, 2 * FAR), [0, 2 * FAR]),
+    ],
+)
+def test_case_64_a_split_begins_a_segment_where_offsets_no_longer_fit(
+    tmp_path: Path, offsets: tuple[int, ...], bases: list[int], clean: bool
+) -> None:
+    bench = CaseBench(tmp_path / "log")
+    overflowed(bench)
+    (bench.folder / log_name(0)).write_bytes(b"".join(batch(offset) for offset in offsets))
+    if clean:
+        (bench.directory / ".kafka_cleanshutdown").write_bytes(b"")
+    bench.open()
+    assert bench.bases[: len(bases)] == bases
+    assert bench.offsets() == list(offsets)
+    assert bench.append(b"v") == offsets[-1] + 1
+    bench.reopen()
+    assert bench.offsets() == [*offsets, offsets[-1] + 1]
+
+
 @pytest.mark.parametrize("nth", range(1, SPLIT_EFFECTS + 1))
 def test_case_64_a_crash_at_any_step_of_a_split_loses_nothing(tmp_path: Path, nth: int) -> None:
     bench = CaseBench(tmp_path / "log")

@@ -8,10 +8,11 @@ import pytest
 
 from tests.unit.local.bench import CaseBench, batch
 from tests.unit.local.cleaning_bench import CleaningBench
+from tests.unit.local.test_directories import TP, opened
 from tests.unit.local.test_producers import ProducerBench, data, end
 from tiered.errors import OffsetOutOfRangeError
 from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS
-from tiered.model import AbortedTxn
+from tiered.model import AbortedTxn, NewRecord
 from tiered.stream import PartitionStream, ReadRange
 
 
@@ -182,3 +183,15 @@ def test_whoever_reads_a_topic_reads_up_to_it(tmp_path: Path) -> None:
     assert [r.offset for r in stream.records(ReadRange())] == list(range(6))
     assert [r.offset for r in stream.records(ReadRange(start=2, end=8))] == [2, 3, 4, 5]
     assert [r.offset for r in stream.records(ReadRange(start=7))] == []
+
+
+def test_it_moves_with_its_partition(tmp_path: Path) -> None:
+    with opened(tmp_path) as logs:
+        logs.create_topic("t", 1)
+        logs.partition(TP).append([NewRecord(b"1"), NewRecord(b"2"), NewRecord(b"3")])
+        logs.partition(TP).update_high_watermark(2)
+        (target,) = [path for path, log in logs.logs().items() if TP not in log.partitions()]
+        logs.move(TP, target)
+        assert (logs.partition(TP).high_watermark(), logs.partition(TP).positions().end_offset) == (2, 3)
+    with opened(tmp_path) as logs:
+        assert logs.partition(TP).high_watermark() == 2

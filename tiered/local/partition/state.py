@@ -222,6 +222,7 @@ class PartitionState:
         if self.upload is None:
             self.log_start = max(self.log_start, self.first_base)
             self.epochs.truncate_from_start(self.log_start)
+            self._producers.raise_log_start(self.log_start)
 
     def load_producers(self, *, met: bool) -> None:
         """After loading: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""

@@ -191,6 +191,8 @@ def rebuild_indexes(log: LogFile, base_offset: int, size_bytes: int, interval_by
     largest, at = -1, base_offset
     try:
         for span, view in log.batches(0, size_bytes):
+            if span.last_offset - base_offset > MAX_INT:
+                raise log.damage(span.position, "the offset is too far from the segment's base", span.last_offset)
             timestamp = log.header(view, span.position).max_timestamp
             if timestamp > largest:
                 largest, at = timestamp, span.last_offset
