@@ -225,3 +225,40 @@ def test_records_without_a_time_are_passed_over_by_lookups(tmp_path: Path) -> No
     bench.append(b"v", timestamp=START_MS)
     assert bench.partition.offset_for_time(START_MS - 5) == (3, START_MS)
     assert bench.partition.largest_timestamp() == (3, START_MS)
+
+
+def test_changed_settings_hold_at_once_those_of_indexes_with_the_next_segment(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "bytes")
+    bench.fill(5)
+    bench.log.alter_topic("t", {"segment.bytes": 3 * RECORD_BYTES})
+    bench.fill(1)
+    assert bench.bases == [0, 5]
+    aged = CaseBench(tmp_path / "ms")
+    aged.fill(2, timestamp=START_MS)
+    aged.log.alter_topic("t", {"segment.ms": 10})
+    aged.fill(1, timestamp=START_MS + 10)
+    aged.fill(1, timestamp=START_MS + 11)
+    assert aged.bases == [0, 3]
+    idle = CaseBench(tmp_path / "seal")
+    idle.fill(2)
+    idle.log.alter_topic("t", {"seal.ms": 10})
+    idle.clock.advance(1)
+    idle.log.tick()
+    assert idle.bases == [0, 2]
+    index = CaseBench(tmp_path / "index")
+    index.log.alter_topic("t", {"index.interval.bytes": 0})
+    index.fill(3)
+    index.partition.roll()
+    index.fill(3)
+    index.partition.roll()
+    assert [len(index.index(base)) for base in (0, 3)] == [0, 2]
+
+
+def test_what_lies_above_the_high_watermark_is_not_offered_for_upload(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(7)
+    bench.partition.flush()
+    bench.partition.update_high_watermark(5)
+    assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2]
+    bench.partition.update_high_watermark(None)
+    assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2, 4]

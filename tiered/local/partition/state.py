@@ -91,7 +91,7 @@ class PartitionState:
         self._closed = False
         self._ending = False  # close has begun: what changes the log is refused, what makes it durable goes on
         self._factory = SegmentFactory(around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs)
-        self.configure(config)
+        self._take_over(config)
         now_ms = around.clock.now_ms()
         *sealed, tail = loaded.segments
         self._sealed = tuple(self._factory.adopt(segment) for segment in sealed)
@@ -158,9 +158,9 @@ class PartitionState:
 
     @property
     def sealed(self) -> tuple[SealedLocalSegment, ...]:
-        """Sealed segments whose files are durable."""
-        flushed = self._flushed
-        return tuple(segment for segment in self._sealed if segment.end_offset <= flushed)
+        """Sealed segments whose files are durable, and whose records are on every replica."""
+        bound = min(self._flushed, self.high_watermark)
+        return tuple(segment for segment in self._sealed if segment.end_offset <= bound)
 
     @property
     def active_bytes(self) -> int:
@@ -255,7 +255,12 @@ class PartitionState:
             self.upload = upload
 
     def configure(self, config: TopicConfig) -> None:
-        """Takes over changed settings; the sizes of index files change with the next segment."""
+        """Takes over changed settings at once; those of index files begin with the next segment."""
+        with self._lock:
+            self._take_over(config)
+            self._active.configure(config)
+
+    def _take_over(self, config: TopicConfig) -> None:
         self.config = self._factory.config = config
         self._rules = RecordRules(config)
         self._flush_messages = config.flush_messages

@@ -94,6 +94,9 @@ class ActiveSegment:
         self.preallocated = False
         self._index_handles: tuple[int, int] | None = None
         self._txn_handle: int | None = None
+        self._interval = config.index_interval_bytes
+        self._max_offsets = config.segment_index_bytes // OFFSET_ENTRY_BYTES
+        self._max_times = config.segment_index_bytes // TIME_ENTRY_BYTES - 1  # one entry is kept for the seal
         self.configure(config)
         self._log: int | None = files.open_write(self.path)
 
@@ -103,15 +106,12 @@ class ActiveSegment:
         return self.indexes
 
     def configure(self, config: TopicConfig) -> None:
-        """Takes over changed settings."""
+        """Takes over changed settings; those of the indexes, and the jitter, are for life."""
         self.segment_bytes = config.segment_bytes
         self._seal_ms = config.seal_ms
         self._segment_ms = effective_segment_ms(
             config.segment_ms, config.max_compaction_lag_ms, config.compacted, self._jitter_ms
         )
-        self._interval = config.index_interval_bytes
-        self._max_offsets = config.segment_index_bytes // OFFSET_ENTRY_BYTES
-        self._max_times = config.segment_index_bytes // TIME_ENTRY_BYTES - 1  # one entry is kept for the seal
         self._set_bounds()
 
     def preallocate(self) -> None:
