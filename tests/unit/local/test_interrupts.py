@@ -14,6 +14,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition
+from tiered.plan.producer import ProducerStamp
 
 TP = TopicPartition("t", 0)
 
@@ -52,6 +53,70 @@ def test_an_interrupt_inside_the_write_takes_the_partition_offline_until_it_is_o
         offset = again.partition(TP).append([NewRecord(b"after")]).offset
         assert values(again)[offset] == b"after"
         assert len(values(again)) == offset + 1
+
+
+class InterruptedAt(PosixFiles):
+    """Raises KeyboardInterrupt once, right after an effect on a file with this suffix."""
+
+    def __init__(self, effect: str, suffix: str) -> None:
+        super().__init__()
+        self.effect, self.suffix = effect, suffix
+        self.armed = False
+        self.paths: dict[int, Path] = {}
+
+    def open_write(self, path: Path) -> int:
+        handle = super().open_write(path)
+        self.paths[handle] = path
+        self.strike("open", path)
+        return handle
+
+    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        super().write_at(handle, data, position)
+        self.strike("write", self.paths[handle])
+
+    def strike(self, effect: str, path: Path) -> None:
+        if self.armed and effect == self.effect and path.suffix == self.suffix:
+            self.armed = False
+            raise KeyboardInterrupt
+
+
+def test_an_interrupt_between_a_marker_and_its_index_entry_never_shows_what_was_aborted(tmp_path: Path) -> None:
+    files = InterruptedAt("write", ".txnindex")
+    log = LocalLog.open(tmp_path, files=files)
+    log.create_topic("t", 1, TopicConfig())
+    producer = log.transactions.begin("x")
+    log.transactions.join(producer, [TP])
+    log.partition(TP).append_as_producer([NewRecord(b"aborted")], ProducerStamp(*producer[1:], 0))
+    files.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        log.transactions.end(producer, commit=False)
+    with LocalLog.open(tmp_path, read_only=True) as reader:  # another process meanwhile
+        seen = reader.partition(TP)
+        assert (seen.last_stable_offset() == 0) or seen.aborted_txns(0, 1)
+    with pytest.raises(LocalIOError, match="interrupted"):
+        log.partition(TP).append([NewRecord(b"more")])
+    with pytest.raises(LocalIOError):
+        log.close()
+    with LocalLog.open(tmp_path) as again:
+        assert again.partition(TP).open_txns() == []
+        assert [txn.first_offset for txn in again.partition(TP).aborted_txns(0, 9)] == [0]
+
+
+def test_an_interrupt_while_a_segment_begins_takes_the_partition_offline(tmp_path: Path) -> None:
+    files = InterruptedAt("write", ".snapshot")
+    log = LocalLog.open(tmp_path, files=files)
+    log.create_topic("t", 1, TopicConfig(segment_bytes=200))
+    partition = log.partition(TP)
+    partition.append([NewRecord(b"1" * 100)])
+    files.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        partition.append([NewRecord(b"2" * 100)])
+    with pytest.raises(LocalIOError, match="began a segment"):
+        partition.append([NewRecord(b"3")])
+    with pytest.raises(LocalIOError):
+        log.close()
+    with LocalLog.open(tmp_path) as again:
+        assert values(again) == [b"1" * 100]
 
 
 class Appender(threading.Thread):

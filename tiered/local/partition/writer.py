@@ -237,7 +237,13 @@ class PartitionWriter(PartitionExchanger):
             self._around.reserve.take(len(data))
         reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
         if reason is not None:
-            self._roll(reason, now_ms, base)
+            try:
+                self._roll(reason, now_ms, base)
+            except TieredError:
+                raise
+            except BaseException:
+                self._go_offline(LocalIOError(f"{self.tp}: an append was interrupted while it began a segment"))
+                raise
             active = self._active
             if end - 1 - active.base_offset > MAX_RELATIVE_OFFSET:
                 raise InvalidRecordError(
@@ -247,6 +253,8 @@ class PartitionWriter(PartitionExchanger):
         try:
             active.append(data, facts, epoch, now_ms)
             self._end = end
+            if self._producers.state is not None:
+                self._settle_producers(answer, bases)
         except DiskFullError:
             raise
         except TieredError as error:
@@ -255,8 +263,6 @@ class PartitionWriter(PartitionExchanger):
         except BaseException:  # an interrupt: the file and what is known of it may differ, only a new open can tell
             self._go_offline(LocalIOError(f"{self.tp}: an append was interrupted while it wrote"))
             raise
-        if self._producers.state is not None:
-            self._settle_producers(answer, bases)
         return reason is not None
 
     def _ask(
