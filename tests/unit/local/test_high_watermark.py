@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import CaseBench, batch
+from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.cleaning_bench import CleaningBench
 from tests.unit.local.test_directories import TP, opened
 from tests.unit.local.test_producers import ProducerBench, data, end
 from tiered.errors import OffsetOutOfRangeError
+from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS
+from tiered.local.segment.fetch import Isolation
+from tiered.local.segment.listing import LATEST
 from tiered.model import AbortedTxn, NewRecord
 from tiered.stream import PartitionStream, ReadRange
 
@@ -195,3 +198,18 @@ def test_it_moves_with_its_partition(tmp_path: Path) -> None:
         assert (logs.partition(TP).high_watermark(), logs.partition(TP).positions().end_offset) == (2, 3)
     with opened(tmp_path) as logs:
         assert logs.partition(TP).high_watermark() == 2
+
+
+def test_a_reader_in_another_process_has_it_from_the_checkpoint(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(10)
+    reader = LocalLog.open(tmp_path / "log", clock=bench.clock, read_only=True).partition(TP)
+    assert (reader.high_watermark(), reader.last_stable_offset()) == (10, 10)
+    bench.partition.update_high_watermark(7)
+    bench.log.tasks.run("high-watermark-checkpoint")
+    assert (reader.high_watermark(), reader.last_stable_offset()) == (7, 7)
+    for isolation, count in ((Isolation.LOG_END, 10), (Isolation.HIGH_WATERMARK, 7), (Isolation.COMMITTED, 7)):
+        assert len(reader.fetch(0, 10_000, isolation=isolation).data) == count * RECORD_BYTES
+    assert reader.list_offset(LATEST) == (10, -1, 0)
+    bench.partition.update_high_watermark(None)
+    assert reader.high_watermark() == 10

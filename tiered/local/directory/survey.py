@@ -23,7 +23,7 @@ from tiered.local.disk.volume import (
 )
 from tiered.local.partition.opening import foreign_log
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.state import Surroundings
+from tiered.local.partition.state import WATERMARK_NAME, Surroundings
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -43,6 +43,7 @@ class Survey:
         self._uploads = uploads
         self._recovery_points = notes.points
         self._log_starts = notes.starts
+        self._watermarks = notes.watermarks
 
     def look(self) -> None:
         """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
@@ -75,6 +76,7 @@ class Survey:
                     start=starts.get(tp, 0),
                     upload=partial(self._upload_of, tp),
                     recovery_point=partial(self._recovery_point_of, tp),
+                    high_watermark=partial(self._watermark_of, tp, path),
                 )
         for tp in set(self.partitions) - present:
             del self.partitions[tp]
@@ -85,3 +87,9 @@ class Survey:
 
     def _recovery_point_of(self, tp: TopicPartition) -> int:
         return self._recovery_points.read().get(tp, 0)
+
+    def _watermark_of(self, tp: TopicPartition, path: Path) -> int | None:
+        """As its writer noted it last, if the partition follows; None: it is the end."""
+        if self._around.files.state(path / WATERMARK_NAME) is None:
+            return None
+        return self._watermarks.read().get(tp, 0)

@@ -79,6 +79,7 @@ def writable_log(around: Surroundings, writer: PartitionWriter) -> PartitionLog:
         clock=around.clock,
         upload=lambda: writer.upload,
         recovery_point=lambda: writer.flushed_offset,
+        high_watermark=lambda: writer.high_watermark,
         buffer_bytes=around.config.read_buffer_bytes,
     )
 
@@ -93,6 +94,7 @@ def foreign_log(
     start: int,
     upload: Callable[[], PartitionUpload | None],
     recovery_point: Callable[[], int],
+    high_watermark: Callable[[], int | None],
 ) -> PartitionLog:
     """The face of a partition that somebody else writes; ``ours``: with our settings, so that gaps are damage."""
     source = ForeignPartition(
@@ -111,5 +113,6 @@ def foreign_log(
         clock=around.clock,
         upload=upload,
         recovery_point=recovery_point,
+        high_watermark=high_watermark,
         buffer_bytes=around.config.read_buffer_bytes,
     )

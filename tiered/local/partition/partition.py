@@ -47,6 +47,7 @@ class PartitionLog:
         clock: Clock,
         upload: Callable[[], PartitionUpload | None],
         recovery_point: Callable[[], int],
+        high_watermark: Callable[[], int | None],
         buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         self.tp: TopicPartition = source.tp
@@ -58,6 +59,7 @@ class PartitionLog:
         self._clock = clock
         self._upload = upload
         self._recovery_point = recovery_point
+        self._told_watermark = high_watermark
         self._buffer_bytes = buffer_bytes
         self._pid = os.getpid()
 
@@ -218,10 +220,14 @@ class PartitionLog:
     def high_watermark(self) -> int:
         """Where ``read_uncommitted`` ends: the end, unless a leader or followers told (:meth:`update_high_watermark`).
 
-        Kept in ``replication-offset-checkpoint``; the end of a partition that is only read.
+        Kept in ``replication-offset-checkpoint``, from which a partition that is only read has it, some seconds late.
         """
         self._check_process()
-        return self._view().end_offset if self._writer is None else self._writer.high_watermark
+        told = self._told_watermark()
+        if self._writer is not None and told is not None:
+            return told
+        view = self._view()
+        return view.end_offset if told is None else max(min(told, view.end_offset), view.start_offset)
 
     def update_high_watermark(self, offset: int | None) -> int:
         """Records below ``offset`` are on every replica: takes it over, between log start and end, and returns it.
