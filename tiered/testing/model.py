@@ -287,6 +287,8 @@ class ModelLog:
     def reopen(self) -> None:
         """A process opens the log: it leads under the latest epoch that the log knows."""
         self.epochs = [e for e in self.epochs if e.start_offset <= self.end]
+        if self.remote_start < 0:
+            self.trim_epochs()
         if not self.epochs:
             self.assign(0, self.end)
         self.leader_epoch = self.epochs[-1].epoch

@@ -44,8 +44,6 @@ def cut_power(world: World) -> None:
         end = world.partition(subject).positions().end_offset
         world.say(f"  {subject.name} ends at {end}")
         subject.model.power_cut(end)
-        if end == subject.log_start and world.writer(subject).first_base == end > subject.first_base:
-            subject.model.start_over(end)  # nothing is left of what was not deleted before: Kafka's log starts anew
     settle(world, clean=False)
 
 

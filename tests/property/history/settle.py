@@ -22,6 +22,8 @@ def settle(world: World, *, clean: bool) -> None:
 def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
     """After one partition was opened."""
     model, writer = subject.model, world.writer(subject)
+    if writer.first_base == writer.end_offset == model.log_start > subject.first_base:
+        model.start_over(model.log_start)  # files ended below the start: Kafka's log starts anew there
     subject.active_base = writer._active.base_offset
     whole = end_on_disk(subject) == model.end  # else the snapshot at the end is above what files tell: it goes
     model.end = end_on_disk(subject)
