@@ -72,7 +72,10 @@ def settle_producers(world: World, subject: Subject, *, exact: bool) -> None:
     model.producers = dict(full)
     for pid in sorted(full.keys() - found.keys()):
         gone = not any(batch.base in readable for batch in written(model, pid))
-        expired = is_idle(full[pid], world.clock.now_ms()) or subject.expired.get(pid, -1) == last_offset_of(model, pid)
+        known = [full[pid]] if exact else pasts(model, pid, readable)
+        expired = any(is_idle(p, world.clock.now_ms()) for p in known) or subject.expired.get(
+            pid, -1
+        ) == last_offset_of(model, pid)
         assert expired or (gone and not exact), f"{subject.name} producer {pid} is gone: {full[pid]}"
         forget(subject, pid)
     state = world.writer(subject)._producers.state
