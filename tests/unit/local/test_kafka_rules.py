@@ -10,6 +10,8 @@ from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.test_cases_append import UNTIMED
 from tests.unit.local.test_producers import ProducerBench, data, end
 from tiered.errors import ConfigError
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
@@ -262,3 +264,65 @@ def test_what_lies_above_the_high_watermark_is_not_offered_for_upload(tmp_path: 
     assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2]
     bench.partition.update_high_watermark(None)
     assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2, 4]
+
+
+def epochs(directory: Path, *entries: tuple[int, int]) -> LeaderEpochs:
+    directory.mkdir(exist_ok=True)
+    made = LeaderEpochs(directory, PosixFiles())
+    for entry in entries:
+        made.assign(*entry)
+    return made
+
+
+def test_where_a_leaders_epoch_ends(tmp_path: Path) -> None:
+    known = epochs(tmp_path, (1, 5), (3, 8))
+    wanted = {-1: (-1, -1), 0: (0, 5), 1: (1, 8), 2: (1, 8), 3: (3, 10), 4: (-1, -1)}
+    assert {epoch: known.end_offset_for(epoch, 10) for epoch in wanted} == wanted
+    assert epochs(tmp_path / "none").end_offset_for(0, 10) == (-1, -1)
+    assert [known.epoch_at(offset) for offset in (4, 5, 7, 8, 99)] == [-1, 1, 1, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ((3, 9), [(1, 5), (3, 8)]),  # the latest, at or above its start: ignored
+        ((3, 8), [(1, 5), (3, 8)]),
+        ((3, 7), [(1, 5), (3, 7)]),
+        ((2, 9), [(1, 5), (2, 9)]),
+        ((4, 8), [(1, 5), (4, 8)]),
+        ((4, 6), [(1, 5), (4, 6)]),
+        ((4, 5), [(4, 5)]),
+        ((0, 2), [(0, 2)]),
+        ((4, 12), [(1, 5), (3, 8), (4, 12)]),
+    ],
+)
+def test_an_epoch_that_is_assigned_takes_those_behind_it_away(
+    tmp_path: Path, entry: tuple[int, int], expected: list[tuple[int, int]]
+) -> None:
+    known = epochs(tmp_path, (1, 5), (3, 8))
+    known.assign(*entry)
+    assert [tuple(e) for e in known.entries] == expected
+    assert [tuple(e) for e in LeaderEpochs(tmp_path, PosixFiles()).entries] == expected  # on disk at once
+    for bad in ((-1, 3), (3, -1)):
+        with pytest.raises(ConfigError):
+            known.assign(*bad)
+
+
+@pytest.mark.parametrize(
+    ("offset", "from_start", "from_end"),
+    [
+        (4, [(1, 5), (3, 8)], []),
+        (5, [(1, 5), (3, 8)], []),
+        (6, [(1, 6), (3, 8)], [(1, 5)]),
+        (8, [(3, 8)], [(1, 5)]),
+        (20, [(3, 20)], [(1, 5), (3, 8)]),
+    ],
+)
+def test_epochs_are_cut_at_both_ends(
+    tmp_path: Path, offset: int, from_start: list[tuple[int, int]], from_end: list[tuple[int, int]]
+) -> None:
+    start, end_ = epochs(tmp_path / "s", (1, 5), (3, 8)), epochs(tmp_path / "e", (1, 5), (3, 8))
+    start.truncate_from_start(offset)
+    end_.truncate_from_end(offset)
+    assert [tuple(e) for e in start.entries] == from_start
+    assert [tuple(e) for e in end_.entries] == from_end

@@ -11,8 +11,11 @@ import pytest
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tests.unit.local.test_directories import SMALL, TP, opened, values
 from tiered.errors import DiskFullError
+from tiered.format.batch import decode_records
 from tiered.format.keys import log_name
+from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord
+from tiered.testing.clock import START_MS
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
 FULL = 5 * RECORD_BYTES
@@ -147,3 +150,15 @@ def test_what_is_appended_while_a_partition_moves_moves_along(tmp_path: Path) ->
         logs.move(TP, target)
         files.fail = None
         assert values(logs) == [b"1", b"2", b"3"]
+
+
+def test_a_reader_beside_the_writer_stops_at_the_zeros(bench: CaseBench) -> None:
+    with LocalLog.open(bench.directory, clock=bench.clock, read_only=True) as log:
+        reader = log.partition(TP)
+        for end in range(2, 13):
+            bench.fill(1)
+            assert reader.positions().end_offset == end
+            found = [r.offset for batch in reader.read_batches(0) for r in decode_records(batch)]
+            assert found == list(range(end))
+            assert reader.offset_for_time(START_MS + 1) is None
+        assert [s.size_bytes for s in reader.sealed_segments()] == [RECORD_BYTES, FULL, FULL]
