@@ -40,6 +40,7 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.remote.reader import RemotePartition
+from tiered.spread import Bucket, attach_all, bucket_of
 from tiered.store.base import Store
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
@@ -84,7 +85,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     ``uploader`` runs in this process; without one, ``sync()`` uploads inline, or waits for the directory's own daemon.
     An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
     ``deadline_seconds`` bounds the retries of one request (default 30). Several paths are one log whose partitions are
-    spread over them; such a log is only local: an uploader serves one directory.
+    spread over them; to the bucket each is a volume of its own, with an uploader (or daemon) of its own.
 
     Raises LockedError (it names the holder), NotFoundError (``create=False`` and no log there), ConfigError,
     RemotePermissionError, CorruptionError.
@@ -106,7 +107,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
     try:
         reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
-        paths = check_paths(path, create=create, tiered=store is not None)
+        paths = check_paths(path, create=create)
         config = config or LogConfig()
         # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
@@ -143,9 +144,9 @@ class Log:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._tiering = None
-        if store is not None and isinstance(local, LocalLog):
-            self._tiering = Tiering(local, store, clock=clock, ids=ids, reachable=reachable)
+        self._tiering: Bucket | None = None
+        if store is not None:
+            self._tiering = bucket_of(local, store, clock=clock, ids=ids, reachable=reachable)
         self._uploader: UploaderHandle | None = None
         self._topics: dict[str, Topic] = {}
         self._lock = threading.RLock()
@@ -284,7 +285,7 @@ class Log:
 
     def attach(self, uploader: UploaderComponent, remote: str, options: Mapping[str, Any]) -> None:
         """Starts an in-process uploader (``open`` does this when one is passed)."""
-        self._uploader = uploader.attach(self.directory, remote, options)
+        self._uploader = attach_all(uploader.attach, self._local, remote, options, self._clock)
 
     def flush(self) -> None:
         """Fsyncs every partition: what was appended before survives a power cut of this machine."""
@@ -310,13 +311,18 @@ class Log:
         """
         if self._tiering is None:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
         ends, refused = self._seal_all()
-        if self._uploader is None and not self._tiering.held_elsewhere():
-            self._tiering.sync(ends, timeout)
+        here: dict[TopicPartition, int] = {}
+        if self._uploader is not None:
+            self._uploader.poke()
         else:
-            if self._uploader is not None:
-                self._uploader.poke()
-            self.wait_uploaded(ends, timeout)
+            here = self._tiering.ours(ends)
+            if here:
+                self._tiering.sync(here, timeout)
+        rest = {tp: end for tp, end in ends.items() if tp not in here}
+        if rest:
+            self.wait_uploaded(rest, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
         if refused is not None:
             raise refused
 
@@ -327,9 +333,9 @@ class Log:
         for tp in self._local.partitions():
             if tp.topic == TRANSACTION_STATE_TOPIC:
                 continue  # of this disk alone
-            log = self._local.partition(tp)
-            end = log.positions().end_offset  # before the roll: what is appended after it waits for the next one
             try:
+                log = self._local.partition(tp)
+                end = log.positions().end_offset  # before the roll: what is appended after it waits for the next one
                 log.roll()
             except (FencedError, LocalIOError) as error:
                 refused = refused or error

@@ -108,7 +108,7 @@ class Tiering:
         Raises ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a
         partition without records cannot know its first offset; a log that was claimed before only warns.
         """
-        tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
+        tps = [TopicPartition(info.name, p) for p in info.here]
         unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self._local.partition(tp))]
         try:
             self._register(info)
@@ -193,6 +193,10 @@ class Tiering:
                 lock.release()
                 return False
             return True
+
+    def ours(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """What this process is to upload: all of it, or nothing beside another process's uploader."""
+        return {} if self.held_elsewhere() else dict(ends)
 
     @contextlib.contextmanager
     def _uploader_lock(self) -> Iterator[None]:

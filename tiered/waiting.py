@@ -19,7 +19,6 @@ from tiered.errors import (
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
-from tiered.tiering import Tiering
 
 UPLOAD_CHECK_S = 1.0
 """How often a wait looks for sealed segments that nobody uploads."""
@@ -28,6 +27,16 @@ POLL_S = 0.05
 FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
 
 _logger = logging.getLogger("tiered")
+
+
+class Uploads(Protocol):
+    """The bucket side of an open log, as far as a wait needs it."""
+
+    def ours(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Those whose directory no other process uploads."""
+
+    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
+        """Uploads and commits what is sealed below these offsets."""
 
 
 class UploaderHandle(Protocol):
@@ -49,7 +58,7 @@ def wait_uploaded(
     ends: Mapping[TopicPartition, int],
     timeout_s: float | None,
     *,
-    tiering: Tiering | None,
+    tiering: Uploads | None,
     uploader: UploaderHandle | None,
     clock: Clock,
     closed: threading.Event,
@@ -63,8 +72,9 @@ def wait_uploaded(
     look = clock.monotonic()
     while behind := _behind(local, ends):
         if clock.monotonic() >= look:
-            if uploader is None and tiering is not None and not tiering.held_elsewhere():
-                _upload_sealed(local, tiering, ends, None if deadline is None else deadline - clock.monotonic())
+            if uploader is None and tiering is not None:
+                left_s = None if deadline is None else deadline - clock.monotonic()
+                _upload_sealed(local, tiering, tiering.ours(ends), left_s)
             look = clock.monotonic() + UPLOAD_CHECK_S
             continue
         if uploader is not None and uploader.error is not None:
@@ -80,7 +90,7 @@ def wait_uploaded(
 
 
 def _upload_sealed(
-    local: LocalLog | LocalLogs, tiering: Tiering, ends: Mapping[TopicPartition, int], left_s: float | None
+    local: LocalLog | LocalLogs, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
 ) -> None:
     """What an uploader would do now; trouble that may pass is left to the next look."""
     logs = [local.partition(tp) for tp in ends]
@@ -96,7 +106,8 @@ def _upload_sealed(
 def _behind(local: LocalLog | LocalLogs, ends: Mapping[TopicPartition, int]) -> str:
     waiting = []
     local.refresh_uploads()
-    uploads = local.uploads.read() if isinstance(local, LocalLog) else {}
+    logs = [local] if isinstance(local, LocalLog) else local.logs().values()
+    uploads = {tp: upload for log in logs for tp, upload in log.uploads.read().items()}
     for tp, end in ends.items():
         if tp in uploads and uploads[tp].fenced:
             raise FencedError(f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT)

@@ -26,11 +26,6 @@ def test_several_paths_are_one_log(tmp_path: Path) -> None:
         assert len(log.positions()) == 4
 
 
-def test_several_paths_cannot_be_tiered(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be tiered"):
-        tiered.open([tmp_path / "a", tmp_path / "b"], remote=f"file://{tmp_path}/store")
-
-
 def test_a_topic_is_deleted_and_made_again(tmp_path: Path) -> None:
     with tiered.open(tmp_path / "log") as log:
         log.topic("t", create=True).append(b"x")

@@ -1,7 +1,7 @@
 """One log over several directories, as a broker's ``log.dirs``: each has its own lock, id, checkpoints and fate.
 
 A new partition goes to the directory with the fewest. A directory whose disk fails goes offline with its partitions and
-no other. An uploader serves one directory per process: a log that is tiered has one directory.
+no other. To a bucket each directory is a volume of its own, with its own claims and its own uploader.
 """
 
 from __future__ import annotations
@@ -359,14 +359,9 @@ class LocalLogs:
                     LOGGER.warning("move_unsettled path=%s hint=open its source directory too", log.directory / name)
 
 
-def check_paths(path: str | Path | Sequence[str | Path], *, create: bool, tiered: bool) -> list[Path]:
+def check_paths(path: str | Path | Sequence[str | Path], *, create: bool) -> list[Path]:
     """The directories of a log to be opened for writing. ConfigError, NotFoundError where that cannot be."""
     paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
-    if tiered and len(paths) > 1:
-        raise ConfigError(
-            "a log over several directories cannot be tiered: an uploader serves one directory",
-            hint="open one log per directory, each with its own prefix",
-        )
     if not create and not any((each / META_PROPERTIES_NAME).exists() for each in paths):
         raise NotFoundError(
             f"there is no log in {', '.join(map(str, paths))}",
