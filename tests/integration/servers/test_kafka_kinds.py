@@ -19,7 +19,9 @@ from tests.integration.servers.kafka_killed import write_and_be_killed
 from tests.integration.servers.kafka_kinds import FAR, KINDS
 from tests.integration.servers.kafka_view import Told, logs_of, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import ActiveProducer, describe_producers, epoch_ends
+from tiered.check import check
 from tiered.config import LogConfig
+from tiered.findings import Severity
 from tiered.format.batch import encode_batch
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
@@ -266,6 +268,12 @@ def test_it_recovers_what_we_recover(crash: Crash, name: str) -> None:
     assert logs_of(crash.theirs, tp) == logs_of(crash.ours, tp)
     assert crash.afterwards[tp][:3] == crash.told[tp][:3]
     assert crash.afterwards[tp].epochs.items() >= crash.told[tp].epochs.items()
+
+
+def test_our_own_check_finds_no_fault_after_both_recoveries(crash: Crash) -> None:
+    found = [one for path in (*crash.ours, *crash.theirs) for one in check(path, None).findings]
+    found = [one for one in found if one.severity is not Severity.INFO]
+    assert [one for one in found if "epochs-ahead" not in one.where] == []  # there the epoch falls, as the cluster's
 
 
 @kinds

@@ -31,6 +31,8 @@ from tests.integration.servers.kafka_trip import (
 )
 from tests.integration.servers.kafka_view import Told, now_clock, open_for_writing, producers_of, tell
 from tests.integration.servers.kafka_wire import ActiveProducer, ListedTransaction, list_transactions
+from tiered.check import check
+from tiered.findings import Finding, Severity
 from tiered.model import TopicPartition
 
 
@@ -60,6 +62,7 @@ class Trip:
     sixth: Saying
     seventh: Saying
     read_after_kill: dict[TopicPartition, Told]
+    findings: list[Finding]
     verified: str
     said: list[str]
 
@@ -121,6 +124,9 @@ def trip(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trip]:
         seventh = Saying.of(broker)
         broker.stop()
         read_after_kill = tell(dirs, ALL)
+        findings = [
+            finding for path in dirs for finding in check(path, None).findings if finding.severity is not Severity.INFO
+        ]
         yield Trip(
             first=first,
             read=read,
@@ -138,6 +144,7 @@ def trip(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trip]:
             sixth=sixth,
             seventh=seventh,
             read_after_kill=read_after_kill,
+            findings=findings,
             verified=verified,
             said=said,
         )
@@ -251,3 +258,4 @@ def test_nobody_complained(trip: Trip) -> None:
     names = [str(tp) for tp in ALL]
     bad = [line for line in trip.said if "ERROR" in line or ("WARN" in line and any(name in line for name in names))]
     assert bad == []
+    assert trip.findings == []
