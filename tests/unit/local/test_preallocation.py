@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
+from tests.unit.local.counting import CountingFiles
 from tests.unit.local.test_directories import SMALL, TP, opened, values
 from tiered.errors import DiskFullError
 from tiered.format.batch import decode_records
@@ -162,3 +163,16 @@ def test_a_reader_beside_the_writer_stops_at_the_zeros(bench: CaseBench) -> None
             assert found == list(range(end))
             assert reader.offset_for_time(START_MS + 1) is None
         assert [s.size_bytes for s in reader.sealed_segments()] == [RECORD_BYTES, FULL, FULL]
+
+
+def test_what_was_never_written_is_not_read(tmp_path: Path) -> None:
+    length = 256 * 1024 * 1024
+    bench = CaseBench(tmp_path / "log", segment_bytes=length, preallocate=True)
+    bench.fill(3)
+    assert sizes(bench) == [length]
+    bench.kill()
+    counting = CountingFiles()
+    bench.files = counting
+    bench.open()
+    assert (bench.offsets(), sizes(bench)) == ([0, 1, 2], [3 * RECORD_BYTES])
+    assert counting.log_bytes < 4 * 1024 * 1024

@@ -64,6 +64,9 @@ class Files(Protocol):
     def size(self, handle: int) -> int:
         """Length of an open file."""
 
+    def is_hole(self, handle: int, position: int) -> bool:
+        """Whether nothing was ever written from ``position`` on, which saves reading zeros; False if nobody knows."""
+
     def truncate(self, handle: int, size: int) -> None:
         """Cuts the file, or extends it with zeros."""
 
@@ -150,6 +153,13 @@ class PosixFiles:
 
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
+
+    def is_hole(self, handle: int, position: int) -> bool:
+        try:
+            os.lseek(handle, position, os.SEEK_DATA)
+        except OSError as error:
+            return error.errno == errno.ENXIO
+        return False
 
     def truncate(self, handle: int, size: int) -> None:
         try:

@@ -39,6 +39,9 @@ LOGGER = logging.getLogger("tiered.local")
 
 COPY_BYTES = 1024 * 1024
 ZEROS = bytes(COPY_BYTES)
+HOLE_BYTES = 64 * 1024
+"""No block of a file system is larger: behind the next multiple of it the rest of a preallocated file is a hole."""
+
 NOTHING = -1
 """Below every offset: no snapshot outlives a log that starts again."""
 
@@ -313,11 +316,14 @@ class Recovery:
         try:
             buffer = bytearray(COPY_BYTES)
             start = position
+            block = position - position % HOLE_BYTES + HOLE_BYTES  # holes begin at a block of the file system
+            if self._files.is_hole(source, block):
+                size = min(size, block)
             while position < size:
                 count = self._files.read_into(source, memoryview(buffer)[: size - position], position)
                 if count == 0:
                     break
-                if target is None and buffer[:count] != ZEROS[:count]:
+                if target is None and (buffer != ZEROS if count == COPY_BYTES else any(memoryview(buffer)[:count])):
                     target = self._files.open_write(target_path)
                 if target is not None:
                     self._files.write_at(target, memoryview(buffer)[:count], position - start)
