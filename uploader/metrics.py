@@ -10,11 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from tiered import __version__
+from tiered.metrics import Metric as Figure
 from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
 from uploader.waiting import PartitionView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Views = Callable[[], Sequence[PartitionView]]
+Figures = Callable[[], Iterable[Figure]]
 
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -35,9 +37,12 @@ _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
 
 
 class Metrics:
-    """``by_partition=False`` sums the partitions of a topic: thousands of series are a bill of their own."""
+    """``by_partition=False`` sums the partitions of a topic: thousands of series are a bill of their own.
 
-    def __init__(self, store: StoreMetrics, views: Views, *, by_partition: bool = True) -> None:
+    ``writer``: what the process that writes the directory has noted of its background tasks and of its cleaner.
+    """
+
+    def __init__(self, store: StoreMetrics, views: Views, *, by_partition: bool = True, writer: Figures = list) -> None:
         self.registry = _Registry()
         registry = self.registry
         self.commits = Counter("tiered_commit", "Commits by result.", ["result"], registry=registry)
@@ -58,6 +63,7 @@ class Metrics:
         registry.register(_Disk(self))
         registry.register(_Partitions(views, by_partition=by_partition))
         registry.register(_Requests(store))
+        registry.register(_Writer(writer))
 
     def render(self) -> bytes:
         """The text that ``/metrics`` serves."""
@@ -110,6 +116,24 @@ class _Partitions(Collector):
             before = sums.get(view.tp.topic, 0.0)
             sums[view.tp.topic] = before + value(view) if total else max(before, value(view))
         return [([topic], number) for topic, number in sums.items()]
+
+
+class _Writer(Collector):
+    """Figures of the library under the names that they have there."""
+
+    def __init__(self, figures: Figures) -> None:
+        self._figures = figures
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
+        for figure in self._figures():
+            family = families.get(figure.name)
+            if family is None:
+                kind = CounterMetricFamily if figure.name.endswith("_total") else GaugeMetricFamily
+                labels = [name for name, _ in figure.labels]
+                family = families[figure.name] = kind(figure.name, "As its writer noted it last.", labels=labels)
+            family.add_metric([value for _, value in figure.labels], figure.value)
+        yield from families.values()
 
 
 class _Requests(Collector):

@@ -13,6 +13,9 @@ from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import RemoteUnavailableError, TieredError
+from tiered.local.directory.figures import report_metrics
+from tiered.local.directory.reports import read_report
+from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.remote.fence import owner_of
 from tiered.store.location import StoreLocation
@@ -57,7 +60,9 @@ class Service:
         self._ids = ids or SystemIds()
         self._directory = LogDirectory(place.directory, clock=self._clock, ids=self._ids)
         self._store_metrics = StoreMetrics()
-        self._metrics = Metrics(self._store_metrics, self.views, by_partition=settings.partition_labels)
+        self._metrics = Metrics(
+            self._store_metrics, self.views, by_partition=settings.partition_labels, writer=self._noted_by_the_writer
+        )
         self._notify = Notify()
         self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify)
         self._state = State(self._ids, settings.limits)
@@ -203,6 +208,13 @@ class Service:
         """The document of ``/status``."""
         now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
         return status.report(self.views(), now_ms=now_ms, remote=self._place.store.url, live=True)
+
+    def _noted_by_the_writer(self) -> list[Metric]:
+        path, files = self._place.directory, self._directory.files
+        try:
+            return report_metrics(read_report(path, files), path, self._clock.now_ms())
+        except TieredError:  # a disk that cannot be read has metrics of its own
+            return []
 
     def _probes(self) -> Probes:
         return Probes(

@@ -11,6 +11,7 @@ from tests.unit.local.cleaning_bench import CLEAN, KEYED_BYTES
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.format.batch import decode_records
+from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.reports import read_report
 from tiered.local.disk.files import PosixFiles, disk_failed, translate
@@ -145,3 +146,19 @@ def test_a_round_that_fails_makes_its_partition_uncleanable_until_the_next_open(
         log.tasks.run("cleaning")
         assert log.cleaner.uncleanable == {}
         assert [r.value for b in log.partition(A).read_batches(0) for r in decode_records(b)] == [b"3"]
+
+
+def test_what_happened_to_a_directory_is_left_for_others_to_read(tmp_path: Path) -> None:
+    files, clock = FaultyFiles(), FakeClock()
+    logs = LocalLogs.open([tmp_path / "a", tmp_path / "b"], clock=clock, ids=SeededIds(1), files=files)
+    logs.create_topic("t", 2)
+    for tp in logs.partitions():
+        logs.partition(tp).append([NewRecord(b"x")])
+    files.fail = lambda name, path: errno.EIO if name == "sync" and path.parent.name == "t-0" else 0
+    with pytest.raises(LocalIOError):
+        logs.flush()
+    assert read_report(tmp_path / "a", PosixFiles()).offline.startswith("cannot sync")
+    assert read_report(tmp_path / "b", PosixFiles()).offline == ""
+    offline = {dict(m.labels)["log_dir"]: m.value for m in logs.metrics() if m.name == "tiered_directory_offline"}
+    assert offline == {str(tmp_path / "a"): 1, str(tmp_path / "b"): 0}
+    logs.close()

@@ -8,6 +8,7 @@ import pytest
 
 from tiered import __version__
 from tiered.errors import ConfigError
+from tiered.metrics import metric
 from tiered.store.metrics import StoreMetrics
 from uploader.config import resolve
 from uploader.metrics import Metrics
@@ -74,3 +75,16 @@ def test_metrics_have_no_created_series_and_no_invented_figure() -> None:
     assert "\ntiered_disk_free_bytes " not in text
     metrics.disk_free_bytes = 7
     assert "\ntiered_disk_free_bytes 7.0" in metrics.render().decode()
+
+
+def test_metrics_tell_what_the_writer_noted() -> None:
+    where = {"log_dir": "data", "task": "flush"}
+    noted = [metric("task_runs_total", 3, where), metric("task_runs_total", 4, {**where, "task": "seal"})]
+    metrics = Metrics(
+        StoreMetrics(), list, writer=lambda: [*noted, metric("directory_offline", 1, {"log_dir": "data"})]
+    )
+    text = metrics.render().decode()
+    assert 'tiered_task_runs_total{log_dir="data",task="flush"} 3.0' in text
+    assert 'tiered_task_runs_total{log_dir="data",task="seal"} 4.0' in text
+    assert "# TYPE tiered_task_runs_total counter" in text
+    assert 'tiered_directory_offline{log_dir="data"} 1.0' in text

@@ -6,6 +6,7 @@ no other. To a bucket each directory is a volume of its own, with its own claims
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -322,6 +323,8 @@ class LocalLogs:
         LOGGER.error("directory_offline path=%s error=%s", path, error)
         self.offline[path] = error
         self._logs[path].roster.go_offline(error)
+        with contextlib.suppress(TieredError):  # as far as the disk still lets it be said
+            self._logs[path].note_status()
 
     def _check_topics(self) -> None:
         holders: dict[TopicPartition, Path] = {}

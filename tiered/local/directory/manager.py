@@ -125,7 +125,7 @@ class LocalLog:
             cleaner=self.cleaner,
             workers=self._workers,
             failed=self._disk_failed,
-            note_status=self._note_status,
+            note_status=self.note_status,
         )
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
@@ -303,7 +303,8 @@ class LocalLog:
         self.notes.write_points()
         self.notes.write_starts()
 
-    def _note_status(self) -> None:
+    def note_status(self) -> None:
+        """Leaves the report for other processes to look at."""
         store_report(self.directory, self.files, self.report())
 
     def _disk_failed(self, error: TieredError) -> None:
@@ -342,7 +343,7 @@ class LocalLog:
             if clean:
                 self.checkpoint()
                 self.notes.write_watermarks()
-                self._note_status()
+                self.note_status()
                 if settled:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
