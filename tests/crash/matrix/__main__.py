@@ -1,6 +1,6 @@
 """Prints the crash matrix: ``python -m tests.crash.matrix [part of an operation's name]``.
 
-TIERED_CRASH_MATRIX=all runs every case, TIERED_CRASH_SEED repeats a run.
+TIERED_CRASH_MATRIX=all runs every case, =0.2 a fifth of them; TIERED_CRASH_SEED repeats a run.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def truncate_active(world: World) -> None:
 
 
 def truncate_sealed(world: World) -> None:
-    world.truncate(4)
+    world.truncate(2)
     world.append(1)
     world.flush()
 

@@ -22,12 +22,10 @@ from tiered.errors import LocalIOError, TieredError
 from tiered.local.disk.files import disk_failed
 from tiered.model import TopicPartition
 
-EVERYTHING = os.environ.get("TIERED_CRASH_MATRIX") == "all"
+HOW_MUCH = os.environ.get("TIERED_CRASH_MATRIX", "")
 SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
-SHARE = 0.15
-"""Of all cases of an operation, unless :data:`EVERYTHING`; at least :data:`LEAST` of each variant."""
-
-LEAST = 4
+SHARE = 1.0 if HOW_MUCH == "all" else float(HOW_MUCH or 0.025)
+"""Of all cases of an operation, but at least one of each variant."""
 
 
 class Operation(NamedTuple):
@@ -100,16 +98,14 @@ def cases_of(recording: Recording, dice: random.Random) -> list[Case]:
 
 
 def sampled(cases: list[Case], dice: random.Random) -> list[Case]:
-    """All, or :data:`SHARE` of each variant, and the rarer the variant the more."""
-    if EVERYTHING:
-        return cases
+    """:data:`SHARE` of each variant."""
     by_variant: dict[str, list[Case]] = {}
     for case in cases:
         by_variant.setdefault(case.variant, []).append(case)
     chosen: list[Case] = []
     for variant in sorted(by_variant):
         these = by_variant[variant]
-        chosen += dice.sample(these, min(len(these), max(LEAST, int(len(these) * SHARE))))
+        chosen += dice.sample(these, min(len(these), max(1, round(len(these) * SHARE))))
     return sorted(chosen)
 
 

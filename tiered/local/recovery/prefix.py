@@ -69,15 +69,21 @@ def _has_aborts(log: LogFile, end: int) -> bool:
 
 
 def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> None:
-    """Keeps the first offset entry that the last time entry was written with; CorruptionError if it points nowhere."""
+    """Keeps the first offset entry that the last time entry was written with; CorruptionError if that is not true."""
     timestamp, at = indexes.last_time
     if timestamp < 0:
         indexes.truncate_to(at)
         return
-    position = indexes.position_of(at)
-    if position and log.header_at(position, size_bytes).last_offset == at:
+    indexed = position = indexes.position_of(at)
+    header = log.header_at(position, size_bytes)
+    while header.last_offset < at:
+        position += header.size_bytes
+        header = log.header_at(position, size_bytes)
+    if header.last_offset != at or header.max_timestamp != timestamp:
+        raise log.damage(position, f"the time index says that offset {at} is of {timestamp}", header.base_offset)
+    if indexed and position == indexed:
         indexes.truncate_to(at + 1)
         return
-    covering = indexes.upper_bound(position, 1)
+    covering = indexes.upper_bound(indexed, 1)
     if covering is not None:
         indexes.truncate_to(covering + 1)
