@@ -25,7 +25,7 @@ def producer_append(world: World, subject: Subject) -> None:
     transactional = (pid in TRANSACTIONAL) != (dice.random() < 0.03)
     stamp = choose_stamp(world, pid, known)
     if known.window and dice.random() < 0.12:  # once more what it sent before
-        written = dice.choice(known.window)
+        written = dice.choice([known.window[0], dice.choice(known.window)])
         stamp = Stamp(pid, known.epoch, written.sequence)
         made = records(world, subject, written.last_offset - written.first_offset + 1, timeless=False)
     data = encode(made, stamp, transactional, dice.choice(list(Codec)))

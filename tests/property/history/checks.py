@@ -79,16 +79,19 @@ def check_content(subject: Subject, partition: PartitionLog) -> None:
 
 
 def check_aborted(subject: Subject, partition: PartitionLog) -> None:
-    """The transaction indexes. What a rebuild could not know of offsets that are deleted is taken over."""
+    """The transaction indexes. What a rebuild could not know of batches that are gone is taken over."""
     model = subject.model
     found = {txn.last_offset: txn for txn in partition.aborted_txns(0, model.end)}
     model.aborted = [txn for txn in model.aborted if txn.last_offset in found or holds_data(model, txn)]
     same(sorted(found), sorted(txn.last_offset for txn in model.aborted), f"{subject.name} aborted")
     for txn in model.aborted:
         other = found[txn.last_offset]
-        if txn.first_offset < model.start:
+        before = txn._replace(last_offset=other.first_offset - 1)
+        if other.first_offset > txn.first_offset and not holds_data(model, before):  # deleted, or cleaned away
             other = other._replace(first_offset=txn.first_offset)
-        if txn.last_stable_offset < model.start:
+        if txn.last_stable_offset < model.start or (
+            subject.config.compacted and other.last_stable_offset > txn.last_stable_offset
+        ):
             other = other._replace(last_stable_offset=txn.last_stable_offset)
         same(other, txn, f"{subject.name} aborted")
     model.aborted = [found[txn.last_offset] for txn in model.aborted]

@@ -31,18 +31,18 @@ SMALL: dict[str, Any] = {
     "segment_ms": HOUR_MS,
 }
 TOPICS: dict[str, TopicConfig] = {
-    "plain": TopicConfig(**SMALL, retention_ms=12 * HOUR_MS, retention_bytes=16_000),
+    "plain": TopicConfig(**SMALL, retention_ms=12 * HOUR_MS, retention_bytes=6_000),
     "keyed": TopicConfig(**SMALL, cleanup_policy="compact", delete_retention_ms=HOUR_MS, seal_ms=-1),
     "lagging": TopicConfig(
         **SMALL, cleanup_policy="compact", min_compaction_lag_ms=60_000, max_compaction_lag_ms=HOUR_MS
     ),
     "both": TopicConfig(
-        **SMALL, cleanup_policy="compact,delete", retention_ms=12 * HOUR_MS, retention_bytes=12_000, seal_ms=20 * 60_000
+        **SMALL, cleanup_policy="compact,delete", retention_ms=12 * HOUR_MS, retention_bytes=5_000, seal_ms=20 * 60_000
     ),
     "stamped": TopicConfig(
         **SMALL, message_timestamp_type="LogAppendTime", compression_type="lz4", retention_ms=6 * HOUR_MS
     ),
-    "tiered": TopicConfig(**SMALL, local_retention_ms=2 * HOUR_MS, local_retention_bytes=8_000, seal_ms=600_000),
+    "tiered": TopicConfig(**SMALL, local_retention_ms=2 * HOUR_MS, local_retention_bytes=5_000, seal_ms=600_000),
 }
 TRACE_LINES = 30
 

@@ -74,6 +74,21 @@ def test_a_gap_after_the_last_clean_segment_is_not_cleaned_for_ever(tmp_path: Pa
     assert (report.first_dirty, report.end_offset) == (2, 6)
 
 
+def test_what_is_stable_is_not_below_the_start_after_a_kill(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log")
+    bench.send(0, txn=True)
+    bench.partition.roll()
+    bench.plain(1)
+    bench.partition.roll()
+    bench.plain(1)
+    bench.partition.roll()
+    bench.partition.delete_records(1)
+    bench.log.checkpoint()
+    bench.partition.delete_local_before(2)
+    bench.unclean()
+    assert (bench.writer.log_start, bench.lso) == (2, 2)
+
+
 def test_who_leads_after_an_older_leader_notes_the_epoch_again(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.new_leader_epoch(5)
