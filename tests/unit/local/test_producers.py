@@ -427,6 +427,19 @@ def test_a_duplicate_reports_the_logs_time(tmp_path: Path) -> None:
     assert (bench.send(0, 2), first.timestamp) == (first, START_MS)
 
 
+def test_a_marker_gets_the_logs_time_where_the_topic_wants_it(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log", message_timestamp_type="LogAppendTime")
+    bench.send(0, txn=True)
+    bench.clock.advance(5)
+    assert bench.mark(ts=7).timestamp == START_MS + 5000
+    stored = list(bench.partition.read_batches(0))
+    assert [read_header(batch).max_timestamp for batch in stored] == [START_MS, START_MS + 5000]
+    assert [r.timestamp for r in bench.records()] == [START_MS, START_MS + 5000]
+    assert bench.state.entries()[0].timestamp == START_MS + 5000
+    bench.unclean()
+    assert (bench.end, bench.lso) == (2, 2)
+
+
 def test_a_coordinator_appends_one_batch_of_a_producer(bench: ProducerBench) -> None:
     for sent in (b"", encode_batch([NewRecord(b"v", b"k", 5)]), end() + end(base=1)):
         with pytest.raises(InvalidRecordError):

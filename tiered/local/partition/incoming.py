@@ -160,6 +160,21 @@ def _upgraded(rules: RecordRules, pieces: list[Piece], now_ms: int, first_index:
     return data, BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
 
 
+def coordinator_batch(rules: RecordRules, data: bytes, now_ms: int) -> tuple[bytes, BatchFacts]:
+    """The one batch of a coordinator as it will be stored; ``last_offset`` is relative to it.
+
+    Its bytes stay, but for the log's time where the topic wants that. Raises InvalidRecordError, CorruptionError.
+    """
+    given = given_batches(data)
+    if given is None or len(given.headers) != 1 or given.headers[0].producer_id < 0:
+        raise InvalidRecordError("a coordinator appends one batch of a producer at a time")
+    header, fact = given.headers[0], given.facts[0]._replace(last_offset=given.headers[0].last_offset_delta)
+    if not rules.timestamp_type:
+        return given.data, fact
+    stamped = _patched(given.data, header, header.attributes | LOG_APPEND_TIME_BIT, now_ms)
+    return stamped, fact._replace(min_timestamp=now_ms, max_timestamp=now_ms)
+
+
 def given_batches(data: bytes) -> GivenBatches | None:
     """What a leader sent, checked; a partial batch at the end is left out. None if nothing whole is there.
 

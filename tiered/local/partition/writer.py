@@ -21,7 +21,7 @@ from tiered.errors import (
 from tiered.format.batch import assign_offsets, encode_batch, read_header
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.partition.exchange import PartitionExchanger
-from tiered.local.partition.incoming import GivenBatches, given_batches, settle_batches
+from tiered.local.partition.incoming import GivenBatches, coordinator_batch, given_batches, settle_batches
 from tiered.local.partition.producers import read_producer
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
@@ -112,12 +112,8 @@ class PartitionWriter(PartitionExchanger):
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """One batch of a transaction or group coordinator, as a rule a marker; offset and leader epoch are assigned."""
-        given = given_batches(data)
-        if given is None or len(given.headers) != 1 or given.headers[0].producer_id < 0:
-            raise InvalidRecordError("a coordinator appends one batch of a producer at a time")
-        header, fact = given.headers[0], given.facts[0]
-        settled = [(given.data, fact._replace(last_offset=header.last_offset_delta))]
-        return self._append_settled(settled, Origin.COORDINATOR, self._around.clock.now_ms())
+        now_ms = self._around.clock.now_ms()
+        return self._append_settled([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
 
     def _append_settled(
         self, settled: Sequence[tuple[bytes, BatchFacts]], origin: Origin, now_ms: int, guard: int = NO_GUARD
