@@ -163,6 +163,7 @@ class Broker:
                 "check.crcs": True,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,
                 "isolation.level": isolation,
             }
         )

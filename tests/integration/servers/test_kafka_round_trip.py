@@ -231,12 +231,15 @@ def test_an_open_transaction_stays_open_until_its_owner_comes_back(trip: Trip) -
 
 def test_transactional_ids_change_hands_both_ways(trip: Trip) -> None:
     assert states(trip.third.transactions) == {"a": "CompleteAbort", "b": "CompleteAbort", "left open": "Ongoing"}
-    assert states(trip.fourth.transactions) == {**dict.fromkeys(("a", "b", "left open", "ours"), "CompleteAbort")}
-    assert states(trip.fifth.transactions) == states(trip.fourth.transactions)
+    ended = dict.fromkeys(("a", "b", "left open", "ours"), "CompleteAbort")
+    taken = states(trip.fourth.transactions)
+    assert taken | {"left open": "CompleteAbort"} == ended
+    assert taken["left open"] in ("CompleteAbort", "Ongoing")  # ended by us, or left to the broker
+    assert states(trip.fifth.transactions) == ended
     for tp in TXN:
         assert trip.third.committed[tp].end < trip.third.everything[tp].end
         assert trip.fifth.committed[tp].end == trip.fifth.everything[tp].end
-    mine = [record for record in trip.fourth.committed[TXN[0]].records if record.value == b"first"]
+    mine = [record for record in trip.fifth.committed[TXN[0]].records if record.value == b"first"]
     assert len(mine) == 3
     assert b"never" not in {record.value for record in trip.fifth.committed[TXN[1]].records}
 
