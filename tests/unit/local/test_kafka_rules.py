@@ -326,3 +326,31 @@ def test_epochs_are_cut_at_both_ends(
     end_.truncate_from_end(offset)
     assert [tuple(e) for e in start.entries] == from_start
     assert [tuple(e) for e in end_.entries] == from_end
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_without_snapshots_gets_them_at_its_last_bases_and_its_end(tmp_path: Path, clean: bool) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(9)
+    if clean:
+        bench.log.close()
+    else:
+        bench.kill()
+    for name in (*bench.names(".snapshot"), "tiered-plain"):
+        (bench.folder / name).unlink()
+    bench.open()
+    assert bench.offsets() == list(range(9))
+    assert [int(name[:20]) for name in bench.names(".snapshot")] == [6, 8, 9]
+
+
+def test_files_that_lie_where_a_segment_begins_go_first(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(2)
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        (bench.folder / f"{2:020d}{suffix}").write_bytes(b"somebody else's" * 20)
+    bench.fill(1)
+    assert bench.offsets() == [0, 1, 2]
+    assert (bench.folder / f"{2:020d}.log").stat().st_size == RECORD_BYTES
+    assert bench.names(".txnindex") == []
+    bench.reopen()
+    assert bench.offsets() == [0, 1, 2]

@@ -185,8 +185,10 @@ class PartitionProducers:
                 gone.add(offset)
         for offset in sorted(gone):
             self._files.unlink(self._directory / snapshot_name(offset))
-        self._plain_end = max(set(offsets) - gone, default=log_start)
-        self._take_empty(end)
+        left = set(offsets) - gone
+        self._plain_end = max(left, default=log_start)
+        for point in (end,) if left else points_of_rebuild(bases, end):
+            self._take_empty(point)
 
     def rebuild(
         self, segments: Sequence[Replayable], *, log_start: int, floor: int, end: int, high_watermark: int, now_ms: int
