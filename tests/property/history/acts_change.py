@@ -30,8 +30,8 @@ def roll(world: World, subject: Subject) -> None:
         same(found, Raised(ConfigError), f"roll of {subject.name}")
         return
     same(found, holds, f"roll of {subject.name}")
-    if base is not None and base > model.end:
-        model.begin_at(base)
+    if base is not None:
+        model.begin_at(max(base, model.end))
 
 
 def new_leader_epoch(world: World, subject: Subject) -> None:

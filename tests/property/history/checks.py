@@ -79,10 +79,14 @@ def check_content(subject: Subject, partition: PartitionLog) -> None:
 
 
 def check_aborted(subject: Subject, partition: PartitionLog) -> None:
-    """The transaction indexes. What a rebuild could not know of batches that are gone is taken over."""
+    """The transaction indexes. A rebuild may know less of batches that are gone, or more."""
     model = subject.model
     found = {txn.last_offset: txn for txn in partition.aborted_txns(0, model.end)}
     model.aborted = [txn for txn in model.aborted if txn.last_offset in found or holds_data(model, txn)]
+    known = {txn.last_offset for txn in model.aborted}
+    markers = {b.base: b.stamp.producer_id for b in model.batches if b.stamp and b.kind is ControlType.ABORT}
+    again = [t for t in found.values() if t.last_offset not in known and markers.get(t.last_offset) == t.producer_id]
+    model.aborted = sorted([*model.aborted, *(t for t in again if not holds_data(model, t))], key=by_marker)
     same(sorted(found), sorted(txn.last_offset for txn in model.aborted), f"{subject.name} aborted")
     for txn in model.aborted:
         other = found[txn.last_offset]
@@ -95,6 +99,11 @@ def check_aborted(subject: Subject, partition: PartitionLog) -> None:
             other = other._replace(last_stable_offset=txn.last_stable_offset)
         same(other, txn, f"{subject.name} aborted")
     model.aborted = [found[txn.last_offset] for txn in model.aborted]
+
+
+def by_marker(txn: AbortedTxn) -> int:
+    """The order in which they ended."""
+    return txn.last_offset
 
 
 def holds_data(model: ModelLog, txn: AbortedTxn) -> bool:

@@ -65,6 +65,7 @@ def test_a_gap_after_the_last_clean_segment_is_not_cleaned_for_ever(tmp_path: Pa
     bench.put("a1", "a2")
     bench.seal()
     assert bench.clean() is not None
+    bench.log.cleaner.status(TP)
     bench.partition.roll(5)
     bench.put("a3")
     bench.seal()

@@ -74,7 +74,7 @@ class Subjects:
 
     def _segment(self, segment: SealedLocalSegment) -> SegmentState:
         known = self._seen.get(segment)
-        if known is None:
+        if known is None or known.end_offset != segment.end_offset:  # a gap was left behind it since
             lookup = segment.lookup
             first = -1
             if segment.size_bytes:
