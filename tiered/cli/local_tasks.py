@@ -85,8 +85,10 @@ def run_command(app: Application, task: str) -> int:
     directory = app.need_log_dir()
     need_directory(app)
     with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
-        log.roster.wake_all()
+        asleep = log.roster.wake_all()
         status = log.tasks.run(task)
+        if asleep is not None:
+            raise asleep
     return app.out.result("local run", asdict(status), [f"{task} ran in {status.last_duration_ms:,} ms"])
 
 

@@ -162,3 +162,18 @@ def test_what_happened_to_a_directory_is_left_for_others_to_read(tmp_path: Path)
     offline = {dict(m.labels)["log_dir"]: m.value for m in logs.metrics() if m.name == "tiered_directory_offline"}
     assert offline == {str(tmp_path / "a"): 1, str(tmp_path / "b"): 0}
     logs.close()
+
+
+def test_a_flush_that_one_partition_refuses_reaches_the_others(tmp_path: Path) -> None:
+    made(tmp_path)
+    files = FaultyFiles()
+    log = opened(tmp_path, files)
+    for tp in (A, B, ASLEEP):
+        log.partition(tp).append([NewRecord(b"y")])
+    files.fail = lambda name, path: errno.EMFILE if name == "sync" and path.parent.name == "t-0" else 0
+    with pytest.raises(LocalIOError, match="t-0 is offline"):
+        log.flush()
+    assert [log.partition(tp).positions().flushed_offset for tp in (A, B, ASLEEP)] == [1, 2, 2]
+    assert log.offline is None
+    with pytest.raises(LocalIOError):
+        log.close()

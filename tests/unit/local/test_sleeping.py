@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
+import pytest
+
 from tiered.config import LogConfig, TopicConfig
+from tiered.errors import LocalPermissionError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.roster import WAKE_AT_ONCE
@@ -107,3 +111,21 @@ def test_a_directory_that_vanished_is_made_again(tmp_path: Path) -> None:
     with opened(tmp_path, clock) as log:
         assert log.roster.sleeping_count() == COUNT - 1
         assert log.partition(TopicPartition("t", 4)).positions().end_offset == 0
+
+
+def test_one_that_cannot_be_opened_keeps_no_other_asleep(tmp_path: Path) -> None:
+    clock, bad = FakeClock(), {f"t-{p}" for p in range(WAKE_AT_ONCE)}
+    made(tmp_path, clock, seal_ms=1000)
+    files = FaultyFiles(lambda name, path: errno.EACCES if name == "open" and path.parent.name in bad else 0)
+    clock.advance(2)
+    with opened(tmp_path, clock, files) as log:
+        for _ in range(2):
+            with pytest.raises(LocalPermissionError):
+                log.tick()
+        assert log.roster.sleeping_count() == WAKE_AT_ONCE
+        status = {task.name: task for task in log.tasks.status()}["waking"]
+        assert (status.partitions, status.failures) == (COUNT - WAKE_AT_ONCE, 2)
+        assert isinstance(log.roster.wake_all(), LocalPermissionError)
+        files.fail = None
+        log.tick()
+        assert log.roster.sleeping_count() == 0

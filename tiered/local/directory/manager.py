@@ -31,7 +31,7 @@ from tiered.local.directory.registry import TopicRegistry
 from tiered.local.directory.reports import UpkeepReport, store_report
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.survey import Survey
-from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks
+from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks, run_all
 from tiered.local.directory.upkeep import Upkeep
 from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
@@ -287,11 +287,11 @@ class LocalLog:
         self._upkeep.refresh_uploads()
 
     def flush(self) -> None:
-        """Flushes every partition; those that sleep are durable."""
+        """Flushes every partition, the first error after the last one; those that sleep are durable."""
         self._check_writable()
-        for writer in self.roster.awake():
-            if writer.flushed_offset < writer.end_offset:
-                writer.flush()
+        done = run_all(writer.flush for writer in self.roster.awake() if writer.flushed_offset < writer.end_offset)
+        if done.error is not None:
+            raise done.error
 
     def tick(self) -> None:
         """All tasks that are due (``local.upkeep``). Call it about once a second; raises the first error, after all."""

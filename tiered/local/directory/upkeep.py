@@ -95,7 +95,7 @@ class Upkeep:
             (
                 Task("space", EVERY_TICK, lambda _: (reserve.check(), None)[1]),
                 Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
-                Task("waking", EVERY_TICK, lambda _: roster.wake_some()),
+                Task("waking", EVERY_TICK, self._wake_some),
                 Task("seal", EVERY_TICK, self._each(PartitionWriter.seal_idle)),
                 Task("flush", EVERY_TICK, self._each(PartitionWriter.flush_in_time)),
                 Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
@@ -141,6 +141,12 @@ class Upkeep:
             return run_all(partial(work, writer, now_ms) for writer in self._roster.awake())
 
         return run
+
+    def _wake_some(self, _: int) -> Done:
+        return run_all(partial(self._wake, tp) for tp in self._roster.next_to_wake())
+
+    def _wake(self, tp: TopicPartition) -> int | None:
+        return None if self._roster.find(tp) is None else 0
 
     def _look_at_uploads(self, _: int) -> Done:
         done = run_all((self.refresh_uploads,))

@@ -124,20 +124,29 @@ class Roster:
             self._sleeping.pop(tp, None)
             return writer
 
-    def wake_all(self) -> None:
-        """Wakes every partition, so that a task that is run by hand concerns them all."""
+    def wake_all(self) -> TieredError | None:
+        """Wakes every partition, so that a task that is run by hand concerns them all; the first error, if any."""
+        first: TieredError | None = None
         for tp in self.names():
-            self.find(tp)
+            try:
+                self.find(tp)
+            except TieredError as error:
+                first = first or error
+        return first
 
-    def wake_some(self, count: int = WAKE_AT_ONCE) -> None:
-        """Wakes sleeping partitions that have a timer (not ``flush.ms``: all they hold is durable)."""
+    def next_to_wake(self, count: int = WAKE_AT_ONCE) -> list[TopicPartition]:
+        """Sleeping partitions that have a timer (not ``flush.ms``: all they hold is durable), each in its turn.
+
+        One that cannot be opened comes round again after all others.
+        """
         if not self._sleeping:
-            return
+            return []
         with self._lock:
             timed = (tp for tp in self._sleeping if has_timers(self._topic_of(tp.topic).config))
             due = list(islice(timed, count))
-        for tp in due:
-            self.find(tp)
+            for tp in due:
+                self._sleeping[tp] = self._sleeping.pop(tp)
+            return due
 
     def forget(self, tp: TopicPartition, timeout_seconds: float) -> None:
         """Closes a partition whose directory goes elsewhere; it is no longer of this directory."""
