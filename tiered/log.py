@@ -48,7 +48,7 @@ from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.stream import PartitionStream
 from tiered.tiering import Tiering
 from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
-from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction
+from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
 from tiered.waiting import UploaderHandle, wait_uploaded
 
 TICK_S = 1.0
@@ -265,7 +265,8 @@ class Log:
             raise ConfigError(
                 f"durability={durability!r}: a transaction that ended is on disk", hint='"disk" or "remote"'
             )
-        producer = self._local.transactions.begin(transactional_id, int(timeout * 1000))
+        timeout_ms = checked_timeout_ms(transactional_id, timeout)
+        producer = self._local.transactions.begin(transactional_id, timeout_ms)
 
         def wait(logs: Mapping[TopicPartition, PartitionLog]) -> None:
             if durability == "remote":  # with the markers
@@ -277,6 +278,8 @@ class Log:
     def delete_topic(self, name: str) -> None:
         """The topic leaves this disk, its files after ``file.delete.delay.ms``. ConfigError on a tiered log."""
         with self._lock:
+            if name == TRANSACTION_STATE_TOPIC:
+                raise ConfigError(f"{name} is internal: it holds the decisions of transactions")
             if self._store is not None:
                 hint = "`tiered topics delete --local-only` deletes the copy on this disk"
                 raise ConfigError(f"topic {name} is tiered: its records in {self.remote} would stay", hint=hint)

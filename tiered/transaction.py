@@ -14,8 +14,9 @@ after a crash. Records are in the log at once, ``read_uncommitted`` sees them; `
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -25,6 +26,8 @@ from tiered.errors import (
     InvalidRecordError,
     InvalidTxnStateError,
     MarkersPendingError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
     TieredError,
 )
 from tiered.local.partition.partition import PartitionLog
@@ -38,7 +41,18 @@ DEFAULT_TIMEOUT_S = 60.0
 
 AppendRecord = NewRecord | tuple[bytes | None, bytes | None] | bytes
 
+_INTERRUPTED = InvalidTxnStateError("an append was interrupted, it may have written its records or not")
+
 _logger = logging.getLogger("tiered")
+
+
+def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
+    """Milliseconds. ConfigError for an id that is no text or a timeout that is no number."""
+    if not isinstance(transactional_id, str):
+        raise ConfigError(f"a transactional id is a text, not {type(transactional_id).__name__}")
+    if not isinstance(timeout_s, int | float) or not math.isfinite(timeout_s):
+        raise ConfigError(f"timeout={timeout_s!r} is no number of seconds")
+    return int(timeout_s * 1000)
 
 
 class Target(Protocol):
@@ -123,6 +137,9 @@ class Transaction:
         target = self._target(topic)
         groups, places = target.group(records, partition)
         written = []
+        with self._locked():
+            self._check_usable()
+            self._join([target.log(chosen).tp for chosen in sorted(groups)])
         for chosen in sorted(groups):
             try:
                 written.append(self._append(target, chosen, groups[chosen]))
@@ -137,8 +154,9 @@ class Transaction:
         An error before the decision aborts it (LocalIOError, DiskFullError) or finds it aborted
         (ProducerFencedError). CommitUnknown: the decision may or may not be on disk, the next open of the log says.
         MarkersPendingError: it is committed, but a partition whose disk failed shows it only after the next open.
+        An interrupt (KeyboardInterrupt) leaves ``state`` "unknown": the next transaction of the id settles it.
         """
-        with self._lock:
+        with self._locked():
             self._check_usable()
             try:
                 self._coordinator.end(self._producer, commit=True)
@@ -151,12 +169,15 @@ class Transaction:
             except TieredError:
                 self._abort_after_error()
                 raise
+            except BaseException:
+                self.state = "unknown"
+                raise
             self.state = "committed"
         self._wait(self._logs)
 
     def abort(self) -> None:
         """Ends the transaction: none of it is visible to ``read_committed``. Nothing to do after the end."""
-        with self._lock:
+        with self._locked():
             if self.state != "open":
                 return
             self.state = "aborted"
@@ -171,7 +192,11 @@ class Transaction:
         if self.state != "open":
             return
         if error is None:
-            self.commit()
+            try:
+                self.commit()
+            except InvalidTxnStateError:
+                self._abort_after_error()
+                raise
         else:
             self._abort_after_error()
 
@@ -184,23 +209,44 @@ class Transaction:
 
     def _append(self, target: Target, partition: int, records: list[NewRecord]) -> RecordMetadata:
         tp, log = TopicPartition(target.name, partition), target.log(partition)
-        with self._lock:
+        with self._locked():
             self._check_usable()
-            sequence = self._sequences.get(tp)
-            if sequence is None:
-                self._coordinator.join(self._producer, [tp])
-                sequence = self._sequences[tp] = 0
+            self._join([tp])
+            sequence = self._sequences[tp]
             stamp = ProducerStamp(self._producer.producer_id, self._producer.producer_epoch, sequence)
+            self._broken = _INTERRUPTED  # until the outcome is known: a sequence used twice counts as a repetition
             try:
                 written = log.append_as_producer(records, stamp)
+            except (OutOfOrderSequenceError, InvalidTxnStateError) as error:
+                self._broken = error  # the partition no longer holds what this transaction wrote
+                raise
             except ConfigError:  # the record was refused, nothing was written
+                self._broken = None
                 raise
             except TieredError as error:
                 self._broken = error
                 raise
             self._sequences[tp] = (sequence + len(records)) % SEQUENCES
             self._logs[tp] = log
+            self._broken = None
             return written
+
+    def _join(self, tps: Sequence[TopicPartition]) -> None:
+        """Those that are not in it yet become part of the transaction, with one record of the state log."""
+        new = [tp for tp in tps if tp not in self._sequences]
+        try:
+            if new:
+                self._coordinator.join(self._producer, new)
+            else:
+                self._coordinator.check_owner(self._producer)
+        except ProducerFencedError as error:
+            self._broken = error
+            raise
+        self._sequences.update(dict.fromkeys(new, 0))
+
+    def _locked(self) -> threading.RLock:
+        self._coordinator.check_process()  # a fork may have copied the lock while another thread held it
+        return self._lock
 
     def _target(self, topic: str | None) -> Target:
         if topic is not None and (self._default is None or topic != self._default.name):

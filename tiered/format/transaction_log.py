@@ -75,9 +75,13 @@ def state_partition(transactional_id: str, partitions: int) -> int:
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Raises ConfigError for an id that is empty or longer than 32767 bytes."""
+    """Raises ConfigError for an id that is empty, no Unicode text, or longer than 32767 bytes."""
     if not transactional_id:
         raise ConfigError("a transactional id is empty")
+    try:
+        transactional_id.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"transactional id {transactional_id!r} is no Unicode text: {error.reason}") from error
     writer = WireWriter()
     writer.int16(KEY_VERSION)
     writer.string(transactional_id)

@@ -211,6 +211,39 @@ class TransactionCoordinator:
         )
         return Step(transactional_id, before, after)
 
+    def found(self, transactional_id: str, tp: TopicPartition, *, producer_epoch: int, now_ms: int) -> Step | None:
+        """A transaction of its producer is open in ``tp``: it is listed, to be fenced. None: it is listed already.
+
+        Epochs whose records are lost count as used. InvalidTxnStateError while a decided transaction is not complete.
+        """
+        before = self._known(transactional_id)
+        is_open = before.state is TxnState.ONGOING
+        if not is_open and before.state not in _AT_REST:
+            raise self._wrong(transactional_id, before, "takes no partitions", "complete it first")
+        after = dataclasses.replace(
+            before,
+            state=TxnState.ONGOING,
+            producer_epoch=max(before.producer_epoch, producer_epoch),
+            partitions=tuple(sorted({*((before.partitions or ()) if is_open else ()), tp})),
+            last_update_ms=now_ms if not is_open else before.last_update_ms,
+            start_ms=before.start_ms if is_open else now_ms,
+            client_version=EPOCH_RAISING_VERSION,
+        )
+        return None if after == before else Step(transactional_id, before, after)
+
+    def is_later(self, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer wrote after the decided transaction of the id was complete; that record may be lost."""
+        txn = self._txns.get(transactional_id)
+        if txn is None or txn.state not in _PREPARED or txn.client_version < EPOCH_RAISING_VERSION:
+            return False
+        if producer_id == txn.producer_id:
+            return producer_epoch >= txn.producer_epoch  # the end of a transaction raises it
+        return producer_id == txn.next_producer_id != NO_ID
+
+    def check_owner(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        """ProducerFencedError if another instance has the id by now, or its transaction was ended."""
+        self._owned(transactional_id, producer_id, producer_epoch)
+
     def prepare(
         self,
         transactional_id: str,

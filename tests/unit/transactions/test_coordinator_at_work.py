@@ -303,7 +303,7 @@ def test_one_directory_alone_keeps_what_the_other_is_owed(tmp_path: Path) -> Non
     for tp in tps:
         logs.partition(tp).append_as_producer([NewRecord(b"v")], ProducerStamp(*producer[1:], 0))
     home = logs.directory_of(STATE)
-    logs.transactions.close = lambda: True  # type: ignore[method-assign]  # a stop that settles nothing
+    logs.transactions.close = lambda _: True  # type: ignore[method-assign]  # a stop that settles nothing
     logs.close()
     for path in paths:
         (path / ".kafka_cleanshutdown").unlink()

@@ -49,6 +49,7 @@ class LocalLogs:
         self._ids = ids
         self._logs: dict[Path, LocalLog] = {}
         self._unseen: set[Path] = set()
+        self._moving: set[TopicPartition] = set()  # for a moment they are in no directory's list
 
     @classmethod
     def open(
@@ -92,7 +93,8 @@ class LocalLogs:
 
     def _share_transactions(self, files: Files) -> None:
         """One coordinator for all directories; what an unclean stop of any left is settled now."""
-        shared = Transactions(self, ProducerIds(list(self._logs), files, self._ids), self._clock)
+        ids = ProducerIds(list(self._logs), files, self._ids)
+        shared = Transactions(self, ids, self._clock, sees_all=lambda: not (self._unseen or self._moving))
         for log in self._logs.values():
             log.transactions = shared
         self.transactions = shared
@@ -243,9 +245,11 @@ class LocalLogs:
         if tp in log.claims.read() or tp in log.uploads.read():
             raise ConfigError(f"{tp} is tiered: the bucket knows it by its volume", hint="`tiered restore` moves it")
         seconds = self.config.close_timeout_ms / 1000
+        self._moving.add(tp)
         try:
             move(log, self._logs[target], tp, uid=self._ids.uid(), timeout_seconds=seconds)
         finally:
+            self._moving.discard(tp)
             self._look_for_failures()
 
     def report(self) -> dict[Path, UpkeepReport]:
@@ -270,7 +274,7 @@ class LocalLogs:
 
     def close(self) -> None:
         """Closes all; the first error is raised after the last."""
-        self.transactions.close()
+        self.transactions.close(self.config.close_timeout_ms / 1000)
         first: TieredError | None = None
         for path, log in self._logs.items():
             try:

@@ -331,7 +331,7 @@ class LocalLog:
         all is durable, or if a thread hangs in the disk: then the process keeps the lock, so that nobody writes beside.
         """
         ours = self._directory_lock is not None and os.getpid() == self._pid
-        settled = self._closed or not ours or self.transactions.close()
+        settled = self._closed or not ours or self.transactions.close(self.config.close_timeout_ms / 1000)
         with self._lock:
             if self._closed:
                 return

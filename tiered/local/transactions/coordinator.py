@@ -19,9 +19,10 @@ The coordinator's epoch is the newest leader epoch of its partition, as in Kafka
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tiered.clock import Clock
@@ -29,20 +30,20 @@ from tiered.errors import (
     ClosedError,
     CommitUnknown,
     FencedError,
+    ForkedLogError,
     LocalIOError,
     MarkersPendingError,
     ProducerFencedError,
     TieredError,
-    UnknownTopicError,
 )
-from tiered.format.batch import encode_batch
-from tiered.format.control import ControlType, marker
 from tiered.format.transaction_log import NO_ID, TxnState, TxnValue
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.transactions.leftovers import Leftover, find_leftovers
+from tiered.local.transactions.markers import Markers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
 from tiered.model import TopicPartition
-from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordinator, TxnMarker
+from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordinator
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -61,10 +62,16 @@ class TxnProducer(NamedTuple):
 
 
 class Transactions:
-    """Thread-safe. Nothing is read or made before the first transaction, or the first open after an unclean stop."""
+    """Thread-safe. Nothing is read or made before the first transaction, or the first open after an unclean stop.
 
-    def __init__(self, host: Host, ids: ProducerIds, clock: Clock) -> None:
+    ``sees_all``: whether the host knows of every partition at the moment; else one that is not found may come back.
+    """
+
+    def __init__(
+        self, host: Host, ids: ProducerIds, clock: Clock, *, sees_all: Callable[[], bool] = lambda: True
+    ) -> None:
         self._host = host
+        self._markers = Markers(host, clock, lambda: sees_all() and ids.sees_all)
         self._log = StateLog(host)
         self._ids = ids
         self._clock = clock
@@ -74,6 +81,7 @@ class Transactions:
         self._lent: dict[str, TxnProducer] = {}
         self._marked: dict[str, set[TopicPartition]] = {}  # of decided transactions that are not complete
         self._ending = False
+        self._pid = os.getpid()
 
     # -- at an open ------------------------------------------------------------------------------------------------
 
@@ -83,30 +91,34 @@ class Transactions:
         What a disk refuses now is left to :meth:`tick`; a state log that cannot be read holds back
         ``read_committed``, never the open. Raises CorruptionError only for ``tiered-producer-ids.json``.
         """
-        if not self._ids.any_given():
+        if not self._ids.any_given() and not self._log.is_ours:
             return
         try:
             coordinator = self._loaded()
-            self._find_unlisted(coordinator)
+            left = find_leftovers(self._host.awake(), coordinator, self._ids.is_ours)
         except TieredError as error:
             LOGGER.error("transactions_not_recovered error=%s", error)
             return
-        self._settle(self._unfinished(coordinator))
+        for each in left.later:  # the markers of the one before are all there: it was complete
+            known = coordinator.find(each.name)
+            self._marked[each.name] = set((known.partitions if known else ()) or ())
+        for several in ((*left.nameless, *left.known), left.later):
+            for each in several:
+                self._take_in(coordinator, each)
+            self._settle(self._unfinished(coordinator))
 
-    def _find_unlisted(self, coordinator: TransactionCoordinator) -> None:
-        """Transactions that are open in a partition, of our producers, without a record that says so."""
-        owners = {value.producer_id: name for name, value in coordinator.transactions()}
-        for writer in self._host.awake():
-            for txn in writer.open_txns():
-                name = owners.get(txn.producer_id)
-                if name is not None:
-                    value = coordinator.find(name)
-                    if value is not None and value.state not in _DECIDED and writer.tp not in (value.partitions or ()):
-                        self._join(coordinator, _producer_of(name, value), [writer.tp])
-                elif self._ids.is_ours(txn.producer_id):
-                    owed = TxnMarker(writer.tp, txn.producer_id, txn.producer_epoch, coordinator.epoch, abort=True)
-                    writer.append_as_coordinator(self._encoded(owed))
-                    writer.flush()
+    def _take_in(self, coordinator: TransactionCoordinator, each: Leftover) -> None:
+        """Lists what is open under its id, or ends it at once. A partition that refuses keeps no other waiting."""
+        epoch, now_ms = each.txn.producer_epoch, self._clock.now_ms()
+        try:
+            if not each.name:
+                self._markers.abort(each.tp, each.txn, coordinator.epoch)
+            elif coordinator.state(each.name) not in _DECIDED:
+                step = coordinator.found(each.name, each.tp, producer_epoch=epoch, now_ms=now_ms)
+                if step is not None:
+                    self._record(coordinator, step)
+        except TieredError as error:
+            LOGGER.error("transaction_unsettled partition=%s error=%s", each.tp, error)
 
     def _settle(self, names: Iterable[str]) -> None:
         for name in names:
@@ -148,6 +160,19 @@ class Transactions:
         with self._held(producer.transactional_id):
             self._check_open(producer.transactional_id)
             self._join(self._loaded(), producer, partitions)
+
+    def check_owner(self, producer: TxnProducer) -> None:
+        """ProducerFencedError if the transaction was replaced or timed out; it waits for nobody."""
+        self._check_open(producer.transactional_id)
+        self._loaded().check_owner(*producer)
+
+    def check_process(self) -> None:
+        """ForkedLogError in a child: its locks may be copies of held ones."""
+        if os.getpid() != self._pid:
+            raise ForkedLogError(
+                f"transactions of process {self._pid} are not those of its fork {os.getpid()}",
+                hint="open the log in the child, after the fork",
+            )
 
     def end(self, producer: TxnProducer, *, commit: bool) -> None:
         """Commits or aborts; when it returns the decision and its markers are on disk.
@@ -193,18 +218,16 @@ class Transactions:
 
         Their coordinators can decide nothing any more: the claim fenced them. A Kafka cluster's are left alone.
         """
-        log = self._host.partition(tp)
-        orphans = [txn for txn in log.open_txns() if txn.producer_id >= LEAST_ID]
+        orphans = [txn for txn in self._host.partition(tp).open_txns() if txn.producer_id >= LEAST_ID]
         if orphans:
             ours = {value.producer_id for value in self.describe().values() if tp in (value.partitions or ())}
             orphans = [txn for txn in orphans if txn.producer_id not in ours]
         for txn in orphans:
             LOGGER.warning("orphaned_transaction_aborted partition=%s producer=%d", tp, txn.producer_id)
-            epoch = max(txn.coordinator_epoch, 0)
-            owed = TxnMarker(tp, txn.producer_id, txn.producer_epoch, epoch, abort=True)
-            log.append_as_coordinator(self._encoded(owed))
-        if orphans:
-            log.flush()
+            try:
+                self._markers.abort(tp, txn, max(txn.coordinator_epoch, 0))
+            except FencedError as error:  # yet another volume owns it by now: it is read here, no more
+                LOGGER.warning("marker_left_out partition=%s error=%s", tp, error)
         return len(orphans)
 
     def describe(self) -> dict[str, TxnValue]:
@@ -248,9 +271,18 @@ class Transactions:
         if step is not None and name not in self._lent:
             self._record(coordinator, step)
 
-    def close(self) -> bool:
-        """Aborts what is open; returns whether nothing is left for the next open to settle."""
+    def close(self, timeout_seconds: float) -> bool:
+        """Aborts what is open; returns whether nothing is left for the next open to settle.
+
+        It waits for a thread that is at work on a transaction, not for one that hangs in the disk.
+        """
+        if os.getpid() != self._pid:
+            return False
         ending, self._ending = self._ending, True  # what would change a partition from now on is refused
+        for lock in self._locks if not ending else ():
+            if not lock.acquire(timeout=timeout_seconds):  # what began before is over once its lock was free
+                return False
+            lock.release()
         coordinator = self._coordinator
         if coordinator is None:
             return True
@@ -321,9 +353,8 @@ class Transactions:
             if each.tp in marked:
                 continue
             try:
-                log = self._marker_log(each.tp)
+                log = self._markers.append(each)
                 if log is not None:
-                    log.append_as_coordinator(self._encoded(each))
                     written.append(log)
             except (FencedError, ProducerFencedError) as error:
                 LOGGER.warning("marker_left_out partition=%s id=%s error=%s", each.tp, name, error)
@@ -350,25 +381,6 @@ class Transactions:
         self._record(coordinator, coordinator.complete(name, now_ms=self._clock.now_ms()))
         self._marked.pop(name, None)
 
-    def _marker_log(self, tp: TopicPartition) -> PartitionLog | None:
-        """None if the topic is gone. UnknownTopicError: it exists, the directory of this partition is not here."""
-        try:
-            return self._host.partition(tp)
-        except UnknownTopicError:
-            if tp.topic in self._host.topics():
-                raise
-            return None
-
-    def _encoded(self, owed: TxnMarker) -> bytes:
-        kind = ControlType.ABORT if owed.abort else ControlType.COMMIT
-        return encode_batch(
-            [marker(kind, owed.coordinator_epoch, self._clock.now_ms())],
-            producer_id=owed.producer_id,
-            producer_epoch=owed.producer_epoch,
-            transactional=True,
-            control=True,
-        )
-
     def _loaded(self) -> TransactionCoordinator:
         with self._lock:
             if self._coordinator is None:
@@ -376,6 +388,7 @@ class Transactions:
             return self._coordinator
 
     def _held(self, transactional_id: str) -> threading.Lock:
+        self.check_process()
         return self._locks[zlib.crc32(transactional_id.encode("utf-8", "surrogatepass")) % LOCKS]
 
 

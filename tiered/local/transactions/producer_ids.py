@@ -22,6 +22,9 @@ from tiered.local.disk.files import Files
 PRODUCER_IDS_NAME = "tiered-producer-ids.json"
 VERSION = 1
 
+SEVERAL_NAME = "tiered-one-of-several"
+"""Empty file of a directory that took part in transactions together with others: alone it does not know all topics."""
+
 BLOCK_IDS = 1000
 """Reserved at once, as Kafka's controller does; what a process does not use of its block is never used."""
 
@@ -51,6 +54,11 @@ class ProducerIds:
         ranges = (self._read(directory) for directory in self._directories)
         return any(given is not None and given[0] <= producer_id < given[1] for given in ranges)
 
+    @property
+    def sees_all(self) -> bool:
+        """False for a directory that is opened alone and was not always: a partition may be in another one."""
+        return len(self._directories) > 1 or self._files.state(self._directories[0] / SEVERAL_NAME) is None
+
     def next(self) -> int:
         """An id that was never given out. Raises LocalIOError, DiskFullError, CorruptionError."""
         with self._lock:
@@ -59,6 +67,10 @@ class ProducerIds:
             return self._left.pop()
 
     def _reserve(self) -> range:
+        if len(self._directories) > 1:
+            for directory in self._directories:
+                if self._files.state(directory / SEVERAL_NAME) is None:
+                    self._files.replace(directory / SEVERAL_NAME, b"")
         known = [(directory, given) for directory in self._directories if (given := self._read(directory))]
         if known:
             directory, (first, start) = known[0]

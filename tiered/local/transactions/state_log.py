@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tiered.config import UNLIMITED, TopicConfig
+from tiered.errors import UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.local.disk.topics import TopicInfo
@@ -45,6 +46,12 @@ class StateLog:
         """Whether there ever was a transaction."""
         return TRANSACTION_STATE_TOPIC in self._host.topics()
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this log made it: a broker's transactions are settled by the broker."""
+        info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
+        return info is not None and not info.adopted
+
     def load(self) -> TransactionCoordinator:
         """What the log says; an empty log is made.
 
@@ -64,8 +71,12 @@ class StateLog:
 
     def append(self, step: Step, *, durable: bool = False) -> None:
         """The record of one step. Raises LocalIOError (then it may be there, or not), DiskFullError (it is not)."""
-        count = self._host.topics()[TRANSACTION_STATE_TOPIC].partitions
-        number = state_partition(step.transactional_id, count)
+        info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
+        if info is None:
+            raise UnknownTopicError(
+                f"{TRANSACTION_STATE_TOPIC} was deleted under its coordinator", hint="open the log again"
+            )
+        number = state_partition(step.transactional_id, info.partitions)
         log = self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, number))
         log.append((step.record,))
         if durable:
