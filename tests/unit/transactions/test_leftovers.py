@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -182,3 +183,26 @@ def test_close_waits_for_who_is_at_work_but_not_for_ever(bench: TxnBench) -> Non
     bench.log.close()
     bench.open()
     assert bench.stuck() == []
+
+
+def test_who_only_reads_waits_where_an_abort_is_not_in_its_index_yet(bench: TxnBench) -> None:
+    """The marker is written first: to read on would show what was aborted."""
+    bench.transact("x", b"0", commit=False, at=(A,))
+    bench.transact("x", b"1", at=(A,))
+    producer = bench.log.transactions.begin("x")
+    write(bench.log, producer, b"2", A)
+    bench.files.fail = lambda name, path: errno.EIO if name == "write" and path.suffix == ".txnindex" else 0
+    with pytest.raises(MarkersPendingError):
+        bench.log.transactions.end(producer, commit=False)
+    bench.kill()
+    with LocalLog.open(bench.directory, read_only=True) as reader:
+        partition = reader.partition(A)
+        assert (partition.positions().end_offset, partition.last_stable_offset()) == (6, 4)
+        assert [txn.first_offset for txn in partition.open_txns()] == [4]
+    bench.files.fail = None
+    bench.open()
+    bench.log.close()
+    with LocalLog.open(bench.directory, read_only=True) as reader:
+        partition = reader.partition(A)
+        assert partition.last_stable_offset() == partition.positions().end_offset
+        assert [txn.first_offset for txn in partition.aborted_txns(0, 9)] == [0, 4]

@@ -48,14 +48,27 @@ def last_stable_offset(files: Files, directory: Path, view: View) -> int:
 
 
 def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
-    """Transactions without marker, by first offset."""
+    """Transactions without marker, by first offset.
+
+    One whose ABORT marker is in the newest segment and not yet in its index counts as open: a writer puts the marker
+    first, and may have been killed in between. A reader that went beyond would take its records for committed.
+    """
     start, found = _newest_snapshot(files, directory, view)
+    tail = view.extents[-1].base_offset if view.extents else view.end_offset
+    noted: set[tuple[int, int]] | None = None
     for batch in read_batches(files, view, start, view.end_offset):
         header = read_header(batch)
         if not header.is_transactional:
             continue
         if header.is_control:
-            if any(control_type(r) in (ControlType.ABORT, ControlType.COMMIT) for r in decode_records(batch)):
+            kinds = {control_type(record) for record in decode_records(batch)}
+            if ControlType.ABORT in kinds and header.base_offset >= tail and header.producer_id in found:
+                if noted is None or (header.producer_id, header.base_offset) not in noted:
+                    aborted = aborted_txns(files, directory, tail, view.end_offset)
+                    noted = {(txn.producer_id, txn.last_offset) for txn in aborted}
+                if (header.producer_id, header.base_offset) not in noted:
+                    continue
+            if not kinds.isdisjoint((ControlType.ABORT, ControlType.COMMIT)):
                 found.pop(header.producer_id, None)
         else:
             known = found.get(header.producer_id)
