@@ -90,8 +90,9 @@ def check_aborted(subject: Subject, partition: PartitionLog) -> None:
     same(sorted(found), sorted(txn.last_offset for txn in model.aborted), f"{subject.name} aborted")
     for txn in model.aborted:
         other = found[txn.last_offset]
-        before = txn._replace(last_offset=other.first_offset - 1)
-        if other.first_offset > txn.first_offset and not holds_data(model, before):  # deleted, or cleaned away
+        earlier, later = sorted((txn.first_offset, other.first_offset))
+        between = txn._replace(first_offset=earlier, last_offset=later - 1)
+        if later > earlier and not holds_data(model, between):  # it was deleted, or cleaned away
             other = other._replace(first_offset=txn.first_offset)
         if txn.last_stable_offset < model.start or (
             subject.config.compacted and other.last_stable_offset > txn.last_stable_offset
