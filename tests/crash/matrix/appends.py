@@ -28,6 +28,9 @@ def append_idempotent(world: World) -> None:
     world.produce(7, 2)
     world.produce(7, 1)
     world.produce(8, 1)
+    world.flush()
+    world.checkpoint()
+    world.append(1)
 
 
 def append_compressed(world: World) -> None:

@@ -1,172 +1,34 @@
-"""A disk that remembers every call, and the states in which a crash at any of them may leave it.
+"""The states in which a crash at any call to the disk may leave it.
 
-:class:`TraceFiles` is the real disk; each call becomes an :class:`Effect`. :class:`Disk` replays effects one by one and
-knows at each point what the page cache holds (``now``), what an fsync has made safe (``safe``) and what lies between
-the two (``later``). Names follow a journal: of the changes to one directory since its last fsync a beginning survives.
-Data follow nothing: any part of what was written since the file's last fsync survives.
+:class:`Disk` replays effects one by one and knows at each point what the page cache holds (``now``), what an fsync has
+made safe (``safe``) and what lies between the two (``later``). Names follow a journal: of the changes to one directory
+since its last fsync a beginning survives. Data follow nothing: any part of what was written since the file's last
+fsync survives.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
-from tiered.local.disk.files import DiskSpace, FileState, PosixFiles, translate
-
-READS = frozenset({"open_read", "read", "read_into", "names", "state", "size", "space"})
-"""Calls that change nothing."""
-
-
-class Effect(NamedTuple):
-    """One call. ``handle`` counts the opens; ``data`` is what was written of it; ``size`` that of a truncate."""
-
-    name: str
-    path: Path
-    handle: int = -1
-    target: Path | None = None
-    position: int = 0
-    data: bytes = b""
-    size: int = 0
-    failed: int = 0
-
-
-Fail = Callable[[int, Effect], int]
-"""Gets the number of a call and the call; returns the errno that becomes its outcome, or 0."""
-
-
-class Stopped(BaseException):
-    """The process ends here, while a log is prepared."""
-
-
-class TraceFiles(PosixFiles):
-    """The real disk under ``root``, every call noted. No fsync is made. A write that fails writes ``torn`` of it.
-
-    ``stop`` raises :class:`Stopped` before the first call for which it says so.
-    """
-
-    def __init__(self, root: Path, fail: Fail | None = None, *, torn: float = 0.5) -> None:
-        self.root = root
-        self.fail = fail
-        self.torn = torn
-        self.stop: Callable[[Effect], bool] | None = None
-        self.effects: list[Effect] = []
-        self.hits: list[Effect] = []
-        self._open: dict[int, tuple[int, Path]] = {}
-        self._opened = 0
-
-    def _effect(self, effect: Effect) -> None:
-        if self.stop is not None and self.stop(effect):
-            self.stop = None
-            raise Stopped
-        number = self.fail(len(self.effects), effect) if self.fail is not None else 0
-        if not number:
-            self.effects.append(effect)
-            return
-        kept = effect.data[: int(len(effect.data) * self.torn)]
-        self.effects.append(effect._replace(data=kept, failed=number))
-        self.hits.append(effect)
-        raise translate(OSError(number, os.strerror(number)), effect.name, effect.path)
-
-    def _bind(self, descriptor: int, path: Path) -> int:
-        self._open[descriptor] = (self._opened, path)
-        self._opened += 1
-        return descriptor
-
-    def open_write(self, path: Path) -> int:
-        self._effect(Effect("open", path, self._opened))
-        return self._bind(super().open_write(path), path)
-
-    def open_read(self, path: Path) -> int:
-        self._effect(Effect("open_read", path, self._opened))
-        return self._bind(super().open_read(path), path)
-
-    def close(self, handle: int) -> None:
-        self._open.pop(handle, None)
-        super().close(handle)
-
-    def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        serial, path = self._open[handle]
-        try:
-            self._effect(Effect("write", path, serial, position=position, data=bytes(data)))
-        except BaseException:
-            super().write_at(handle, self.effects[-1].data, position)
-            raise
-        super().write_at(handle, data, position)
-
-    def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
-        serial, path = self._open[handle]
-        self._effect(Effect("read_into", path, serial, position=position))
-        return super().read_into(handle, buffer, position)
-
-    def size(self, handle: int) -> int:
-        serial, path = self._open[handle]
-        self._effect(Effect("size", path, serial))
-        return super().size(handle)
-
-    def truncate(self, handle: int, size: int) -> None:
-        serial, path = self._open[handle]
-        self._effect(Effect("truncate", path, serial, size=size))
-        super().truncate(handle, size)
-
-    def sync(self, handle: int) -> None:
-        serial, path = self._open[handle]
-        self._effect(Effect("sync", path, serial))
-
-    def sync_directory(self, path: Path) -> None:
-        self._effect(Effect("sync_directory", path))
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._effect(Effect("rename", source, target=target))
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._effect(Effect("unlink", path))
-        super().unlink(path)
-
-    def make_directory(self, path: Path) -> None:
-        self._effect(Effect("mkdir", path))
-        super().make_directory(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self._effect(Effect("rmdir", path))
-        super().remove_directory(path)
-
-    def names(self, path: Path) -> list[str]:
-        self._effect(Effect("names", path))
-        return super().names(path)
-
-    def state(self, path: Path) -> FileState | None:
-        self._effect(Effect("state", path))
-        return super().state(path)
-
-    def read(self, path: Path) -> bytes:
-        self._effect(Effect("read", path))
-        return super().read(path)
-
-    def space(self, path: Path) -> DiskSpace:
-        self._effect(Effect("space", path))
-        return DiskSpace(2**40, 2**41)
-
-    def abandon(self) -> None:
-        """What the end of the process does: every file is closed, so locks are gone, and nothing else happens."""
-        for handle in list(self._open):
-            self.close(handle)
+from tests.crash.matrix.trace import Effect
 
 
 @dataclass(slots=True)
 class Change:
-    """A write (``data``) or a truncate (``size``) of one file. ``doomed``: the fsync behind it failed."""
+    """A write (``data``) or a truncate (``size``) of one file.
+
+    ``doomed``: the fsync behind it failed, no later one makes it safe. ``safe``: it is, but an older one is doomed.
+    """
 
     position: int
     data: bytes
     size: int
     doomed: bool = False
+    safe: bool = False
 
     def apply(self, content: bytearray, *, start: int = 0, stop: int | None = None, zeros: bool = False) -> None:
         """Bytes ``start`` to ``stop`` of the write (all), or the truncate."""
@@ -190,16 +52,13 @@ class Inode:
     later: list[Change] = field(default_factory=list)
 
     def sync(self, *, failed: bool) -> None:
-        if failed:
-            for change in self.later:
-                change.doomed = True
-            return
-        content = bytearray(self.safe)
         for change in self.later:
-            if not change.doomed:
-                change.apply(content)
+            if not change.safe and not change.doomed:
+                change.doomed, change.safe = failed, not failed
+        content = bytearray(self.safe)
+        while self.later and self.later[0].safe:
+            self.later.pop(0).apply(content)
         self.safe = bytes(content)
-        self.later = [change for change in self.later if change.doomed]
 
 
 @dataclass(slots=True, eq=False)
@@ -375,21 +234,21 @@ class Cut:
 
     def content(self, inode: Inode) -> bytes:
         """The bytes of a file."""
-        content = bytearray(inode.safe)
-        if self.kind in ("lost", "names") or not inode.later:
-            return bytes(content)
         if self.kind == "data":
             return bytes(inode.now)
-        if self.kind == "torn":
-            *before, last = inode.later[: self._dice.randint(1, len(inode.later))]
-            for change in before:
-                change.apply(content)
-            last.apply(content, stop=self._dice.randint(0, len(last.data)))
-            return bytes(content)
+        content = bytearray(inode.safe)
+        unsafe = [change for change in inode.later if not change.safe]
+        reached = unsafe[self._dice.randrange(len(unsafe))] if unsafe and self.kind == "torn" else None
+        gone = False
         for change in inode.later:
-            if self.kind == "zeros":
+            if change.safe:
+                change.apply(content)
+            elif self.kind == "zeros":
                 change.apply(content, zeros=True)
-            elif self._dice.random() < 0.5:
+            elif change is reached:
+                change.apply(content, stop=self._dice.randint(0, len(change.data)))
+                gone = True
+            elif (reached is not None and not gone) or (self.kind == "any" and self._dice.random() < 0.5):
                 change.apply(content)
         return bytes(content)
 
@@ -427,11 +286,3 @@ def fingerprint(tree: Tree) -> bytes:
         digest.update(f"{path}\0{-1 if content is None else len(content)}\0".encode())
         digest.update(content or b"")
     return digest.digest()
-
-
-def fails_at(number: int, code: int) -> Fail:
-    """The call ``number`` (from 0) fails once."""
-    return lambda index, _: code if index == number else 0
-
-
-ERRORS = {"EIO": errno.EIO, "ENOSPC": errno.ENOSPC}

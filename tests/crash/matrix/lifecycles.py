@@ -112,6 +112,7 @@ def killed_after_checkpoint(world: World) -> None:
     world.append(3)
     world.put("a", "b", "c")
     world.flush()
+    world.delete_records(1)
     world.checkpoint()
     world.put("a", "b", "c")
     world.end(99)

@@ -68,6 +68,12 @@ def truncate_active(world: World) -> None:
 
 
 def truncate_sealed(world: World) -> None:
+    world.truncate(4)
+    world.append(1)
+    world.flush()
+
+
+def truncate_several(world: World) -> None:
     world.truncate(2)
     world.append(1)
     world.flush()
@@ -167,6 +173,7 @@ REMOVALS = (
     Operation("removal of .deleted files", deleted_files, delay_over),
     Operation("truncation, active segment", segments, truncate_active),
     Operation("truncation, sealed segment", segments, truncate_sealed),
+    Operation("truncation, several segments", segments, truncate_several),
     Operation("truncation, inside a batch", wide_batches, truncate_inside),
     Operation("truncation, full", segments, restart),
     Operation("truncation, full, backwards", segments, restart_below),

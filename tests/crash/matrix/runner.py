@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.crash.matrix.disk import ERRORS, POWER_CUTS, READS, Cut, Disk, Effect, fails_at, fingerprint, write_tree
+from tests.crash.matrix.disk import POWER_CUTS, Cut, Disk, fingerprint, write_tree
+from tests.crash.matrix.trace import ERRORS, READS, Effect, fails_at
 from tests.crash.matrix.verify import verify_crash, verify_partition
 from tests.crash.matrix.world import World
 from tiered.errors import LocalIOError, TieredError

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.crash.matrix.disk import TraceFiles, Tree, read_tree
+from tests.crash.matrix.disk import Tree, read_tree
 from tests.crash.matrix.ledger import Ledger, Promise, Sent
+from tests.crash.matrix.trace import TraceFiles
 from tests.crash.matrix.world import CONFIG, SETTINGS, T, World
 from tiered.check import check
 from tiered.config import TopicConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from tests.crash.matrix.disk import Effect, Fail, Stopped, TraceFiles
 from tests.crash.matrix.ledger import Kind, Ledger, Sent
+from tests.crash.matrix.trace import Effect, Fail, Stopped, TraceFiles
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
