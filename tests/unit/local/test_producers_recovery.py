@@ -12,6 +12,7 @@ from tests.unit.local.test_producers import PID, ProducerBench, data, end
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
 from tiered.model import AbortedTxn
+from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
 
 
@@ -319,7 +320,8 @@ def test_case_67_an_index_missing_below_the_recovery_point_is_made_again(
     bench.plain(1)
     bench.send(0, 3, txn=True)
     bench.mark(abort=True)
-    bench.fill(after)
+    for i in range(after):
+        bench.fill(1, timestamp=START_MS + 1 + i)  # rising, or the indexes would not be believed so far
     bench.partition.flush()
     bench.log.checkpoint()
     point = (bench.directory / "recovery-point-offset-checkpoint").read_text()
