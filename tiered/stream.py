@@ -316,10 +316,15 @@ class PartitionStream:
     def _aborted(self, start: int, end: int | None) -> list[AbortedTxn]:
         stop = self.latest() if end is None else end
         found: set[AbortedTxn] = set()
-        if self._remote is not None and self._remote.root() is not None:
-            found.update(self._remote.aborted_txns(start, stop))
         if self._local is not None:
             found.update(self._local.aborted_txns(start, stop))
+        if self._remote is not None:
+            kept = self._local.positions().local_start_offset if self._local is not None else 0
+            root = self._remote.root()
+            if kept > (root.next_offset if root is not None else 0):
+                self.refresh()  # segments left the disk since the catalog was looked at, and their indexes with them
+            if self._remote.root() is not None:
+                found.update(self._remote.aborted_txns(start, stop))
         return sorted(found, key=lambda txn: txn.first_offset)
 
 

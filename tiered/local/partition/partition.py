@@ -214,8 +214,12 @@ class PartitionLog:
         bound = self.high_watermark()
         known = None if self._writer is None else self._writer.stable_offset()
         if known is None:
-            known = steadily(self._view, lambda view: last_stable_offset(self._files, self._source.directory, view))
+            known = steadily(self._view, self._stable_offset)
         return min(known, bound)
+
+    def _stable_offset(self, view: View) -> int:
+        log_start = view.start_offset if self._upload() is None else 0
+        return last_stable_offset(self._files, self._source.directory, view, log_start)
 
     def high_watermark(self) -> int:
         """Where ``read_uncommitted`` ends: the end, unless a leader or followers told (:meth:`update_high_watermark`).

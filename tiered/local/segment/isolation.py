@@ -41,10 +41,13 @@ def aborted_txns(files: Files, directory: Path, start_offset: int, end_offset: i
     return sorted(found, key=lambda txn: txn.first_offset)
 
 
-def last_stable_offset(files: Files, directory: Path, view: View) -> int:
-    """First offset of the oldest open transaction, else the end of the view."""
+def last_stable_offset(files: Files, directory: Path, view: View, log_start: int) -> int:
+    """First offset of the oldest open transaction, else the end of the view; not below the start of the log.
+
+    It may lie below the view: of a tiered log the disk holds only the end, and the bucket the transaction's beginning.
+    """
     found = open_txns(files, directory, view)
-    return max(min((txn.first_offset for txn in found), default=view.end_offset), view.start_offset)
+    return max(min((txn.first_offset for txn in found), default=view.end_offset), log_start)
 
 
 def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
