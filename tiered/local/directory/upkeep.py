@@ -1,22 +1,5 @@
 """What a log directory does as time passes: its tasks, all from one call about once a second.
 
-task                       every                       does
-=========================  ==========================  ============================================================
-space                      tick                        asks for free space: appends stop at the reserve, and go on
-uploads                    uploads_check_interval_ms   reads what the uploader noted, obeys its request to seal
-waking                     tick                        opens some of the partitions that sleep and have timers
-seal                       tick                        ``seal.ms`` of each partition
-flush                      tick                        ``flush.ms`` of each partition
-retention                  retention_check_interval    retention rules of each partition
-deletion                   tick                        files and directories whose ``file.delete.delay.ms`` is over
-cleaning                   cleaner_backoff_ms          compaction of what no bucket holds (``local.cleaner``)
-transactions               tick                        aborts those open beyond their timeout, forgets unused ids
-transactions               tick                           aborts those open beyond their timeout, forgets unused ids
-recovery-point-checkpoint  checkpoint_interval_ms      below which offsets a crash costs no reading
-log-start-checkpoint       checkpoint_interval_ms      log starts that segments do not tell
-high-watermark-checkpoint  5 s                         where readers end, for the next open of a log that follows
-=========================  ==========================  ============================================================
-=======
 =========================  =============================  =========================================================
 task                       every                          does
 =========================  =============================  =========================================================
