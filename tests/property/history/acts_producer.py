@@ -17,9 +17,15 @@ TRANSACTIONAL = (11, 12, 13, 14)
 
 
 def producer_append(world: World, subject: Subject) -> None:
-    """One batch of an idempotent or a transactional producer, as a rule the one that is due."""
+    """An idempotent or a transactional producer sends one batch, or so many that older ones are forgotten."""
+    pid = world.dice.choice(IDEMPOTENT + TRANSACTIONAL)
+    for _ in range(world.dice.choice([1, 1, 1, 1, 7])):
+        send(world, subject, pid)
+
+
+def send(world: World, subject: Subject, pid: int) -> None:
+    """One batch, as a rule the one that is due."""
     dice, model, now = world.dice, subject.model, world.clock.now_ms()
-    pid = dice.choice(IDEMPOTENT + TRANSACTIONAL)
     known = model.producers.get(pid, ModelProducer())
     made = records(world, subject, dice.choice([1, 1, 2, 4]), timeless=False)
     transactional = (pid in TRANSACTIONAL) != (dice.random() < 0.03)

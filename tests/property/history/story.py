@@ -79,7 +79,7 @@ class Story:
             world.logs.close()
         except Exception as error:
             lines = "\n".join(world.trace)
-            told = f"TIERED_HISTORY_SEED={world.seed} step {world.steps}\n{lines}"
+            told = f"TIERED_HISTORY_SEED={world.seed} repeats it; step {world.steps}\n{lines}"
             raise AssertionError(f"{type(error).__name__}: {error}\n{told}") from error
 
     def _act(self, at: int) -> None:
