@@ -8,11 +8,13 @@ import pytest
 
 from tests.unit.local.test_partition import Bench
 from tiered.config import TopicConfig
-from tiered.errors import InvalidTimestampError
+from tiered.errors import InvalidTimestampError, OutOfOrderSequenceError, ProducerFencedError
 from tiered.format.batch import encode_batch
-from tiered.model import NewRecord
+from tiered.format.control import ControlType
+from tiered.model import AbortedTxn, NewRecord
 from tiered.testing.clock import START_MS
-from tiered.testing.model import ModelLog
+from tiered.testing.model import ModelLog, Stamp
+from tiered.testing.model_cleaning import Cleaned, clean
 
 
 @pytest.mark.parametrize(("end", "complaint"), [(1, "promised 2"), (4, "middle of a call"), (6, "appended 5")])
@@ -42,3 +44,29 @@ def test_a_bad_time_is_told_before_a_missing_key(tmp_path: Path) -> None:
             append(refused)
     with pytest.raises(InvalidTimestampError):
         ModelLog(config=TopicConfig(cleanup_policy="compact")).append(refused, START_MS)
+
+
+def test_a_producer_of_the_model_is_refused_as_kafka_does() -> None:
+    model = ModelLog()
+    one = [NewRecord(b"v", b"k", START_MS)]
+    assert [model.append(one, START_MS, stamp=Stamp(7, 0, sequence)) for sequence in (0, 1, 0)] == [0, 1, 0]
+    with pytest.raises(OutOfOrderSequenceError):
+        model.append(one, START_MS, stamp=Stamp(7, 0, 3))
+    assert model.append(one, START_MS, stamp=Stamp(7, 1, 0), transactional=True) == 2
+    assert (model.stable_offset(), model.read_committed(0)) == (2, model.read(0, 2))
+    assert model.append_marker(Stamp(7, 1), ControlType.ABORT, 0, START_MS, START_MS) == 3
+    assert (model.stable_offset(), model.aborted) == (4, [AbortedTxn(7, 2, 3, 4)])
+    assert model.read_committed(0) == model.read(0, 2)
+    with pytest.raises(ProducerFencedError):
+        model.append(one, START_MS, stamp=Stamp(7, 0, 2))
+
+
+def test_a_round_of_the_model_keeps_the_newest_and_what_must_stay() -> None:
+    model = ModelLog(config=TopicConfig(cleanup_policy="compact"))
+    for value in (b"1", None, b"3"):
+        model.append([NewRecord(value, b"a", START_MS), NewRecord(value, b"b" if value else b"c", START_MS)], START_MS)
+    clean(model, Cleaned(0, 4, 4, 4, START_MS))
+    assert [(b.base, [r.offset for r in b.records]) for b in model.batches] == [(0, [1]), (2, [2, 3]), (4, [4, 5])]
+    assert model.batches[1].horizon_ms == START_MS + model.config.delete_retention_ms
+    clean(model, Cleaned(4, 6, 6, 6, START_MS + model.config.delete_retention_ms))
+    assert [r.offset for r in model.records] == [4, 5]
