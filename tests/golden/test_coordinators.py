@@ -18,7 +18,8 @@ from tiered.format.group_metadata import GroupKey, GroupValue, Member, OffsetKey
 from tiered.format.transaction_log import TxnState, TxnValue
 from tiered.format.wire import WireReader
 from tiered.model import Record
-from tiered.plan.transactions import Step, TransactionCoordinator
+from tiered.plan.transaction_steps import Step
+from tiered.plan.transactions import TransactionCoordinator
 
 DELETED = "<DELETE>"
 

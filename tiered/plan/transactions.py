@@ -20,21 +20,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
 from tiered.format.transaction_log import (
     NO_ID,
-    NO_TIME,
     TxnState,
     TxnValue,
     decode_key,
     decode_value,
     encode_key,
-    encode_value,
 )
-from tiered.model import NewRecord, TopicPartition
+from tiered.model import TopicPartition
+from tiered.plan.transaction_steps import PREPARED, Step, TxnMarker, Unfinished
 
 DEFAULT_TIMEOUT_MS = 60_000
 """Kafka's ``transaction.timeout.ms``: a transaction that is open longer may be aborted by the coordinator."""
@@ -52,47 +49,6 @@ EPOCH_RAISING_VERSION = 2
 _LAST_CLIENT_EPOCH = 2**15 - 2
 
 _AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT})
-_PREPARED = {
-    TxnState.PREPARE_COMMIT: TxnState.COMPLETE_COMMIT,
-    TxnState.PREPARE_ABORT: TxnState.COMPLETE_ABORT,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One change of one transactional id; ``after`` None forgets it."""
-
-    transactional_id: str
-    before: TxnValue | None
-    after: TxnValue | None
-
-    @property
-    def record(self) -> NewRecord:
-        """What to append to ``__transaction_state`` before :meth:`TransactionCoordinator.apply`."""
-        value = None if self.after is None else encode_value(self.after)
-        timestamp = NO_TIME if self.after is None else self.after.last_update_ms
-        return NewRecord(value, encode_key(self.transactional_id), timestamp)
-
-
-class TxnMarker(NamedTuple):
-    """A marker that a prepared transaction owes one partition."""
-
-    tp: TopicPartition
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    abort: bool
-
-
-class Unfinished(NamedTuple):
-    """What a start finds: ``fence`` it first unless it is decided, then write its markers, then ``complete`` it."""
-
-    transactional_id: str
-    state: TxnState
-
-    @property
-    def is_decided(self) -> bool:
-        return self.state in _PREPARED
 
 
 class TransactionCoordinator:
@@ -109,6 +65,7 @@ class TransactionCoordinator:
         self._max_timeout_ms = max_timeout_ms
         self._id_expiration_ms = id_expiration_ms
         self._txns: dict[str, TxnValue] = {}
+        self._at_work: set[str] = set()  # ids whose transaction is open or being ended: few of many
         self._greatest_producer_id = NO_ID
 
     # -- what it holds ---------------------------------------------------------------------------------------------
@@ -129,6 +86,10 @@ class TransactionCoordinator:
             self._txns.pop(transactional_id, None)
         else:
             self._txns[transactional_id] = value
+        if value is None or value.state is TxnState.DEAD or value.state in _AT_REST:
+            self._at_work.discard(transactional_id)
+        else:
+            self._at_work.add(transactional_id)
         if value is not None:
             seen = max(value.producer_id, value.next_producer_id)
             self._greatest_producer_id = max(self._greatest_producer_id, seen)
@@ -234,7 +195,7 @@ class TransactionCoordinator:
     def is_later(self, transactional_id: str, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer wrote after the decided transaction of the id was complete; that record may be lost."""
         txn = self._txns.get(transactional_id)
-        if txn is None or txn.state not in _PREPARED or txn.client_version < EPOCH_RAISING_VERSION:
+        if txn is None or txn.state not in PREPARED or txn.client_version < EPOCH_RAISING_VERSION:
             return False
         if producer_id == txn.producer_id:
             return producer_epoch >= txn.producer_epoch  # the end of a transaction raises it
@@ -316,7 +277,7 @@ class TransactionCoordinator:
     def markers(self, transactional_id: str) -> tuple[TxnMarker, ...]:
         """What a prepared transaction owes its partitions; the caller passes over those that exist no more."""
         txn = self._known(transactional_id)
-        if txn.state not in _PREPARED:
+        if txn.state not in PREPARED:
             raise self._wrong(transactional_id, txn, "is not decided", "prepare it first")
         abort = txn.state is TxnState.PREPARE_ABORT
         return tuple(
@@ -326,12 +287,12 @@ class TransactionCoordinator:
     def complete(self, transactional_id: str, *, now_ms: int) -> Step:
         """All markers are durable."""
         before = self._known(transactional_id)
-        if before.state not in _PREPARED:
+        if before.state not in PREPARED:
             raise self._wrong(transactional_id, before, "is not decided", "prepare it first")
         rotates = before.next_producer_id != NO_ID
         after = dataclasses.replace(
             before,
-            state=_PREPARED[before.state],
+            state=PREPARED[before.state],
             partitions=(),
             last_update_ms=now_ms,
             producer_id=before.next_producer_id if rotates else before.producer_id,
@@ -347,11 +308,11 @@ class TransactionCoordinator:
         A decided one is completed as decided: some of its markers may be written. An open one is aborted, for the
         process that wrote it is gone.
         """
-        return tuple(Unfinished(i, t.state) for i, t in sorted(self._txns.items()) if t.state not in _AT_REST)
+        return tuple(Unfinished(name, self._txns[name].state) for name in sorted(self._at_work))
 
     def overdue(self, now_ms: int) -> list[str]:
         """Ids whose transaction is open for longer than its timeout: to be fenced."""
-        return [transactional_id for transactional_id in self._txns if self.is_overdue(transactional_id, now_ms)]
+        return [name for name in sorted(self._at_work) if self.is_overdue(name, now_ms)]
 
     def is_overdue(self, transactional_id: str, now_ms: int) -> bool:
         """Whether its transaction is open for longer than its timeout."""

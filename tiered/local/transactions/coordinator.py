@@ -43,12 +43,16 @@ from tiered.local.transactions.markers import Markers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
 from tiered.model import TopicPartition
-from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordinator
+from tiered.plan.transaction_steps import Step
+from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, TransactionCoordinator
 
 LOGGER = logging.getLogger("tiered.local")
 
 LOCKS = 64
 """Transactional ids share so many locks; one is held while a transaction begins, grows or ends."""
+
+FORGET_EVERY_MS = 60_000
+"""How often ids are looked for that nobody uses any more."""
 
 _DECIDED = frozenset({TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})
 
@@ -81,6 +85,7 @@ class Transactions:
         self._lent: dict[str, TxnProducer] = {}
         self._marked: dict[str, set[TopicPartition]] = {}  # of decided transactions that are not complete
         self._ending = False
+        self._forgotten_ms = 0
         self._pid = os.getpid()
 
     # -- at an open ------------------------------------------------------------------------------------------------
@@ -169,10 +174,8 @@ class Transactions:
     def check_process(self) -> None:
         """ForkedLogError in a child: its locks may be copies of held ones."""
         if os.getpid() != self._pid:
-            raise ForkedLogError(
-                f"transactions of process {self._pid} are not those of its fork {os.getpid()}",
-                hint="open the log in the child, after the fork",
-            )
+            hint = "open the log in the child, after the fork"
+            raise ForkedLogError(f"transactions of process {self._pid} are not those of its fork", hint=hint)
 
     def end(self, producer: TxnProducer, *, commit: bool) -> None:
         """Commits or aborts; when it returns the decision and its markers are on disk.
@@ -248,11 +251,12 @@ class Transactions:
         if coordinator is None:
             return
         with self._lock:
-            due = coordinator.overdue(now_ms)
-            due += [name for name, txn in coordinator.transactions() if txn.state in _DECIDED]
-            forgotten = [step.transactional_id for step in coordinator.forget(now_ms)]
+            due = coordinator.overdue(now_ms) + [each[0] for each in coordinator.recover() if each.is_decided]
+            if not 0 <= now_ms - self._forgotten_ms < FORGET_EVERY_MS:
+                self._forgotten_ms = now_ms
+                due += [step.transactional_id for step in coordinator.forget(now_ms)]
         first: TieredError | None = None
-        for name in (*due, *forgotten):
+        for name in due:
             try:
                 with self._held(name):
                     self._look_after(coordinator, name, now_ms)
@@ -272,10 +276,7 @@ class Transactions:
             self._record(coordinator, step)
 
     def close(self, timeout_seconds: float) -> bool:
-        """Aborts what is open; returns whether nothing is left for the next open to settle.
-
-        It waits for a thread that is at work on a transaction, not for one that hangs in the disk.
-        """
+        """Aborts what is open, unless a thread hangs in the disk; returns whether the next open has nothing to settle."""
         if os.getpid() != self._pid:
             return False
         ending, self._ending = self._ending, True  # what would change a partition from now on is refused

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tiered.config import UNLIMITED, TopicConfig
-from tiered.errors import UnknownTopicError
+from tiered.errors import ClosedError, LocalIOError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
-from tiered.plan.transactions import Step, TransactionCoordinator
+from tiered.plan.transaction_steps import Step
+from tiered.plan.transactions import TransactionCoordinator
 
 STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, seal_ms=UNLIMITED)
 """Kafka's ``transaction.state.log.segment.bytes``; no upload waits for a seal."""
@@ -80,13 +81,17 @@ class StateLog:
         log = self._host.partition(TopicPartition(TRANSACTION_STATE_TOPIC, number))
         log.append((step.record,))
         if durable:
-            log.flush()
+            try:
+                log.flush()
+            except ClosedError as error:  # it is being moved to another directory, perhaps with this record
+                raise LocalIOError(f"{log.tp} was closed while a decision was written to it") from error
 
 
 def replay_state(logs: Iterable[PartitionLog], replay: Callable[[bytes, bytes | None], None]) -> None:
-    """Every record of the state log, in order, to ``replay(key, value)``. Raises CorruptionError."""
+    """The newest record of each id to ``replay(key, value)``. Raises CorruptionError."""
+    newest: dict[bytes, bytes | None] = {}  # undecoded: most of a long log was overtaken by its own later records
     for log in logs:
         for batch in log.read_batches(log.positions().local_start_offset):
-            for record in decode_records(batch):
-                if record.key is not None:
-                    replay(record.key, record.value)
+            newest.update((record.key, record.value) for record in decode_records(batch) if record.key is not None)
+    for key, value in newest.items():
+        replay(key, value)
