@@ -276,7 +276,7 @@ class Transactions:
             self._record(coordinator, step)
 
     def close(self, timeout_seconds: float) -> bool:
-        """Aborts what is open, unless a thread hangs in the disk; returns whether the next open has nothing to settle."""
+        """Aborts what is open, unless a thread hangs in the disk; returns whether nothing is left to the next open."""
         if os.getpid() != self._pid:
             return False
         ending, self._ending = self._ending, True  # what would change a partition from now on is refused
