@@ -88,8 +88,13 @@ class LeaderEpochs:
         """Epochs of the offsets below ``end_offset``: what travels with a segment."""
         return tuple(entry for entry in self.entries if entry.start_offset < end_offset)
 
+    def restore(self, entries: tuple[EpochEntry, ...]) -> None:
+        """Takes back what was assigned since; the file is written again if it is in doubt."""
+        self._store(entries)
+
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:
         if not self._read_only and (entries != self.entries or self.damaged):
+            self.damaged = True  # until it is written: where that fails, nobody knows what the file says
             self._files.replace(self.path, encode_epochs(entries).encode())
         self.entries, self.damaged = entries, False
 

@@ -6,8 +6,9 @@ already safe) and ``_lock`` (everything else; never held across an fsync of reco
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tiered.errors import (
     ConfigError,
@@ -182,25 +183,40 @@ class PartitionWriter(PartitionExchanger):
             answer = self._ask(batches, Origin.REPLICATION)
             if first > end or not given.contiguous:
                 self._mark_sparse()
-            for header in given.headers:
-                if header.magic >= 2 and header.leader_epoch >= 0:
-                    self.epochs.assign(header.leader_epoch, header.base_offset)
-            self._epoch = max(self._epoch, self.epochs.latest)
-            self._epoch_unassigned = self.epochs.latest < self._epoch  # that leader's epoch was an older one
-            greatest = max(fact.max_timestamp for fact in given.facts)
-            base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
-            rolled = self._store(
-                given.data,
-                given.facts,
-                greatest,
-                last.next_offset,
-                now_ms,
-                base=base,
-                epoch=last.leader_epoch,
-                answer=answer if isinstance(answer, Prepared) else None,
-            )
+            with self._epochs_or_none():
+                for header in given.headers:
+                    if header.magic >= 2 and header.leader_epoch >= 0:
+                        self.epochs.assign(header.leader_epoch, header.base_offset)
+                self._epoch = max(self._epoch, self.epochs.latest)
+                self._epoch_unassigned = self.epochs.latest < self._epoch  # that leader's epoch was an older one
+                greatest = max(fact.max_timestamp for fact in given.facts)
+                base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
+                rolled = self._store(
+                    given.data,
+                    given.facts,
+                    greatest,
+                    last.next_offset,
+                    now_ms,
+                    base=base,
+                    epoch=last.leader_epoch,
+                    answer=answer if isinstance(answer, Prepared) else None,
+                )
         self._settle_append(rolled)
         return RecordMetadata(self.tp.topic, self.tp.partition, first, greatest, last.next_offset)
+
+    @contextlib.contextmanager
+    def _epochs_or_none(self) -> Iterator[None]:
+        """Leader epochs that are assigned in here are taken back if their records are not written."""
+        known, epoch = self.epochs.entries, self._epoch
+        try:
+            yield
+        except TieredError as error:
+            self._epoch = epoch
+            try:
+                self.epochs.restore(known)
+            except TieredError:
+                self._go_offline(error)
+            raise
 
     def _store(
         self,
@@ -226,7 +242,8 @@ class PartitionWriter(PartitionExchanger):
         if epoch is None:
             epoch = self._epoch
             if self._epoch_unassigned:  # a cut, or an older leader, took the entry of the epoch that goes on
-                self.epochs.assign(epoch, self._end)
+                with self._epochs_or_none():
+                    self.epochs.assign(epoch, self._end)
                 self._epoch_unassigned = False
         active = self._active
         if not reserved and self.tp.topic != TRANSACTION_STATE_TOPIC:
@@ -305,7 +322,8 @@ class PartitionWriter(PartitionExchanger):
             latest = max(self.epochs.latest, self._epoch)
             if epoch <= latest:
                 raise ConfigError(f"{self.tp}: leader epoch {epoch} is not above {latest}")
-            self.epochs.assign(epoch, self._end)
+            with self._epochs_or_none():
+                self.epochs.assign(epoch, self._end)
             self._epoch = epoch
             self._epoch_unassigned = False
             self._tell_watermark(None)
