@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform crash bench clean setup
+.PHONY: help demo test lint format test-servers test-terraform crash cases bench clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -46,6 +46,9 @@ test-servers: $(STAMP)  ## the contract on real MinIO, SeaweedFS and LocalStack,
 test-terraform:  ## validate, test and apply the modules against a local endpoint
 	@$(MAKE) --no-print-directory $(STAMP)
 	@terraform/test
+
+cases: $(STAMP)  ## the acceptance cases of Kafka's log, and which of them pass
+	@$(PY) scripts/cases.py --run
 
 crash: $(STAMP)  ## kill -9 of writer and daemon, 50 rounds (ROUNDS=n for another number)
 	@TIERED_CRASH_ROUNDS=$(if $(ROUNDS),$(ROUNDS),50) $(PY) -m pytest -m crash -q tests/crash

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.deletion import LeavingDirectories, sort_directories
@@ -34,13 +35,15 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     kinds = sort_directories(directory, partition_names(directory, files))
     found = Inventory(topics=expected_topics(directory, files), leaving=kinds["delete"], future=kinds["future"])
     gone = read_leaving(directory, files)
+    ids: dict[str, dict[int, UUID | None]] = {}
     for name in kinds[""]:
         tp = parse_partition_dir(name).tp
         if tp.topic in gone and tp.topic not in found.topics:
             continue
-        topic_id = read_topic_id(directory / name, files)
-        found.topics[tp.topic] = discovered(found.topics.get(tp.topic), tp, topic_id, tiered=tp in tiered)
+        ids.setdefault(tp.topic, {})[tp.partition] = read_topic_id(directory / name, files)
         found.present.add(tp)
+    for topic, here in ids.items():
+        found.topics[topic] = discovered(found.topics.get(topic), topic, here, tiered=tiered)
     found.topics = without_absent(found.topics)
     return found
 

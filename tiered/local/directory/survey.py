@@ -53,7 +53,8 @@ class Survey:
         topics = expected_topics(directory, files)
         ours = {name for name, topic in topics.items() if not topic.adopted}
         starts = self._log_starts.read()
-        present = set()
+        present: dict[TopicPartition, Path] = {}
+        ids: dict[str, dict[int, UUID | None]] = {}
         for name in partition_names(directory, files):
             try:
                 parsed = parse_partition_dir(name)
@@ -63,22 +64,24 @@ class Survey:
             if parsed.kind:
                 continue
             tp, path = parsed.tp, directory / name
-            topic = discovered(topics.get(tp.topic), tp, read_topic_id(path, files))
-            topics[tp.topic] = topic
-            present.add(tp)
+            ids.setdefault(tp.topic, {})[tp.partition] = read_topic_id(path, files)
+            present[tp] = path
+        for topic, here in ids.items():
+            topics[topic] = discovered(topics.get(topic), topic, here)
+        for tp, path in present.items():
             if tp not in self.partitions:
                 self.partitions[tp] = foreign_log(
                     self._around,
                     path,
                     tp,
-                    topic,
+                    topics[tp.topic],
                     ours=tp.topic in ours,
                     start=starts.get(tp, 0),
                     upload=partial(self._upload_of, tp),
                     recovery_point=partial(self._recovery_point_of, tp),
                     high_watermark=partial(self._watermark_of, tp, path),
                 )
-        for tp in set(self.partitions) - present:
+        for tp in self.partitions.keys() - present.keys():
             del self.partitions[tp]
         self.topics = without_absent(topics)
 

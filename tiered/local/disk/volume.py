@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -92,24 +92,30 @@ def expected_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
 
 
 def discovered(
-    known: TopicInfo | None, tp: TopicPartition, topic_id: UUID | None, *, tiered: bool = False
+    known: TopicInfo | None, name: str, ids: Mapping[int, UUID | None], *, tiered: Collection[TopicPartition] = ()
 ) -> TopicInfo:
-    """The topic, now that ``tp`` was found on disk; one that no file of ours names is adopted with default settings.
+    """The topic, now that partitions with these ids were found on disk; one that no file of ours names is adopted.
 
     Of an adopted topic only the partitions that were found are here: a broker may hold the others elsewhere. Where
     it has another id now, it was deleted and made again. Raises ConfigError if the directory belongs to another
     topic of the same name, and that one is ours, or ``tiered``: a bucket knows it by its id.
     """
-    changed = known is not None and topic_id is not None and bool(known.topic_id.int) and known.topic_id != topic_id
-    if known is not None and topic_id is not None and changed and (tiered or not known.adopted):
-        raise ConfigError(
-            f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
-            hint="the directory belongs to another topic of the same name: move it away",
-        )
-    if known is None or changed:
-        known = TopicInfo(tp.topic, topic_id or NO_ID, 0, TopicConfig(), frozenset(), adopted=True)
-    partitions = max(known.partitions, tp.partition + 1)
-    here = {*known.here, tp.partition}
+    here = set() if known is None else set(known.here)
+    for number, topic_id in ids.items():
+        changed = known is not None and topic_id is not None and bool(known.topic_id.int) and known.topic_id != topic_id
+        if known is not None and topic_id is not None and changed:
+            tp = TopicPartition(name, number)
+            if tp in tiered or not known.adopted:
+                raise ConfigError(
+                    f"{tp} has topic id {encode_uuid(topic_id)}, its topic {encode_uuid(known.topic_id)}",
+                    hint="the directory belongs to another topic of the same name: move it away",
+                )
+        if known is None or changed:
+            known, here = TopicInfo(name, topic_id or NO_ID, 0, TopicConfig(), frozenset(), adopted=True), set()
+        here.add(number)
+    if known is None:
+        raise ConfigError(f"no partition of topic {name} was found")
+    partitions = max(known.partitions, max(here, default=-1) + 1)
     return known._replace(partitions=partitions, held=None if len(here) == partitions else frozenset(here))
 
 
