@@ -151,3 +151,19 @@ def test_close_beside_appends_ends_them_with_a_closed_error(tmp_path: Path, segm
     assert isinstance(appender.refused, ClosedError)
     with LocalLog.open(tmp_path) as again:
         assert len(values(again)) == appender.acknowledged
+
+
+def test_a_topic_whose_making_was_interrupted_can_be_made_at_once(tmp_path: Path) -> None:
+    files = InterruptedAt("open", ".log")
+    log = LocalLog.open(tmp_path, files=files)
+    files.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        log.create_topic("t", 2, TopicConfig())
+    assert "t" not in log.topics()
+    topic = log.create_topic("t", 2, TopicConfig())
+    log.partition(TP).append([NewRecord(b"v")])
+    log.close()
+    with LocalLog.open(tmp_path) as again:
+        assert (again.topics(), values(again)) == ({"t": topic}, [b"v"])
+        again.delete_topic("t")
+        assert again.create_topic("t").topic_id != topic.topic_id

@@ -60,6 +60,7 @@ class TopicRegistry:
         self._uploads = uploads
         self._claims = claims
         self._checkpoint = checkpoint
+        self._begun: dict[str, UUID] = {}  # topics that could not be made, whose directories may be there
         self._lock = threading.RLock()
 
     def create(
@@ -72,9 +73,12 @@ class TopicRegistry:
         with self._lock:
             if name in self.topics:
                 raise ConfigError(f"topic {name} exists already in {self._directory}")
+            topic_id = topic_id or self._begun.get(name)
             while topic_id is None or not usable_id(topic_id):
                 topic_id = self._ids.uuid()
-            return self.store(TopicInfo(name, topic_id, partitions, config, None if held is None else frozenset(held)))
+            made = self.store(TopicInfo(name, topic_id, partitions, config, None if held is None else frozenset(held)))
+            self._begun.pop(name, None)
+            return made
 
     def alter(self, name: str, properties: Mapping[str, Any], partitions: int | None) -> TopicInfo:
         """Other settings, more partitions."""
@@ -92,12 +96,16 @@ class TopicRegistry:
     def store(self, topic: TopicInfo) -> TopicInfo:
         """Makes ``topic`` what it says. The file first: the next open makes the directories that a crash prevented."""
         with self._lock:
-            topics = {**self.topics, topic.name: topic}
+            before, topics = self.topics, {**self.topics, topic.name: topic}
             write_topics(self._directory, self._files, topics)
             self.topics = topics
             fresh = [tp for number in topic.here if (tp := TopicPartition(topic.name, number)) not in self._roster]
-            for tp in fresh:
-                self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
+            try:
+                for tp in fresh:
+                    self._roster.adopt(tp, clean=True, recovery_point=0, start=None)
+            except BaseException:  # a full disk, an interrupt: it can be tried again, under the id that is in the file
+                self.topics, self._begun[topic.name] = before, topic.topic_id
+                raise
             if fresh:  # a partition without recovery point counts as durable up to its last segment
                 self._checkpoint()
             return topic
