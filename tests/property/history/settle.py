@@ -48,10 +48,12 @@ def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
 def settle_epochs(subject: Subject, found: list[EpochEntry]) -> None:
     """A recovery that meets batches of an epoch above the latest, left by a leader before an older one, believes them.
 
-    How many batches it reads again is its own affair.
+    How many batches it reads again is its own affair. Where no epoch was known, it learns them from all that it reads.
     """
     model = subject.model
     before = model.epochs
+    if before == [EpochEntry(0, model.end)] != found:  # a log that knows none leads under epoch 0
+        before = []
     for at in range(len(model.batches)):
         if model.epochs == found:
             break

@@ -73,6 +73,7 @@ class Recovery:
         self._files = files
         self._directory = directory
         self._epochs = epochs
+        self._learns_epochs = not epochs.entries  # then every batch of every segment that is recovered has to tell
         self._interval = interval_bytes
         self._now_ms = now_ms
         self._dense = dense
@@ -217,7 +218,7 @@ class Recovery:
         entries: list[EpochEntry] = []
         with LogFile(self._files, self._directory / log_name(base)) as log:
             known = None
-            if self._epochs.entries:  # else the batches have to tell them
+            if not self._learns_epochs:
                 known = known_prefix(self._files, log, base, segment.size_bytes, recovery_point)
             if known is not None:
                 reached, expected, segment.first_timestamp, indexes = known
