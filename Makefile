@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform crash cases bench clean setup
+.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix cases bench clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -52,6 +52,9 @@ cases: $(STAMP)  ## the acceptance cases of Kafka's log, and which of them pass
 
 crash: $(STAMP)  ## kill -9 of writer and daemon, 50 rounds (ROUNDS=n for another number)
 	@TIERED_CRASH_ROUNDS=$(if $(ROUNDS),$(ROUNDS),50) $(PY) -m pytest -m crash -q tests/crash
+
+crash-matrix: $(STAMP)  ## every call of every operation cut short and failed (minutes; SEED=n repeats a run)
+	@TIERED_CRASH_MATRIX=all $(if $(SEED),TIERED_CRASH_SEED=$(SEED)) $(PY) -m tests.crash.matrix
 
 bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as ratios inside one run
 	@$(PY) -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
