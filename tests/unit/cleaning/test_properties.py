@@ -53,13 +53,13 @@ def _play(script: list[tuple[object, ...]], *, live: bool) -> World:
         if name == "clean":
             wait, keys = values
             world.now += wait  # type: ignore[operator]  # an int, by the name
-            _clean(world, keys * ENTRY_BYTES)  # type: ignore[operator]
+            _clean(world, keys * ENTRY_BYTES)  # type: ignore[operator]  # drawn as object
             continue
         for build in (world.build, world.whole):
             if name == "roll":
                 build.roll()
             elif name == "end":
-                build.end(*values)  # type: ignore[arg-type]
+                build.end(*values)  # type: ignore[arg-type]  # drawn as object
             else:
                 producer, pairs = values
                 build.append(pairs, producer=producer, transactional=name == "send")  # type: ignore[arg-type]

@@ -393,8 +393,8 @@ def test_decompression_of_a_batch_is_bounded() -> None:
 @pytest.mark.parametrize(
     ("record", "error", "message"),
     [
-        (NewRecord("text"), InvalidRecordError, "record 1: value is str"),  # type: ignore[arg-type]
-        (NewRecord(b"", 5), InvalidRecordError, "record 1: key is int"),  # type: ignore[arg-type]
+        (NewRecord("text"), InvalidRecordError, "record 1: value is str"),  # type: ignore[arg-type]  # wrong on purpose
+        (NewRecord(b"", 5), InvalidRecordError, "record 1: key is int"),  # type: ignore[arg-type]  # wrong on purpose
         (NewRecord(b"", None, -2), InvalidTimestampError, "record 1: -2 is not a timestamp"),
         (NewRecord(b"", None, 2**63), InvalidTimestampError, "record 1: 9223372036854775808"),
         (NewRecord(b"", None, 1.5), InvalidTimestampError, "record 1: 1.5"),  # type: ignore[arg-type]
