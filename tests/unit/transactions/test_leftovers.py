@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.transactions.bench import STATE, A, B, C, TxnBench
 from tiered.config import LogConfig
-from tiered.errors import ForkedLogError, MarkersPendingError
+from tiered.errors import ConfigError, ForkedLogError, MarkersPendingError
 from tiered.format.transaction_log import TxnState, encode_key, encode_value
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
@@ -134,7 +134,7 @@ def decided_over_two(paths: list[Path]) -> dict[Path, TopicPartition]:
     home = logs.directory_of(STATE)
     logs.transactions._finish = lambda *_: None  # type: ignore[method-assign]  # stopped after the decision
     logs.transactions.end(producer, commit=True)
-    logs.transactions.close = lambda _: False  # type: ignore[method-assign]
+    logs.transactions.close = lambda _: False  # type: ignore[method-assign]  # settles nothing
     logs.close()
     return dict(sorted(where.items(), key=lambda item: item[0] != home))
 
@@ -206,3 +206,21 @@ def test_who_only_reads_waits_where_an_abort_is_not_in_its_index_yet(bench: TxnB
         partition = reader.partition(A)
         assert partition.last_stable_offset() == partition.positions().end_offset
         assert [txn.first_offset for txn in partition.aborted_txns(0, 9)] == [0, 4]
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_a_directory_alone_makes_no_second_state_log_and_forgets_nothing_that_is_open(
+    tmp_path: Path, first: str
+) -> None:
+    """A power cut took the whole state log; the directory that has none is opened alone, closed, then both are."""
+    paths = [tmp_path / "a", tmp_path / "b"]
+    (home, kept), (other, tp) = decided_over_two(paths if first == "a" else paths[::-1]).items()
+    for path in (home / "__transaction_state-0").iterdir():
+        if path.suffix in {".log", ".snapshot"}:
+            path.write_bytes(b"")
+    with LocalLog.open(other, clock=FakeClock(), ids=SeededIds(4), config=SETTINGS) as alone:
+        assert "__transaction_state" not in alone.topics()
+        with pytest.raises(ConfigError, match="open all directories"):
+            alone.transactions.begin("y")
+    with LocalLogs.open(paths, clock=FakeClock(), ids=SeededIds(5), config=SETTINGS) as logs:
+        assert [logs.partition(each).open_txns() for each in (kept, tp)] == [[], []]

@@ -86,6 +86,7 @@ class Transactions:
         self._marked: dict[str, set[TopicPartition]] = {}  # of decided transactions that are not complete
         self._ending = False
         self._forgotten_ms = 0
+        self._recovered = True
         self._pid = os.getpid()
 
     # -- at an open ------------------------------------------------------------------------------------------------
@@ -97,12 +98,14 @@ class Transactions:
         ``read_committed``, never the open. Raises CorruptionError only for ``tiered-producer-ids.json``.
         """
         if not self._ids.any_given() and not self._log.is_ours:
+            self._recovered = self._ids.sees_all
             return
         try:
             coordinator = self._loaded()
             left = find_leftovers(self._host.awake(), coordinator, self._ids.is_ours)
         except TieredError as error:
             LOGGER.error("transactions_not_recovered error=%s", error)
+            self._recovered = False  # the next open has to look, however this one ends
             return
         for each in left.later:  # the markers of the one before are all there: it was complete
             known = coordinator.find(each.name)
@@ -243,10 +246,7 @@ class Transactions:
     # -- as time passes --------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Aborts what is open beyond its timeout, completes what a disk refused before, forgets what is long unused.
-
-        Raises the first error after all was tried.
-        """
+        """Aborts what is overdue, completes what a disk refused, forgets what is unused; raises the first error."""
         coordinator = self._coordinator
         if coordinator is None:
             return
@@ -286,10 +286,10 @@ class Transactions:
             lock.release()
         coordinator = self._coordinator
         if coordinator is None:
-            return True
+            return self._recovered
         if not ending:
             self._settle(self._unfinished(coordinator))
-        return not self._unfinished(coordinator)
+        return self._recovered and not self._unfinished(coordinator)
 
     def _unfinished(self, coordinator: TransactionCoordinator) -> list[str]:
         with self._lock:
@@ -385,7 +385,7 @@ class Transactions:
     def _loaded(self) -> TransactionCoordinator:
         with self._lock:
             if self._coordinator is None:
-                self._coordinator = self._log.load()
+                self._coordinator = self._log.load(may_make=self._markers.sees_all())
             return self._coordinator
 
     def _held(self, transactional_id: str) -> threading.Lock:

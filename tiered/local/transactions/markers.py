@@ -21,7 +21,7 @@ class Markers:
     def __init__(self, host: Host, clock: Clock, sees_all: Callable[[], bool]) -> None:
         self._host = host
         self._clock = clock
-        self._sees_all = sees_all
+        self.sees_all = sees_all
 
     def append(self, owed: TxnMarker) -> PartitionLog | None:
         """To be flushed by the caller; None if the topic is gone. UnknownTopicError: the partition is not here now.
@@ -43,7 +43,7 @@ class Markers:
         try:
             return self._host.partition(tp)
         except UnknownTopicError:
-            if not self._sees_all():
+            if not self.sees_all():
                 raise
         try:
             return self._host.partition(tp)  # it may just have arrived in another directory

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tiered.config import UNLIMITED, TopicConfig
-from tiered.errors import ClosedError, LocalIOError, UnknownTopicError
+from tiered.errors import ClosedError, ConfigError, LocalIOError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.local.disk.topics import TopicInfo
@@ -53,14 +53,19 @@ class StateLog:
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
         return info is not None and not info.adopted
 
-    def load(self) -> TransactionCoordinator:
-        """What the log says; an empty log is made.
+    def load(self, *, may_make: bool = True) -> TransactionCoordinator:
+        """What the log says; an empty log is made. ConfigError if there may be one in another directory.
 
         The coordinator's epoch is the newest of the log and does not rise with a process: the lock of the directory
         keeps an older one away, and a broker that takes the directory over refuses markers below an epoch that it
         has seen, its own included. Raises CorruptionError, LocalIOError.
         """
         info = self._host.topics().get(TRANSACTION_STATE_TOPIC)
+        if info is None and not may_make:
+            raise ConfigError(
+                f"{TRANSACTION_STATE_TOPIC} of this log may be in a directory that is not open",
+                hint="open all directories of the log together",
+            )
         if info is None:
             self._host.create_topic(TRANSACTION_STATE_TOPIC, 1, STATE_CONFIG)
             return TransactionCoordinator()
