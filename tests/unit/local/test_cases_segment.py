@@ -10,12 +10,13 @@ import pytest
 from tests.unit.local.bench import CaseBench, batch
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError
+from tiered.format.batch import encode_batch
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import collect, decode_txns, encode_txns, truncate
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.active import ActiveSegment
-from tiered.model import AbortedTxn, EpochEntry
+from tiered.model import AbortedTxn, EpochEntry, NewRecord
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 from tiered.testing.clock import START_MS
 
@@ -135,6 +136,20 @@ def test_case_09_a_time_index_full_of_junk_is_rebuilt(tmp_path: Path) -> None:
         assert bench.partition.offset_for_time(10 * i) == (i, 10 * i)
         if i < 99:
             assert bench.partition.offset_for_time(10 * i + 1) == (i + 1, 10 * i + 10)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_empty_time_index_behind_a_batch_without_timestamp_is_rebuilt(tmp_path: Path, clean: bool) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.partition.append_batches(encode_batch([NewRecord(b"v", timestamp=-1)]))
+    bench.append(b"v", timestamp=10)
+    bench.partition.roll()
+    bench.partition.flush()
+    bench.log.close() if clean else bench.kill()
+    (bench.folder / f"{0:020d}.seal").unlink()
+    (bench.folder / f"{0:020d}.timeindex").write_bytes(b"")
+    bench.open()
+    assert bench.partition.offset_for_time(10) == (1, 10)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -139,6 +139,8 @@ def load_indexes(
         why = _distrust(log, offsets, times, size_bytes)
         if why is None and largest is not None and times.last_entry[0] != largest:
             why = f"the time index ends at {times.last_entry[0]}, the segment at {largest}"
+        if why is None and largest is None and not len(times) and _is_timed(log, size_bytes):
+            why = "the time index is empty, the segment has timestamps"
     except (CorruptionError, NotFoundError) as error:
         why = error.message
     else:
@@ -244,6 +246,11 @@ def _distrust(log: LogFile, offsets: OffsetIndex, times: TimeIndex, size_bytes: 
         if timestamp != _time_at(log, offsets.lookup(offset)[1], offset, size_bytes):
             return f"the batch with offset {offset} does not have the timestamp {timestamp}"
     return None
+
+
+def _is_timed(log: LogFile, size_bytes: int) -> bool:
+    """Whether any batch has a timestamp. Read to the end only where none has."""
+    return any(log.header(view, span.position).max_timestamp >= 0 for span, view in log.batches(0, size_bytes))
 
 
 def _time_at(log: LogFile, position: int, offset: int, size_bytes: int) -> int | None:
