@@ -40,6 +40,36 @@ def test_a_gap_that_a_cut_left_is_not_promised(tmp_path: Path) -> None:
     assert bench.offsets() == [0, 1, 2]
 
 
+def test_a_gap_that_two_cuts_left_is_not_promised(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(2)
+    bench.append(b"a", b"b", b"c")
+    bench.partition.flush()
+    bench.partition.truncate_to(3)
+    bench.append(b"d", b"e", b"f")
+    bench.partition.truncate_to(5)  # 3 was promised, and went whole with what straddled 5
+    assert (bench.partition.positions().flushed_offset, bench.partition.positions().end_offset) == (3, 5)
+    bench.append(b"torn")
+    bench.kill()
+    log = bench.folder / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    bench.open()
+    assert bench.partition.positions().end_offset == 2
+    assert bench.bases == [0]
+
+
+def test_a_log_that_starts_again_has_no_gap(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(1)
+    bench.append(*[b"v"] * 9)
+    bench.partition.truncate_to(9)
+    bench.partition.truncate_fully_and_start_at(5)
+    bench.fill(4)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    assert recovery_point(bench) == 9
+
+
 def test_a_gap_that_was_filled_and_flushed_is_promised(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.append(b"a", b"b", b"c")

@@ -131,7 +131,7 @@ class PartitionState:
         Else a torn batch, which is looked for where the batch before it ends, would count as one that was safe.
         """
         records_end, end = self._gap
-        return records_end if self._flushed == end else self._flushed
+        return records_end if records_end < self._flushed <= end else self._flushed
 
     @property
     def high_watermark(self) -> int:

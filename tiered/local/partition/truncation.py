@@ -175,6 +175,7 @@ class PartitionTruncator(PartitionRemover):
             self._throw_away(going[::-1])
             self._active = self._factory.create(offset, self._around.clock.now_ms())
             self._end = self._flushed = offset
+            self._gap = (offset, offset)
             self.log_start = log_start
             if self._watermark is not None:
                 self._watermark = offset
