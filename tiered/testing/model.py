@@ -239,9 +239,14 @@ class ModelLog:
         self.aborted = [t for t in self.aborted if t.last_offset >= base]
 
     def begin_at(self, base: int) -> None:
-        """Offsets up to ``base`` are left out; a log without records starts there."""
+        """Offsets up to ``base`` are left out; a log without records starts there.
+
+        One whose bucket holds records keeps its start, and only what is local begins there.
+        """
         if not self.batches:
             self.start = base
+            if self.remote_start == self.end:
+                self.remote_start = base
         self.end = base
         self.call_ends.append(base)
 

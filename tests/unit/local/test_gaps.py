@@ -14,6 +14,7 @@ from tests.unit.local.test_producers import PID, ProducerBench
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn
 from tiered.testing.disk import FaultyFiles
 
@@ -68,6 +69,22 @@ def test_a_log_that_starts_again_has_no_gap(tmp_path: Path) -> None:
     bench.partition.flush()
     bench.log.checkpoint()
     assert recovery_point(bench) == 9
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_an_empty_log_that_begins_further_up_forgets_nothing_that_a_bucket_holds(tmp_path: Path, held: bool) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(5)
+    bench.partition.roll()
+    UploadCheckpoint(bench.directory, bench.files).update({TP: PartitionUpload(5, 1)})
+    bench.log.refresh_uploads()
+    assert bench.partition.delete_local_before(5) == [0]
+    if not held:
+        bench.partition.truncate_fully_and_start_at(5)
+    bench.partition.roll(9)
+    positions = bench.partition.positions()
+    assert (positions.local_start_offset, positions.end_offset) == (9, 9)
+    assert bench.writer.log_start == (0 if held else 9)
 
 
 def test_a_gap_that_was_filled_and_flushed_is_promised(tmp_path: Path) -> None:

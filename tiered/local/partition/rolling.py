@@ -67,7 +67,7 @@ class PartitionRoller(PartitionState):
         self._factory.remove(old.base_offset)
         self._active = self._factory.create(base_offset, now_ms)
         self._new_names = True
-        if not self._sealed:
+        if not self._sealed and self.log_start >= old.base_offset:  # below that a bucket holds records
             self.log_start = max(self.log_start, base_offset)
             self._producers.raise_log_start(self.log_start)
         self._end = base_offset
