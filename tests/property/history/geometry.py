@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.property.history.world import Subject
+from tests.property.history.world import Subject, World
 from tiered.config import SAME_AS_TOPIC, TopicConfig
 from tiered.local.partition.writer import PartitionWriter
+from tiered.local.segment.scan import LogFile
 
 OFFSET_ENTRY, TIME_ENTRY = 8, 12
 
@@ -43,6 +44,15 @@ def segments_of(writer: PartitionWriter) -> list[Segment]:
             False,
         ),
     ]
+
+
+def bases_on_disk(world: World, writer: PartitionWriter) -> set[int]:
+    """Where each batch begins, those below the log start included: a later cleaning sees them, too."""
+    found: set[int] = set()
+    for segment in (*writer._sealed, writer._active):
+        with LogFile(world.files, segment.path) as log:
+            found.update(span.base_offset for span, _ in log.batches(0, segment.size_bytes))
+    return found
 
 
 def expired_bases(segments: list[Segment], subject: Subject, now_ms: int) -> tuple[list[int], bool]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.property.history.checks import batches_of, same
-from tests.property.history.geometry import Segment, expired_bases, segments_of
+from tests.property.history.checks import same
+from tests.property.history.geometry import Segment, bases_on_disk, expired_bases, segments_of
 from tests.property.history.world import Subject, World
 from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.partition.writer import PartitionWriter
@@ -62,9 +62,7 @@ def judge_round(
     world.say(f"  cleaned {subject.name}: {dirty} to {report.end_offset} of {bound}, rewritten to {rewritten}")
     assert dirty < report.end_offset <= bound, f"{subject.name} cleaned {dirty} to {report.end_offset}"
     assert report.end_offset <= rewritten, f"{subject.name} cleaned to {report.end_offset}, rewritten to {rewritten}"
-    hidden = [b.base for b in model.batches if b.last < model.start]
-    there = [b.base for b in batches_of(world.partition(subject), model.start)]
-    clean(model, Cleaned(dirty, report.end_offset, rewritten, bound, now_ms, {*hidden, *there}))
+    clean(model, Cleaned(dirty, report.end_offset, rewritten, bound, now_ms, bases_on_disk(world, writer)))
     subject.dirty = min(report.end_offset, model.end)
     return report
 

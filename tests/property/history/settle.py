@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from tests.property.history.checks import check, end_on_disk, entries_of, forget, is_idle, last_offset_of, same
 from tests.property.history.world import Subject, World
 from tiered.format.control import ControlType
 from tiered.model import EpochEntry
+from tiered.plan.producer import BatchSpan
 from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, replayed
 
 
@@ -27,6 +28,7 @@ def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
     subject.active_base = writer._active.base_offset
     whole = end_on_disk(subject) == model.end  # else the snapshot at the end is above what files tell: it goes
     model.end = end_on_disk(subject)
+    model.history = [b for b in model.history if b.last < model.end]  # their offsets are given again, to others
     model.flushed = min(model.flushed, model.end)
     if clean:
         same(writer.log_start, subject.log_start, f"{subject.name} log start after a clean stop")
@@ -92,8 +94,16 @@ def settle_producers(world: World, subject: Subject, *, exact: bool) -> None:
         fitting = [producer for producer in known if producer.entry(pid) == found[pid]]
         same(found[pid], (fitting or known)[0].entry(pid), f"{subject.name} producer after a load")
         real = state and state.producer(pid)
-        window = fitting[0].window
-        model.producers[pid] = replace(fitting[0], window=window[len(window) - len(real.batches if real else ()) :])
+        model.producers[pid] = with_window(fitting, real.batches if real else (), f"{subject.name} producer {pid}")
+
+
+def with_window(fitting: list[ModelProducer], spans: Sequence[BatchSpan], what: str) -> ModelProducer:
+    """That of several pasts whose newest batches are the known ones: some may have been cleaned away in between."""
+    found = [(span.first_sequence, span.first_offset, span.last_offset) for span in spans]
+    known = [p.window[len(p.window) - len(found) :] for p in fitting if len(p.window) >= len(found)]
+    windows = [[written[:3] for written in window] for window in known]
+    assert found in windows, f"{what} after a load: its batches {found} are none of {windows}"
+    return replace(fitting[0], window=known[windows.index(found)])
 
 
 def written(model: ModelLog, pid: int) -> list[ModelBatch]:
