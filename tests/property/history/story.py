@@ -13,6 +13,7 @@ from tests.property.history import (
     acts_life,
     acts_producer,
     acts_read,
+    acts_transact,
 )
 from tests.property.history.checks import check, check_ends
 from tests.property.history.watch import Watch
@@ -27,6 +28,7 @@ LOCAL: list[tuple[int, Callable[[World, Subject], None]]] = [
     (4, acts_append.append_too_much),
     (90, acts_producer.producer_append),
     (45, acts_producer.end_transaction),
+    (15, acts_transact.transact),
     (40, acts_follow.follow),
     (15, acts_change.flush),
     (25, acts_change.roll),
@@ -92,6 +94,7 @@ class Story:
         subject = world.dice.choice(list(world.subjects.values()))
         LOCAL[at][1](world, subject)
         subject = world.subjects[subject.tp.topic]  # it may be another one of that name
+        acts_transact.tidy(world, subject)
         if world.steps % CHECK_EVERY:
             check_ends(world, subject)
         else:

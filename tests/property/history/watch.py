@@ -41,6 +41,6 @@ class Watch:
         return real(now_ms) if subject is None else judge_retention(self.world, subject, writer, real, now_ms)
 
     def _round(self, real: Any, seen: Any, candidate: Any, now_ms: int) -> Any:
-        subject = self.world.subjects[candidate.tp.topic]
+        subject = self.world.subjects.get(candidate.tp.topic)
         work = partial(real, seen, candidate, now_ms)
-        return judge_round(self.world, subject, seen.writer, work, candidate, now_ms)
+        return work() if subject is None else judge_round(self.world, subject, seen.writer, work, candidate, now_ms)
