@@ -12,7 +12,7 @@ from tiered.format.batch import encode_batch, read_header, rebuild_batch, walk
 from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.model import NewRecord
-from tiered.plan.producer_tails import PRODUCER_EXPIRATION_MS, ProducerTails
+from tiered.testing.producer_tails import PRODUCER_EXPIRATION_MS, ProducerTails
 
 
 @pytest.mark.parametrize("partition", ["idempotent-0", "txn-0", "txn-1"])

@@ -52,3 +52,20 @@ def test_a_crash_while_names_change_leaves_no_snapshot_without_a_segment(tmp_pat
     bench.unclean()
     assert bench.snapshots == [base for base in bench.bases if base]
     assert bench.state.entries() == state
+
+
+def test_what_is_undecided_is_known_without_snapshots(tmp_path: Path) -> None:
+    bench = ProducerBench(tmp_path / "log", **CLEAN)
+    bench.send(0, txn=True)
+    bench.partition.roll()
+    bench.send(0, pid=8)
+    bench.send(1, pid=8)
+    bench.partition.roll()
+    bench.send(1, txn=True)
+    bench.partition.roll()
+    bench.partition.delete_local_before(1)  # the transaction began in what is gone
+    assert bench.lso == 1
+    for name in bench.names(".snapshot"):
+        (bench.folder / name).unlink()
+    assert bench.log.cleaner.clean(bench.partition.tp) is None
+    assert [entry.last_offset for entry in bench.writer.live_producers()] == [3, 2]

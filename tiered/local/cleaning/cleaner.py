@@ -165,7 +165,7 @@ class LogCleaner:
         try:
             now_ms = self._clock.now_ms()
             with self._looking:
-                subject = self._subjects.settle(self._subjects.look(writer), now_ms)
+                subject = self._subjects.settle(self._subjects.look(writer))
             candidate = cleaning_candidate(subject.state, now_ms)
             if candidate is None or not candidate.cleanable_bytes:
                 return None
@@ -185,7 +185,7 @@ class LogCleaner:
         now_ms = self._clock.now_ms()
         try:
             with self._looking:
-                state = self._subjects.settle(self._subjects.look(writer), now_ms).state
+                state = self._subjects.settle(self._subjects.look(writer)).state
         except TieredError as error:
             return CleaningStatus(tp, error.message)
         candidate = cleaning_candidate(state, now_ms)
@@ -261,7 +261,7 @@ class LogCleaner:
                     mark = (subject.state.end_offset, subject.state.checkpoint)
                     if self._held_back.get(tp) == mark:
                         continue  # open transactions held it back, and nothing was appended since
-                    subject = self._subjects.settle(subject, now_ms)
+                    subject = self._subjects.settle(subject)
                     settled = cleaning_candidate(subject.state, now_ms)
                     if settled is None or not settled.eligible:
                         self._held_back[tp] = mark

@@ -9,7 +9,6 @@ from tiered.format.offset_index import OFFSET_ENTRY_BYTES
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.time_index import TIME_ENTRY_BYTES
 from tiered.local.cleaning.checkpoint import CleanerCheckpoint
-from tiered.local.cleaning.producer_view import live_producers, stable_offset
 from tiered.local.disk.files import Files
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.scan import LogFile
@@ -58,14 +57,16 @@ class Subjects:
         )
         return Subject(writer, state, {segment.base_offset: segment for segment in sealed})
 
-    def settle(self, subject: Subject, now_ms: int) -> Subject:
-        """The same with its producers, and with the stable offset that they tell."""
+    def settle(self, subject: Subject) -> Subject:
+        """The same with its producers, and with the stable offset that they tell.
+
+        Those in memory: files know nothing of one whose newest snapshot lies below a log start that moved since.
+        """
         writer, state = subject.writer, subject.state
-        view = writer.view()
-        producers = live_producers(self._files, writer.directory, view, now_ms)
-        stable = stable_offset(producers, view.end_offset)
-        settled = replace(state, last_stable_offset=min(stable, state.last_stable_offset))
-        return Subject(writer, settled, subject.segments, producers)
+        stable = writer.stable_offset()
+        if stable is not None:
+            state = replace(state, last_stable_offset=min(stable, state.last_stable_offset))
+        return Subject(writer, state, subject.segments, writer.live_producers())
 
     def dirty_bytes(self, writer: PartitionWriter) -> int:
         """Sealed bytes that no cleaning has looked at, without a look into the files: of one that is damaged, too."""

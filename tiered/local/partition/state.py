@@ -12,6 +12,7 @@ from uuid import UUID
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, FencedError, LocalIOError, TieredError
+from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
@@ -209,6 +210,13 @@ class PartitionState:
             self._check_open()
             state = self._producers.state
             return None if state is None else state.last_stable_offset(self.high_watermark)
+
+    def live_producers(self) -> tuple[ProducerEntry, ...]:
+        """What each producer wrote last, by rising id, as this log would tell it its next sequence."""
+        with self._lock:
+            self._check_open()
+            state = self._producers.state
+            return () if state is None else state.entries()
 
     def open_txns(self) -> list[OpenTxn]:
         """Transactions without marker, by first offset."""
