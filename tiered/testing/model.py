@@ -256,6 +256,8 @@ class ModelLog:
             self.epochs = [e for e in self.epochs if e.start_offset < self.end]
             return
         self._cut(offset)
+        if self.batches:  # offsets behind it, left without records, are not promised: an open may find this end
+            self.call_ends.append(self.batches[-1].last + 1)
         self.end = offset
         self.start, self.flushed = min(self.start, offset), min(self.flushed, offset)
         self.remote_start = min(self.remote_start, offset)
