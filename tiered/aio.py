@@ -232,6 +232,18 @@ class Log:
         """The topics on this disk by name."""
         return self._log.topics()
 
+    def positions(self) -> dict[TopicPartition, Positions]:
+        """As ``Log.positions``."""
+        return self._log.positions()
+
+    async def delete_topic(self, name: str) -> None:
+        """As ``Log.delete_topic``."""
+        await self._worker.call(self._log.delete_topic, name)
+
+    async def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
+        """As ``Log.wait_uploaded``."""
+        await self._worker.call_alone(self._log.wait_uploaded, ends, timeout_s)
+
     async def flush(self) -> None:
         """As ``Log.flush``."""
         await self._worker.call(self._log.flush)

@@ -285,7 +285,9 @@ _RANGES: dict[str, tuple[float, float]] = {
 def unknown_key(key: str, known: Iterable[str], what: str) -> ConfigError:
     """The error for a name that does not exist, with the nearest one that does."""
     names = list(known)
-    close = difflib.get_close_matches(key.replace("_", "."), names, n=1, cutoff=0.6)
+    # log.retention.hours and the like are a broker's defaults for what a topic calls retention.ms.
+    sought = key.replace("_", ".").removeprefix("log.")
+    close = difflib.get_close_matches(sought, names, n=1, cutoff=0.6)
     hint = f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
     return ConfigError(f"unknown {what} {key!r}", hint=hint)
 

@@ -10,6 +10,7 @@ import click
 
 from tiered.cli.application import Application, split_topic
 from tiered.errors import ConfigError
+from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.model import TopicPartition
 
 
@@ -29,9 +30,20 @@ def confirm(app: Application, command: str, question: str, *, yes: bool) -> None
         raise ConfigError("nothing was done", hint="--dry-run prints the plan only")
 
 
+def refuse_internal(topic: str) -> None:
+    """Raises ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
+    if topic == TRANSACTION_STATE_TOPIC:
+        raise ConfigError(
+            f"{topic} is internal: it holds the decisions of transactions",
+            hint="`tiered transactions` shows them, and ends those that hang",
+        )
+
+
 def one_partition(text: str) -> TopicPartition:
     """``TOPIC:P``. Raises ConfigError for anything else."""
     topic, partition = split_topic(text)
     if partition is None:
-        raise ConfigError(f"{text} names no partition", hint=f"write {text}:0")
+        stem, dash, number = text.rpartition("-")
+        like = f"{stem}:{number}" if stem and dash and number.isdigit() else f"{text}:0"
+        raise ConfigError(f"{text} names no partition", hint=f"write {like}")
     return TopicPartition(topic, partition)

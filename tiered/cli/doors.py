@@ -188,6 +188,9 @@ def need_topic(name: str, known: Iterable[str]) -> None:
     names = sorted(known)
     if name in names:
         return
+    stem, _, number = name.rpartition("-")
+    if stem in names and number.isdigit():
+        raise UnknownTopicError(f"there is no topic {name!r}", hint=f"did you mean partition {stem}:{number}?")
     hint = suggestion(name, names) or (f"topics: {', '.join(names[:20])}" if names else "the log has no topics yet")
     raise UnknownTopicError(f"there is no topic {name!r}", hint=hint)
 

@@ -65,6 +65,11 @@ def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
 @contextmanager
 def opened(app: Application, name: str) -> Iterator[ByteSource]:
     """The bytes of a file or of an object."""
+    key = _key_of_directory_store(app, name)
+    if key is not None:
+        with closing(open_remote(app)) as store:
+            yield ObjectSource.open(store, key)
+        return
     if "://" not in name or name.startswith(_FILE_URL):
         path = Path(name.removeprefix(_FILE_URL))
         try:
@@ -86,6 +91,14 @@ def opened(app: Application, name: str) -> Iterator[ByteSource]:
         yield ObjectSource.open(store, key)
     finally:
         store.close()
+
+
+def _key_of_directory_store(app: Application, name: str) -> str | None:
+    """The key, if ``name`` is an object of a ``file://`` remote: that store's files have other names and a tail."""
+    if app.remote is None or not name.startswith(_FILE_URL):
+        return None
+    key = name.removeprefix(app.remote.rstrip("/") + "/")
+    return None if key == name or Path(name.removeprefix(_FILE_URL)).is_file() else key
 
 
 @contextmanager
@@ -125,7 +138,7 @@ def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
     try:
         entry = drive(store, load_topic(tp.topic))
         if entry is None or tp.partition >= entry.partitions:
-            raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topics` lists what it has")
+            raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topics list` names what it has")
         root = drive(store, RootView(entry.topic_id, tp.partition, tp.topic).load())
     finally:
         store.close()

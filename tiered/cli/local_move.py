@@ -70,9 +70,9 @@ def _check(log: LocalLog, tp: TopicPartition, target: Path) -> None:
     source, place = log.directory.resolve(), target.resolve()
     if (target / str(tp)).is_dir():
         raise ConfigError(f"{tp} is in {target} already", hint="name another directory")
+    log.partition(tp)
     if place.is_relative_to(source) or source.is_relative_to(place):
         raise ConfigError(f"{target} and {log.directory} lie one in the other", hint="name a directory beside it")
-    log.partition(tp)
     if tp in log.claims.read() or tp in log.uploads.read():
         raise ConfigError(f"{tp} is tiered: the bucket knows it by its volume", hint="`tiered restore` moves it")
 

@@ -8,7 +8,7 @@ import click
 
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.doors import need_directory
-from tiered.cli.output import columns, human_bytes, human_duration
+from tiered.cli.output import columns, counted, human_bytes, human_duration
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.reports import read_report
 from tiered.local.directory.tasks import TaskStatus
@@ -89,7 +89,12 @@ def run_command(app: Application, task: str) -> int:
         status = log.tasks.run(task)
         if asleep is not None:
             raise asleep
-    return app.out.result("local run", asdict(status), [f"{task} ran in {status.last_duration_ms:,} ms"])
+    return app.out.result("local run", asdict(status), [_ran(status)])
+
+
+def _ran(status: TaskStatus) -> str:
+    done = f"{counted(status.last_partitions, 'partition')}, {human_bytes(status.last_bytes)}"
+    return f"{status.name} ran in {status.last_duration_ms:,} ms: {done if status.last_partitions else 'nothing to do'}"
 
 
 def _row(task: TaskStatus) -> list[object]:

@@ -32,7 +32,7 @@ import click
 from tiered.cli.application import Group
 from tiered.cli.output import Output, StdoutClosed, counted
 from tiered.cli.settings import suggestion
-from tiered.cli.wording import in_cli_words
+from tiered.cli.wording import KAFKA_OPTIONS, in_cli_words
 from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
 
 EXIT_INTERRUPTED = 130
@@ -167,6 +167,8 @@ def _sentence(cause: click.ClickException) -> str:
 def _usage_hint(cause: click.ClickException) -> str:
     context = getattr(cause, "ctx", None)
     possibilities = getattr(cause, "possibilities", None)
+    if isinstance(cause, click.NoSuchOption) and cause.option_name in KAFKA_OPTIONS:
+        return KAFKA_OPTIONS[cause.option_name]
     if possibilities:
         words = sorted(possibilities)
         return suggestion(str(getattr(cause, "option_name", "")), words) or f"did you mean {words[0]}?"

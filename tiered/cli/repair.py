@@ -6,11 +6,11 @@ import sys
 
 import click
 
-from tiered.cli.application import Application, Command, Group, pass_application, split_topic
+from tiered.cli.application import Application, Command, Group, pass_application
+from tiered.cli.confirming import one_partition
 from tiered.cli.doors import need_directory
 from tiered.cli.output import columns, counted
 from tiered.errors import ConfigError
-from tiered.model import TopicPartition
 from tiered.rejoin import plan_rejoin, rejoin
 
 
@@ -34,7 +34,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
     """
     directory = app.need_log_dir()
     need_directory(app)
-    plan = plan_rejoin(directory, [_partition(text) for text in selected], clock=app.clock)
+    plan = plan_rejoin(directory, [one_partition(text) for text in selected], clock=app.clock)
     rows = [[aside.tp, aside.committed_end, aside.end_offset] for aside in plan.partitions]
     text = columns(["partition", "committed end", "end on this disk"], rows)
     for line in text:
@@ -67,10 +67,3 @@ def _confirm(app: Application, question: str, *, yes: bool) -> None:
         raise ConfigError("repair rejoin asks before it moves files, and nobody can answer here", hint="pass --yes")
     if not click.confirm(question, err=True):
         raise ConfigError("nothing was done", hint="--dry-run prints the plan only")
-
-
-def _partition(text: str) -> TopicPartition:
-    topic, partition = split_topic(text)
-    if partition is None:
-        raise ConfigError(f"{text} names no partition", hint=f"write {text}:0")
-    return TopicPartition(topic, partition)

@@ -156,7 +156,8 @@ def _read_toml(path: Path) -> dict[str, object]:
         with path.open("rb") as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except FileNotFoundError:
-        raise NotFoundError(f"the configuration file {path} does not exist", hint="correct --config") from None
+        hint = "a setting of a topic is --set NAME=VALUE" if "=" in path.name else "correct --config"
+        raise NotFoundError(f"the configuration file {path} does not exist", hint=hint) from None
     except OSError as cause:
         raise ConfigError(
             f"the configuration file {path} cannot be read: {cause.strerror}", hint="correct --config"

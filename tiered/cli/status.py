@@ -62,7 +62,7 @@ def command(app: Application) -> int:
         "problems": problems,
         "notes": notes,
     }
-    lines = [line for entry in entries for line in _lines(entry, now_ms)]
+    lines = [line for entry in entries for line in _lines(entry, now_ms, local=directory is not None)]
     if directory is not None:
         lines.append(_directory_line(directory, now_ms))
     lines += notes + [f"problem: {problem}" for problem in problems] or ["OK"]
@@ -87,7 +87,9 @@ def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> 
     return [f"{counted(waiting, 'record')} only on this disk; no uploader runs: start tiered-uploader"]
 
 
-def _lines(status: PartitionStatus, now_ms: int) -> list[str]:
+def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
+    if local and status.positions is None and status.root is None:
+        return [f"{status.tp}   not here: a log over several directories is looked at one by one"]
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
     if status.fenced and status.positions is not None:
         ends = f"end {status.positions.end_offset:,}{flushed}   uploaded {status.committed_offset:,}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.confirming import confirm, destructive
+from tiered.cli.confirming import confirm, destructive, refuse_internal
 from tiered.cli.doors import need_topic
-from tiered.cli.output import columns
+from tiered.cli.output import columns, counted
 from tiered.errors import ConfigError, NotFoundError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
@@ -33,6 +33,7 @@ def delete_command(app: Application, *, topic: str, local_only: bool, dry_run: b
         raise NotFoundError(f"there is no log directory {directory}", hint="correct --log-dir")
     with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
         need_topic(topic, log.topics())
+        refuse_internal(topic)
         info = log.topics()[topic]
         tps = [TopicPartition(topic, number) for number in info.here]
         if (log.claims.read().keys() | log.uploads.read().keys()) & set(tps) and not local_only:
@@ -45,10 +46,10 @@ def delete_command(app: Application, *, topic: str, local_only: bool, dry_run: b
         for line in columns(["partition", "local start", "uploaded", "end"], rows):
             app.out.say(line)
         if not dry_run:
-            confirm(app, "topics delete", f"Delete {topic} with {len(tps)} partitions?", yes=yes)
+            confirm(app, "topics delete", f"Delete {topic} with {counted(len(tps), 'partition')}?", yes=yes)
             log.delete_topic(topic)
     fields = {"dry_run": dry_run, "topic": topic, "topic_id": str(info.topic_id), "partitions": len(tps)}
     verb = "would be deleted" if dry_run else "deleted"
     return app.out.result(
-        "topics delete", fields, [f"{'dry run: ' if dry_run else ''}{topic} {verb}, {len(tps)} partitions"]
+        "topics delete", fields, [f"{'dry run: ' if dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
     )

@@ -20,6 +20,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
 from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition
 from tiered.plan.open_txns import OpenTxn
@@ -90,26 +91,45 @@ def abort_command(app: Application, *, partition: str, producer_id: int, dry_run
     """
     need_directory(app)
     tp = one_partition(partition)
-    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:
+    # Read-only, so that a dry run changes nothing: opening for writing settles what the coordinator knows of.
+    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids, read_only=True) as log:
         need_topic(tp.topic, log.topics())
-        log_of = log.partition(tp)
-        txn = next((txn for txn in log_of.open_txns() if txn.producer_id == producer_id), None)
-        if txn is None:
-            raise NotFoundError(
-                f"{tp}: producer {producer_id} has no open transaction there",
-                hint="`tiered transactions open` shows what is open; opening the log may just have settled it",
-            )
-        fields = {**_open_fields(tp, txn, None), "dry_run": dry_run}
-        if not dry_run:
-            confirm(app, "transactions abort", f"Abort the transaction of producer {producer_id} in {tp}?", yes=yes)
-            log_of.append_as_coordinator(_abort_marker(txn, app.clock.now_ms()))
-            log_of.flush()
-    verb = "would be aborted" if dry_run else "aborted"
+        txn = _find(log, tp, producer_id)
+        owner = next((name for name, value in _known(log).items() if _owns(value, producer_id)), None)
+    if txn is None:
+        raise NotFoundError(
+            f"{tp}: producer {producer_id} has no open transaction there",
+            hint="`tiered transactions open` shows what is open",
+        )
+    fields = {**_open_fields(tp, txn, owner), "dry_run": dry_run}
+    verb = "would be aborted" if owner is None else f"is of {owner}: opening the log for writing would settle it"
+    if not dry_run:
+        confirm(app, "transactions abort", f"Abort the transaction of producer {producer_id} in {tp}?", yes=yes)
+        with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:
+            verb = "aborted" if _end(app, log.partition(tp), producer_id) else "was settled by its coordinator"
     return app.out.result(
         "transactions abort",
         fields,
         [f"{tp}: the transaction of producer {producer_id} from {txn.first_offset} {verb}"],
     )
+
+
+def _find(log: LocalLog, tp: TopicPartition, producer_id: int) -> OpenTxn | None:
+    return next((txn for txn in log.partition(tp).open_txns() if txn.producer_id == producer_id), None)
+
+
+def _owns(value: TxnValue, producer_id: int) -> bool:
+    return value.state in _OPEN and value.producer_id == producer_id
+
+
+def _end(app: Application, log: PartitionLog, producer_id: int) -> bool:
+    """Aborts what is still open; False if opening the log has settled it, to whichever end its coordinator decided."""
+    txn = next((txn for txn in log.open_txns() if txn.producer_id == producer_id), None)
+    if txn is None:
+        return False
+    log.append_as_coordinator(_abort_marker(txn, app.clock.now_ms()))
+    log.flush()
+    return True
 
 
 def _abort_marker(txn: OpenTxn, now_ms: int) -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.confirming import confirm, destructive, one_partition
+from tiered.cli.confirming import confirm, destructive, one_partition, refuse_internal
 from tiered.cli.doors import need_directory
 from tiered.cli.output import counted
 from tiered.errors import ConfigError, OffsetOutOfRangeError
@@ -34,6 +34,7 @@ def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes
     """
     directory, tp = app.need_log_dir(), one_partition(partition)
     need_directory(app)
+    refuse_internal(tp.topic)
     with LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=True) as log:
         before = log.partition(tp).positions()
         _check(tp, offset, before)

@@ -18,6 +18,17 @@ WORDS = (
 )
 """What the library says, and what it is called here."""
 
+KAFKA_OPTIONS = {
+    "--bootstrap-server": "there is no broker: --log-dir names a directory, --remote a bucket",
+    "--from-beginning": "cat begins at the beginning; -o WHERE begins elsewhere",
+    "--isolation-level": "write --isolation",
+    "--max-messages": "write -n N",
+    "--partition": "write TOPIC:P",
+    "--replication-factor": "leave it out: a partition is on one disk, and in the bucket",
+    "--topic": "the topic is an argument: TOPIC or TOPIC:P",
+}
+"""Options of Kafka's tools that a command may lack, and what takes their place."""
+
 
 def in_cli_words(error: TieredError) -> None:
     """Puts the error's hint, in place, into options and commands."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import tiered
 from tests.unit.check.building import Scenario, flip, scenario
 from tests.unit.cli.conftest import Cli
 from tiered.format.batch import encode_batch
@@ -368,3 +369,16 @@ def test_kafka_style_of_damage(cli: Cli, log: Scenario) -> None:
         assert (odd.code, "defect" in odd.err) == (2, False), name
     unknown = cli("dump-segment", "--kafka", path.parent / "leader-epoch-checkpoint")
     assert (unknown.code, "Ignoring unknown file" in unknown.err) == (0, True)
+
+
+def test_a_partition_of_a_directory_store(cli: Cli, tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'bucket'}"
+    with tiered.open(tmp_path / "log", url) as log:
+        log.topic("t", create=True).append(b"value")
+        log.sync(timeout=60)
+    for remote in (url, f"{url}/"):
+        done = cli("dump-segment", "t-0", "--remote", remote, "--json", "--records")
+        assert (done.code, done.summary["files"], done.summary["findings"]) == (0, 3, 0)
+        records = [message for message in done.messages if message["message_type"] == "record"]
+        assert [record["value"] for record in records] == ["value"]
+    assert cli("dump-segment", f"{url}/none.log", "--remote", url).code == 10

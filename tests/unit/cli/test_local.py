@@ -34,6 +34,7 @@ def test_tasks_are_listed_and_run(cli: Cli, tmp_path: Path) -> None:
     assert {task["name"]: task["runs"] for task in listed}["retention"] == 1
     assert "recovery-point-checkpoint" in cli("local", "tasks", "--log-dir", log_dir).text
     assert cli("local", "run", "retentoin", "--log-dir", log_dir).code == 2
+    assert cli("local", "run", "retention", "--log-dir", log_dir).text.rstrip().endswith(" ms: nothing to do")
     assert cli("local", "tasks", "--log-dir", str(tmp_path / "none")).code == 10
 
 

@@ -253,6 +253,26 @@ def test_one_sentence_and_the_exit_code(
     assert [text for text in done.err.splitlines() if text.startswith("  next: ")], done.err
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("cat", "t-1"), "did you mean partition t:1?"),
+        (("truncate", "t-1", "0"), "write t:1"),
+        (("truncate", "t", "0"), "write t:0"),
+        (("repair", "rejoin", "t-1", "--yes"), "write t:1"),
+        (("cat", "t", "--partition", "1"), "write TOPIC:P"),
+        (("cat", "t", "--from-beginning"), "cat begins at the beginning"),
+        (("topics", "create", "u", "--replication-factor", "3"), "leave it out"),
+        (("topics", "create", "u", "--config", "cleanup.policy=compact"), "--set NAME=VALUE"),
+        (("topics", "create", "u", "--set", "log.retention.hours=1"), "did you mean retention.ms?"),
+    ],
+)
+def test_words_of_kafka_s_tools(cli: Cli, place: Place, words: tuple[str, ...], hint: str) -> None:
+    done = cli(*words, "--log-dir", place.names["d"])
+    assert done.code in (2, 10)
+    assert hint in done.err
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(CASES) >= 40
     assert len({case[0] for case in CASES}) == len(CASES)

@@ -82,3 +82,10 @@ def test_doctor_knows_the_way_back_too(cli: Cli, tmp_path: Path, url: str) -> No
     assert (seen.code, failed["name"]) == (10, "log directory")
     assert f"`tiered restore --remote {url} --to {tmp_path / 'gone'}` rebuilds it" in failed["hint"]
     assert max(map(len, cli("doctor").text.splitlines())) <= 130
+
+
+def test_one_of_several_directories_says_what_lies_elsewhere(cli: Cli, tmp_path: Path) -> None:
+    with tiered.open([tmp_path / "a", tmp_path / "b"]) as log:
+        log.topic("t", partitions=2, create=True)
+    lines = cli("status", "--log-dir", tmp_path / "a").text.splitlines()
+    assert [line.split("   ")[1].split(":")[0] for line in lines if line.startswith("t-")] == ["end 0", "not here"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,33 @@ def test_abort_ends_it_after_a_yes(cli: Cli, log_dir: str) -> None:
         assert (partition.open_txns(), partition.last_stable_offset()) == ([], 4)
         assert [(t.producer_id, t.first_offset, t.last_offset) for t in partition.aborted_txns(0, 4)] == [(77, 2, 3)]
     assert cli(*words, "--yes").code == 10
+
+
+def test_abort_of_what_the_coordinator_knows(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with tiered.open(path) as log:
+        txn = log.topic("t", create=True).transaction("busy")
+        txn.append(b"v")
+        log.flush()
+        shutil.copytree(path, tmp_path / "killed")  # as a kill leaves it
+    killed = str(tmp_path / "killed")
+    (one,) = cli("transactions", "open", "--log-dir", killed, "--json").summary["open"]
+    words = ("transactions", "abort", "t:0", "--producer-id", str(one["producer_id"]), "--log-dir", killed)
+    for _ in range(2):  # a dry run settles nothing
+        planned = cli(*words, "--dry-run", "--json").summary
+        assert (planned["transactional_id"], planned["hangs"], planned["dry_run"]) == ("busy", False, True)
+    assert "opening the log for writing would settle it" in cli(*words, "--dry-run").text
+    assert "was settled by its coordinator" in cli(*words, "--yes").text
+    assert cli(*words, "--yes").code == 10
+    with tiered.open(killed) as log:
+        assert list(log.topic("t").read(isolation="read_committed")) == []
+
+
+def test_the_state_log_is_not_cut_or_deleted(cli: Cli, log_dir: str) -> None:
+    for words in (("topics", "delete", "__transaction_state"), ("truncate", "__transaction_state:0", "0")):
+        done = cli(*words, "--yes", "--log-dir", log_dir)
+        assert (done.code, "is internal" in done.err) == (2, True)
+    assert len(cli("transactions", "list", "--log-dir", log_dir, "--json").summary["transactions"]) == 1
 
 
 def test_nothing_and_nowhere(cli: Cli, tmp_path: Path) -> None:

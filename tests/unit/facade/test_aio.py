@@ -9,6 +9,7 @@ import pytest
 
 from tiered import aio
 from tiered.errors import ClosedError, UnknownTopicError
+from tiered.model import TopicPartition
 
 
 async def test_the_same_names_give_the_same_answers(tmp_path: Path) -> None:
@@ -31,6 +32,18 @@ async def test_the_same_names_give_the_same_answers(tmp_path: Path) -> None:
         assert sorted(ends.values()) == [1, 2000]
     with pytest.raises(ClosedError):
         await log.flush()
+
+
+async def test_positions_uploads_and_deleted_topics(tmp_path: Path) -> None:
+    async with aio.open(tmp_path / "log", remote=f"file://{tmp_path / 'store'}") as log:
+        await (await log.topic("t", create=True)).append(b"v")
+        await log.sync(timeout=30)
+        await log.wait_uploaded({TopicPartition("t", 0): 1}, 0.0)
+        assert {str(tp): at.uploaded_offset for tp, at in log.positions().items()} == {"t-0": 1}
+    async with aio.open(tmp_path / "other") as log:
+        await log.topic("t", create=True)
+        await log.delete_topic("t")
+        assert log.topics() == {}
 
 
 async def test_leaving_a_stream_early_leaves_no_task(tmp_path: Path) -> None:

@@ -238,7 +238,8 @@ class LocalLog:
         else:
             found = self.roster.find(tp)
         if found is None:
-            raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint="`tiered topics list` names them")
+            hint = "a log over several directories is opened with all of them; `tiered status` names what lies here"
+            raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint=hint)
         return found
 
     def awake(self) -> list[PartitionWriter]:

@@ -89,7 +89,8 @@ class RecordRules:
             sizes = [len(r[0] or b"") + len(r[1] or b"") for r in records]
             largest = max(range(len(sizes)), key=sizes.__getitem__, default=0)
             raise RecordTooLargeError(
-                f"{len(records)} records make a batch of {size_bytes} bytes, {self.limit_name} is {self.max_bytes}",
+                f"a batch of {len(records):,} record{'s' if len(records) != 1 else ''} has {size_bytes} bytes,"
+                f" {self.limit_name} is {self.max_bytes}",
                 index=largest,
                 hint=f"append fewer records in one call, or raise {self.limit_name}",
             )
@@ -147,5 +148,8 @@ def _named(indexes: Sequence[int]) -> str:
 
 def _keyless(indexes: Sequence[int]) -> InvalidRecordError:
     return InvalidRecordError(
-        f"{_named(indexes)} no key, and the topic is compacted", index=indexes[0], indexes=tuple(indexes)
+        f"{_named(indexes)} no key, and the topic is compacted",
+        index=indexes[0],
+        indexes=tuple(indexes),
+        hint="give every record a key",
     )
