@@ -35,6 +35,22 @@ def test_a_log_that_comes_back_at_a_call_is_accepted() -> None:
     assert (model.end, len(model.records)) == (2, 2)
 
 
+def test_offsets_that_a_cut_left_without_records_may_be_lost() -> None:
+    model = ModelLog()
+    model.append([NewRecord(b"a")], 0)
+    model.append([NewRecord(b"b")] * 3, 0)
+    model.truncate_to(3)  # in the middle of the second batch, which goes whole
+    model.power_cut(1)
+    assert (model.end, len(model.records)) == (1, 1)
+
+
+@pytest.mark.parametrize(("remote_start", "log_start"), [(-1, 9), (0, 0), (5, 9)])
+def test_an_empty_log_that_begins_further_up_keeps_what_its_bucket_holds(remote_start: int, log_start: int) -> None:
+    model = ModelLog(start=5, end=5, flushed=5, remote_start=remote_start)
+    model.begin_at(9)
+    assert (model.start, model.end, model.log_start) == (9, 9, log_start)
+
+
 def test_a_bad_time_is_told_before_a_missing_key(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "log", cleanup_policy="compact")
     future = START_MS + 2 * 3_600_000
