@@ -102,7 +102,7 @@ def abort_command(app: Application, *, partition: str, producer_id: int, dry_run
             hint="`tiered transactions open` shows what is open",
         )
     fields = {**_open_fields(tp, txn, owner), "dry_run": dry_run}
-    verb = "would be aborted" if owner is None else f"is of {owner}: opening the log for writing would settle it"
+    verb = "would be aborted" if owner is None else f"is of {owner}: opening the log for writing may settle it"
     if not dry_run:
         confirm(app, "transactions abort", f"Abort the transaction of producer {producer_id} in {tp}?", yes=yes)
         with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:

@@ -114,6 +114,7 @@ def test_a_move_that_cannot_be_makes_nothing(cli: Cli, tmp_path: Path) -> None:
         ("t:0", "a/inside", 2, "lie one in the other"),
         ("t:0", "file", 2, "is a file"),
         ("t:7", "c", 10, "holds no partition t-7"),
+        ("t:7", "a", 10, "holds no partition t-7"),
         ("u:0", "c", 10, "holds no partition u-0"),
         ("t", "c", 2, "names no partition"),
     ):
