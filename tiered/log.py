@@ -266,6 +266,8 @@ class Log:
                 f"durability={durability!r}: a transaction that ended is on disk", hint='"disk" or "remote"'
             )
         timeout_ms = checked_timeout_ms(transactional_id, timeout)
+        if durability == "remote":
+            self.check_remote()
         producer = self._local.transactions.begin(transactional_id, timeout_ms)
 
         def wait(logs: Mapping[TopicPartition, PartitionLog]) -> None:
@@ -345,6 +347,11 @@ class Log:
             else:
                 ends[tp] = end
         return ends, refused
+
+    def check_remote(self) -> None:
+        """Raises ConfigError on a log that is only local: nothing would ever be committed in a bucket."""
+        if self._store is None:
+            raise ConfigError(f"{self.directory} has no remote to wait for", hint="open(path, remote=...)")
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Waits until the committed end of each partition reaches its offset; see ``waiting.wait_uploaded``."""

@@ -122,6 +122,9 @@ class _Waiter(Protocol):
     def wait_uploaded(self, ends: dict[TopicPartition, int], timeout_s: float) -> None:
         """Waits until the committed ends reach ``ends``; raises DataLocalError, FencedError."""
 
+    def check_remote(self) -> None:
+        """Raises ConfigError if there is no bucket to wait for."""
+
     def transaction(
         self, transactional_id: str, *, topic: Topic | None, timeout: float, durability: str
     ) -> Transaction:
@@ -163,7 +166,7 @@ class Topic(TopicReads):
         "remote" (the next seal and its commit; it never forces one, so it may take ``seal.ms``: ``sync`` does). Raises
         InvalidRecordError, RecordTooLargeError, DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
-        _choose("durability", durability, DURABILITIES)
+        self._check_durability(durability)
         chosen, record = self.route(value, key, partition, timestamp, headers)
         written = self.log(chosen).append((record,))
         self._wait({chosen: written.end_offset}, durability)
@@ -177,7 +180,7 @@ class Topic(TopicReads):
         A record is a ``NewRecord``, a (value, key) pair, or a value. Returns one RecordMetadata per partition.
         Raises as :meth:`append`; ``InvalidRecordError.index`` is the place in the call.
         """
-        _choose("durability", durability, DURABILITIES)
+        self._check_durability(durability)
         groups, places = self.group(records, partition)
         written: list[RecordMetadata] = []
         for chosen in sorted(groups):
@@ -191,7 +194,7 @@ class Topic(TopicReads):
 
     def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
         """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
-        _choose("durability", durability, DURABILITIES)
+        self._check_durability(durability)
         written = self.log(partition).append_batches(data)
         self._wait({partition: written.end_offset}, durability)
         return written
@@ -259,6 +262,12 @@ class Topic(TopicReads):
                 hint="`tiered dump-segment` shows what it holds",
             )
         return self._logs[self._check_partition(partition)]
+
+    def _check_durability(self, durability: str) -> None:
+        """Before anything is appended: a wait that could never end is refused."""
+        _choose("durability", durability, DURABILITIES)
+        if durability == "remote":
+            self._waiter.check_remote()
 
     def _wait(self, ends: dict[int, int], durability: str) -> None:
         if durability == "memory":

@@ -35,6 +35,9 @@ def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
     elif subject.uploaded is not None:
         assert writer.log_start in {subject.model.remote_start, writer.first_base}, f"{subject.name} {writer.log_start}"
         subject.model.remote_start = writer.log_start
+        model.start = min(
+            model.start, writer.local_start
+        )  # moved before the log was tiered, noted with the next checkpoint
     else:
         starts = {*subject.starts, writer.first_base}
         assert writer.log_start in starts, f"{subject.name} starts at {writer.log_start}, known {sorted(starts)}"

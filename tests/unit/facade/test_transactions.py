@@ -285,3 +285,16 @@ def test_asyncio(tmp_path: Path) -> None:
             return values, kept.state, lost.state
 
     assert asyncio.run(run()) == ([b"1", b"2", b"3", b"5"], "committed", "aborted")
+
+
+def test_a_log_without_a_bucket_waits_for_none(log: Log) -> None:
+    with log:
+        orders = log.topic("orders")
+        for append in (orders.append, lambda value, durability: orders.append_many([value], durability=durability)):
+            with pytest.raises(ConfigError, match="no remote to wait for"):
+                append(b"v", durability="remote")
+        with pytest.raises(ConfigError, match="no remote to wait for"):
+            orders.append_batches(b"", durability="remote")
+        with pytest.raises(ConfigError, match="no remote to wait for"):
+            orders.transaction("x", durability="remote")
+        assert all_of(log, "orders") == []
