@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import tempfile
 import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench.measure import Figure, compare
@@ -86,24 +88,27 @@ def many_partitions(rounds: int) -> list[Figure]:
         ]
 
 
+def _record(stamps: Iterator[int]) -> NewRecord:
+    return NewRecord(b"x" * 960, timestamp=next(stamps))
+
+
 def unclean_open(rounds: int) -> list[Figure]:
     """Bytes read by an open after a crash, per byte that follows the recovery points."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        record = NewRecord(b"x" * 960, timestamp=1_700_000_000_000)
-        size = len(encode_batch([record]))
+        stamps = itertools.count(1_700_000_000_000)  # times that stand still make a recovery read the segment
+        size = len(encode_batch([_record(stamps)]))
         log = LocalLog.open(path, files=QuickFiles(), config=CONFIG)
         log.create_topic("t", CRASHED)
-        below = encode_batch([record]) * (BELOW_BYTES // size)
         for tp in log.partitions():
-            for _ in range(4):
-                log.partition(tp).append_batches(below[: len(below) // size // 4 * size])
+            for _ in range(BELOW_BYTES // size):
+                log.partition(tp).append([_record(stamps)])
         log.flush()
         log.checkpoint()
         behind = 0
         for tp in log.partitions():
             for _ in range(BEHIND_BYTES // size):
-                log.partition(tp).append([record])
+                log.partition(tp).append([_record(stamps)])
                 behind += size
         log.close()
         points = path / "recovery-point-offset-checkpoint"
