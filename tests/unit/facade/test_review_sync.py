@@ -139,11 +139,18 @@ def test_a_restored_log_that_a_daemon_claimed_first_starts_a_new_leader_epoch(tm
         assert [(record.offset, record.leader_epoch) for record in topic.read()] == [(0, 0), (1, 1)]
 
 
+class _Unclosable(PosixFiles):
+    """Fails as no file system does."""
+
+    def close(self, handle: int) -> None:
+        raise KeyError(handle)
+
+
 def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
-    broken, lock = DirectoryLock(tmp_path, PosixFiles(), name="broken"), DirectoryLock(tmp_path, PosixFiles())
-    broken.acquire(SystemClock())
-    os.close(broken._handle or -1)  # closing it again fails in the child: the other lock goes all the same
-    lock.acquire(SystemClock())
+    broken = [DirectoryLock(tmp_path, _Unclosable(), name=f"broken{i}") for i in range(20)]
+    lock = DirectoryLock(tmp_path, PosixFiles())
+    for one in (*broken[:10], lock, *broken[10:]):  # those that cannot be closed in the child keep no other
+        one.acquire(SystemClock())
     forked, tell = os.pipe()
     child = os.fork()
     if child == 0:
@@ -160,7 +167,9 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
         os.waitpid(child, 0)
         os.close(forked)
         os.close(tell)
-        broken._handle = None
+        for one in broken:
+            os.close(one._handle or -1)
+            one._handle = None
 
 
 def test_appends_that_wait_for_a_commit_leave_threads_for_the_sync_that_makes_it(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()
 
 def _let_go_after_fork() -> None:
     for lock in list(_HELD):
-        with contextlib.suppress(TieredError):  # one that cannot be closed must not keep the others
+        with contextlib.suppress(Exception):  # one that cannot be closed, for whatever reason, must not keep the others
             lock._let_go()
 
 
