@@ -54,7 +54,7 @@ crash: $(STAMP)  ## kill -9 of writer and daemon, 50 rounds (ROUNDS=n for anothe
 	@TIERED_CRASH_ROUNDS=$(if $(ROUNDS),$(ROUNDS),50) $(PY) -m pytest -m crash -q tests/crash
 
 crash-matrix: $(STAMP)  ## every call of every operation cut short and failed (minutes; SEED=n repeats a run)
-	@TIERED_CRASH_MATRIX=all $(if $(SEED),TIERED_CRASH_SEED=$(SEED)) $(PY) -m tests.crash.matrix
+	@TIERED_CRASH_MATRIX=all TIERED_CRASH_SEED=$(if $(SEED),$(SEED),random) $(PY) -m tests.crash.matrix
 
 bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as ratios inside one run
 	@$(PY) -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
