@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix cases bench clean setup
+.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix sweep mutants cases bench clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -55,6 +55,12 @@ crash: $(STAMP)  ## kill -9 of writer and daemon, 50 rounds (ROUNDS=n for anothe
 
 crash-matrix: $(STAMP)  ## every call of every operation cut short and failed (minutes; SEED=n repeats a run)
 	@TIERED_CRASH_MATRIX=all TIERED_CRASH_SEED=$(if $(SEED),$(SEED),random) $(PY) -m tests.crash.matrix
+
+sweep: $(STAMP)  ## failed requests: 1,500 cases of the sweep (CASES=n for another number, SEED=n repeats a run)
+	@TIERED_SWEEP_SEED=$(SEED) $(PY) -m tests.sweeps.requests $(if $(CASES),$(CASES),1500)
+
+mutants: $(STAMP)  ## drop one safety check at a time and see a test object (ONLY=part of a name)
+	@$(PY) scripts/mutants.py $(ONLY)
 
 bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as ratios inside one run
 	@$(PY) -m bench $(if $(ROUNDS),--rounds $(ROUNDS))

@@ -15,11 +15,13 @@ from botocore.config import Config
 from confluent_kafka import Producer
 
 import tiered
+from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.recovery_cases import cold_start, recovery
+from bench.spark_cases import spark_planning
 from tiered.format.batch import decode_records, encode_batch, scan, verify_batch
 from tiered.model import NewRecord
 from tiered.testing.moto import locked_moto
@@ -264,4 +266,6 @@ CASES = (
     recovery,
     cold_start,
     compaction,
+    daemon_partitions,
+    spark_planning,
 )

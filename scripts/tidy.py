@@ -1,4 +1,4 @@
-"""House rules that no linter knows: file and function lengths, and text that must not be in the repository."""
+"""House rules that no linter knows: function lengths, and text that must not be in the repository."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-FILE_LINES_MAX = 400
 FUNCTION_LINES_MAX = 70
 PRODUCT = ("tiered/", "uploader/", "pyspark_tiered/", "demo/", "bench/")
 FORBIDDEN = re.compile(r"(?<![\w.])/(?:work|root|home)/|files\.pythonhosted|pypi\.org/simple")
@@ -43,9 +42,6 @@ def main() -> int:
 
 def _lengths(path: Path, text: str) -> list[str]:
     found = []
-    lines = len(text.splitlines())
-    if lines > FILE_LINES_MAX:
-        found.append(f"{path}: {lines} lines (at most {FILE_LINES_MAX}): is it still one concept?")
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1

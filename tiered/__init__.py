@@ -16,7 +16,8 @@
         table = reader.to_arrow("flights", since="-7d")
 
 Importing this module starts no thread and touches no network. ``tiered.aio`` has the same names for asyncio,
-``tiered.errors`` what they raise, ``tiered.testing`` the fakes.
+``tiered.errors`` what they raise, ``tiered.uploader`` the uploader for ``open``; all three come with ``import tiered``.
+``tiered.testing`` has the fakes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tiered import aio, errors
     from tiered.errors import TieredError
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
     from tiered.model import ConsumerRecord, NewRecord, Positions, RecordMetadata, TopicPartition
@@ -47,8 +49,11 @@ __all__ = [
     "TopicPartition",
     "Transaction",
     "__version__",
+    "aio",
+    "errors",
     "open",
     "open_reader",
+    "uploader",
 ]
 
 _HOMES = {
@@ -66,11 +71,15 @@ _HOMES = {
     "open_reader": "tiered.reader",
 }
 
+_MODULES = frozenset({"aio", "errors", "uploader"})
+
 logging.getLogger("tiered").addHandler(logging.NullHandler())
 
 
 def __getattr__(name: str) -> Any:
     """Loads a public name at its first use: importing the package alone stays cheap (no numpy, no SDK)."""
+    if name in _MODULES:
+        return importlib.import_module(f"tiered.{name}")  # which sets the attribute, too
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

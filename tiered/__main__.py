@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered.cli.main import main
+from tiered.cli.start import main
 
 if __name__ == "__main__":
     main()

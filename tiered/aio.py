@@ -21,7 +21,7 @@ The daemon and its uploads run on aiobotocore; this facade reads through the sam
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -289,14 +289,33 @@ class Reader:
         """As ``Reader.topic``."""
         return Reads(await self._worker.call(self._reader.topic, name), self._worker)
 
-    async def find(self, topic: str, *, key: bytes, since: Time | None = None, until: Time | None = None) -> Found:
+    async def find(
+        self,
+        topic: str,
+        *,
+        key: bytes,
+        since: Time | None = None,
+        until: Time | None = None,
+        partition: int | None = None,
+    ) -> Found:
         """As ``Reader.find``: ``async for record in await reader.find(...)``; ``report`` is final at the end."""
-        found = await self._worker.call(self._reader.find, topic, key=key, since=since, until=until)
-        return Found(found, self._worker)
+        find = functools.partial(self._reader.find, key=key, since=since, until=until, partition=partition)
+        return Found(await self._worker.call(find, topic), self._worker)
 
-    async def to_arrow(self, topic: str, *, since: Time | None = None, until: Time | None = None) -> pyarrow.Table:
+    async def to_arrow(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        columns: list[str] | None = None,
+    ) -> pyarrow.Table:
         """As ``Reader.to_arrow``."""
-        return await self._worker.call(self._reader.to_arrow, topic, since=since, until=until)
+        to_arrow = functools.partial(
+            self._reader.to_arrow, partition=partition, since=since, until=until, columns=columns
+        )
+        return await self._worker.call(to_arrow, topic)
 
     async def close(self, _: BaseException | None = None) -> None:
         """As ``Reader.close``."""
@@ -305,7 +324,7 @@ class Reader:
             self._worker.close()
 
 
-def open(path: str | Path, remote: str | None = None, **options: Any) -> Opening[Log]:  # noqa: A001
+def open(path: str | Path | Sequence[str | Path], remote: str | None = None, **options: Any) -> Opening[Log]:  # noqa: A001
     """As ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
 
     async def begin() -> Log:

@@ -68,7 +68,8 @@ class ArrowDecoder:
     """Batches of one partition, in order -> record batches with ``columns``. Control batches are left out.
 
     Only records with ``start <= offset < end`` and ``since_ms <= timestamp < until_ms`` are kept (None: no bound).
-    ``schema``: the same columns in other words, for a receiver that compares field names inside ``headers``.
+    ``schema``: the same columns in other words, for a receiver that compares names and nullability; a null in a column
+    that it declares not nullable is a ConfigError, since a receiver would read it as a value.
     """
 
     def __init__(
@@ -89,6 +90,8 @@ class ArrowDecoder:
         own = arrow_schema(columns, timestamp_unit=timestamp_unit)
         self._schema = own if schema is None else schema
         self._columns = tuple(columns)
+        self._types = {name: field.type for name, field in zip(columns, self._schema, strict=True)}
+        self._required = [at for at, field in enumerate(self._schema) if _may_lack_nulls(field)]
         self._unit = timestamp_unit
         self._start = start
         self._end = end
@@ -124,9 +127,17 @@ class ArrowDecoder:
         for piece in np.array_split(rows, pieces):
             if len(piece):
                 arrays = [self._array(name, columns, piece) for name in self._columns]
-                yield self._record_batch(arrays, len(piece))
+                yield self._record_batch(arrays, columns.offsets[piece])
 
-    def _record_batch(self, arrays: list[pa.Array], rows: int) -> pa.RecordBatch:
+    def _record_batch(self, arrays: list[pa.Array], offsets: Int64s) -> pa.RecordBatch:
+        rows = len(offsets)
+        for at in self._required:
+            if _breaks(arrays[at], self._schema.field(at)):
+                raise ConfigError(
+                    f"{self._tp}: column {self._schema.field(at).name} is NOT NULL in the schema, and records "
+                    f"at offsets {offsets[0]} to {offsets[-1]} have nulls",
+                    hint="leave NOT NULL out of the schema, and filter behind the source",
+                )
         if arrays:
             return self._pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         empty = self._pa.array([{}] * rows, self._pa.struct([]))  # no columns, only a number of rows
@@ -158,7 +169,7 @@ class ArrowDecoder:
             return self._times(columns.timestamps[rows])
         if name == "timestampType":
             return pa.array(columns.timestamp_types[rows])
-        return pa.array([columns.headers(row) for row in rows.tolist()], self._schema.field(name).type)
+        return pa.array([columns.headers(row) for row in rows.tolist()], self._types[name])
 
     def _times(self, timestamps: Int64s) -> pa.Array:
         if self._unit == "us":
@@ -192,7 +203,8 @@ class ArrowDecoder:
         """A v0 or v1 message, record by record: such segments are old and rare."""
         found = list(decode_records(data))
         timestamps = np.array([record.timestamp for record in found], np.int64)
-        kept = self._wanted_rows(np.array([record.offset for record in found], np.int64), timestamps)
+        offsets = np.array([record.offset for record in found], np.int64)
+        kept = self._wanted_rows(offsets, timestamps)
         found = [found[row] for row in kept.tolist()]
         if not found:
             return
@@ -206,12 +218,27 @@ class ArrowDecoder:
             "headers": [None] * len(found),
         }
         arrays = [
-            self._times(timestamps[kept])
-            if name == "timestamp"
-            else self._pa.array(values[name], self._schema.field(name).type)
+            self._times(timestamps[kept]) if name == "timestamp" else self._pa.array(values[name], self._types[name])
             for name in self._columns
         ]
-        yield self._record_batch(arrays, len(found))
+        yield self._record_batch(arrays, offsets[kept])
+
+
+def _may_lack_nulls(field: pa.Field) -> bool:
+    """Whether this field, or one inside it, is declared not nullable."""
+    inner = [field.type.field(at) for at in range(field.type.num_fields)]
+    return not field.nullable or any(_may_lack_nulls(each) for each in inner)
+
+
+def _breaks(array: pa.Array, field: pa.Field) -> bool:
+    """Whether there is a null where ``field`` allows none. Nulls of what holds a value are not nulls of the value."""
+    if array.null_count and not field.nullable:
+        return True
+    inner = [field.type.field(at) for at in range(field.type.num_fields)]
+    if not inner:
+        return False
+    held = array.flatten()  # of a list its items, of a struct a list of its fields; without what nulls hide
+    return any(map(_breaks, held if isinstance(held, list) else [held], inner))
 
 
 def _pyarrow() -> Any:

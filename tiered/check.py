@@ -7,6 +7,7 @@
     bucket ── root, invariants, objects, bundles ─────┘
               (read_data: every byte)   where both hold a segment: the same bytes
 
+With ``read_data`` every record of both tiers is decoded, too: a right CRC only says that the bytes are those written.
 The invariants of a root are those that every commit checks (``plan.invariants``).
 """
 
@@ -17,13 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tiered.check_local import LocalCheck, LocalFacts
+from tiered.check_registry import RegistryCheck
 from tiered.check_remote import RemoteCheck, RemoteFacts
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
-from tiered.findings import Finding, Severity
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.format.keys import topic_key
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
-from tiered.remote.topics import TopicEntry, list_topics, load_topic
+from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
 from tiered.store.base import Store
 from tiered.store.driver import drive
 
@@ -38,7 +41,8 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """What to look at. ``topics`` empty: all. ``read_data``: every byte of the bucket. ``orphans``: list them."""
+    """What to look at. ``topics`` empty: all. ``read_data``: every byte of the bucket, and every record of both tiers
+    is decoded. ``orphans``: list them."""
 
     topics: tuple[str, ...] = ()
     read_data: bool = False
@@ -49,7 +53,8 @@ class CheckOptions:
 class CheckReport:
     """What was seen. ``unlisted`` findings came after the first :data:`MAX_FINDINGS`.
 
-    ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes.
+    ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes. ``newer`` counts
+    the errors that say only that a newer release wrote something.
     """
 
     findings: tuple[Finding, ...]
@@ -63,12 +68,15 @@ class CheckReport:
     data_bytes_read: int
     errors: int
     warnings: int
+    newer: int = 0
 
     @property
     def exit_code(self) -> int:
-        """13 if anything is damaged or missing, 3 after warnings, else 0."""
-        if self.errors:
+        """13 if anything is damaged or missing, 2 if all errors are ``newer`` (upgrade), 3 after warnings, else 0."""
+        if self.errors > self.newer:
             return CorruptionError.exit_code
+        if self.newer:
+            return ConfigError.exit_code
         return EXIT_WARNINGS if self.warnings else 0
 
 
@@ -108,6 +116,7 @@ def check(
         data_bytes_read=remote.data_bytes_read,
         errors=run.counts[Severity.ERROR],
         warnings=run.counts[Severity.WARNING],
+        newer=run.newer,
     )
 
 
@@ -125,7 +134,9 @@ class _Run:
         self.findings: list[Finding] = []
         self.unlisted = 0
         self.counts = dict.fromkeys(Severity, 0)
+        self.newer = 0
         self.partitions: set[TopicPartition] = set()
+        self.unreadable: set[str] = set()
 
     def local(self, directory: Path, files: Files) -> LocalFacts:
         """The log directory."""
@@ -137,6 +148,7 @@ class _Run:
             compacted=_compacted_topics(directory, files),
             report=self._advance,
             topics=frozenset(self._options.topics),
+            decode=self._options.read_data,
         )
         self._total += check.total_bytes() if self._progress is not None else 0
         self._take(check.findings())
@@ -144,8 +156,13 @@ class _Run:
         return check.facts
 
     def remote(self, store: Store, local: LocalFacts, facts: RemoteFacts) -> None:
-        """Every partition that the registry names."""
-        for entry in self._entries(store):
+        """Every partition that the registry names, and what the registry ought to name.
+
+        An entry that cannot be read keeps no other from being checked.
+        """
+        registry = RegistryCheck(store, local, self._options.topics)
+        for entry in self._entries(store, registry):
+            registry.add(entry)
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 self.partitions.add(tp)
@@ -157,29 +174,41 @@ class _Run:
                     local=local.partitions.get(tp),
                     read_data=self._options.read_data,
                     report=self._advance,
+                    made=entry.roots,
                 )
                 self._take(check.findings())
                 if self._options.orphans:
                     self._take(check.orphans())
+        self._take(registry.findings())
+        self.partitions.update(registry.partitions)
 
     def need_topics(self) -> None:
         """Raises ``UnknownTopicError`` for a topic that was named and is in no tier: nothing was checked of it."""
         for topic in self._options.topics:
-            if topic not in {tp.topic for tp in self.partitions}:
+            if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
                 raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topics list`")
 
-    def _entries(self, store: Store) -> Iterator[TopicEntry]:
-        if not self._options.topics:
-            yield from drive(store, list_topics())
-            return
-        for topic in self._options.topics:
-            entry = drive(store, load_topic(topic))
-            if entry is not None:
+    def _entries(self, store: Store, registry: RegistryCheck) -> Iterator[TopicEntry]:
+        for topic in self._options.topics or tuple(drive(store, list_topic_names())):
+            found = Findings(topic_key(topic))
+            entry: TopicEntry | None = None
+            try:
+                entry = drive(store, load_topic(topic))
+            except CorruptionError as damage:
+                found.error("topic_entry", damage.message, position=damage.position)
+            except ConfigError as newer:
+                found.error(NEWER_RELEASE, newer.message)
+            if found.items:
+                self.unreadable.add(topic)
+                registry.pass_over(topic)
+                self._take(found.about(topic, -1))
+            elif entry is not None:
                 yield entry
 
     def _take(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             self.counts[finding.severity] += 1
+            self.newer += finding.code == NEWER_RELEASE
             if self._on_finding is not None:
                 self._on_finding(finding)
             if len(self.findings) < MAX_FINDINGS:

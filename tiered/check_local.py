@@ -7,14 +7,14 @@ so that they never name what was not yet read, and a file that vanishes was dele
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.findings import Finding, Findings, Severity
+from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.checkpoint import (
     decode_epochs,
     decode_meta_properties,
@@ -36,12 +36,17 @@ from tiered.format.keys import (
     parse_local_name,
     parse_partition_dir,
 )
-from tiered.inspection import Expectations, LogScan, inspect_log
+from tiered.inspection import Expectations, LogScan, SideFileCheck, inspect_log
+from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import read_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.witness import known_of
+from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
+from tiered.plan.known import Known
+from tiered.plan.side_files import Judged
 
 FOREIGN_DIRECTORIES = ("remote-log-index-cache", "__cluster_metadata-0", "lost+found")
 """Directories that belong to somebody else and are not looked into (Kafka exempts the first two)."""
@@ -79,6 +84,12 @@ class PartitionFacts:
     start_offset: int = 0
     end_offset: int = 0
     upload: PartitionUpload | None = None
+    proof: ClaimProof | None = None
+
+    @property
+    def known(self) -> Known:
+        """What this disk has seen of the partition's root."""
+        return known_of(self.upload, self.proof)
 
 
 @dataclass(slots=True)
@@ -91,28 +102,39 @@ class LocalFacts:
 
 
 class LocalCheck:
-    """Looks at one log directory. ``compacted`` tells of a topic whether offsets may have holes."""
+    """Looks at one log directory. ``compacted`` tells of a topic whether offsets may have holes.
+
+    ``decode``: looks into every record, too.
+    """
 
     def __init__(
-        self, directory: Path, files: Files, *, compacted: Callable[[str], bool], report: Report, topics: frozenset[str]
+        self,
+        directory: Path,
+        files: Files,
+        *,
+        compacted: Callable[[str], bool],
+        report: Report,
+        topics: frozenset[str],
+        decode: bool = False,
     ) -> None:
         self._directory = directory
         self._files = files
         self._compacted = compacted
         self._report = report
         self._topics = topics
+        self._decode = decode
         self._clean = files.state(directory / CLEAN_SHUTDOWN) is not None
         self.facts = LocalFacts()
 
     def findings(self) -> Iterator[Finding]:
         """Everything that was seen, partition after partition. Fills ``facts``."""
         root = Findings(str(self._directory))
-        uploads = self._root_files(root)
+        uploads, claims = self._root_files(root)
         directories = self._partition_directories(root)
         yield from root.items
         starts = self._start_offsets()
         for tp, path in directories:
-            partition = PartitionFacts(tp, upload=uploads.get(tp))
+            partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
             self.facts.partitions[tp] = partition
             yield from self._partition(partition, path, starts.get(tp, -1))
 
@@ -126,7 +148,9 @@ class LocalCheck:
                     total += state.size if state is not None else 0
         return total
 
-    def _root_files(self, root: Findings) -> dict[TopicPartition, PartitionUpload]:
+    def _root_files(
+        self, root: Findings
+    ) -> tuple[Mapping[TopicPartition, PartitionUpload], Mapping[TopicPartition, ClaimProof]]:
         for name in OFFSET_CHECKPOINTS:
             # A damaged checkpoint costs a longer start, never data: Kafka reads it as empty.
             self._decoded(root, name, decode_offsets, Severity.WARNING)
@@ -134,12 +158,18 @@ class LocalCheck:
         try:
             read_topics(self._directory, self._files)
         except CorruptionError as damage:
-            root.error("topics_file", damage.message)
+            root.error(_code(damage, "topics_file"), damage.message)
+        uploads: Mapping[TopicPartition, PartitionUpload] = {}
+        claims: Mapping[TopicPartition, ClaimProof] = {}
         try:
-            return UploadCheckpoint(self._directory, self._files).read()
+            uploads = UploadCheckpoint(self._directory, self._files).read()
         except CorruptionError as damage:
-            root.error("checkpoint", damage.message)
-            return {}
+            root.error(_code(damage, "checkpoint"), damage.message)
+        try:
+            claims = Claims(self._directory, self._files).read()
+        except CorruptionError as damage:
+            root.error(_code(damage, "claims"), damage.message)
+        return uploads, claims
 
     def _decoded(self, root: Findings, name: str, decode: Callable[[str], object], severity: Severity) -> None:
         try:
@@ -147,7 +177,8 @@ class LocalCheck:
         except NotFoundError:
             return
         except (CorruptionError, UnicodeDecodeError) as damage:
-            root.add(severity, "checkpoint", f"{name}: {damage}")
+            newer = isinstance(damage, NewerFormatError)
+            root.add(Severity.ERROR if newer else severity, _code(damage, "checkpoint"), f"{name}: {damage}")
 
     def _start_offsets(self) -> dict[TopicPartition, int]:
         try:
@@ -188,11 +219,16 @@ class LocalCheck:
         facts.start_offset = max(start_offset, bases[0] if bases else 0)
         facts.end_offset = facts.start_offset
         before: LogScan | None = None
+        beside = SideFileCheck()
         for number, base in enumerate(bases):
             segment = Findings(str(path / log_name(base)))
             growing = number == len(bases) - 1 and not self._clean
+            beside.begin(base)
             try:
-                scan = self._segment(facts, path, base, segment, growing=growing)
+                scan = self._segment(facts, path, base, segment, beside, growing=growing)
+                if not growing:
+                    end = bases[number + 1] if number + 1 < len(bases) else scan.end_offset
+                    self._side_files(path, scan, end, segment, beside, start=facts.start_offset)
             except NotFoundError:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
                 yield from segment.about(*facts.tp)
@@ -208,13 +244,13 @@ class LocalCheck:
         except NotFoundError:
             findings.add(Severity.INFO, "partition_metadata", "there is no partition.metadata: the topic id is unknown")
         except (CorruptionError, UnicodeDecodeError) as damage:
-            findings.error("partition_metadata", f"partition.metadata: {damage}")
+            findings.error(_code(damage, "partition_metadata"), f"partition.metadata: {damage}")
         try:
             epochs = decode_epochs(self._files.read(path / "leader-epoch-checkpoint").decode())
         except NotFoundError:
             return
         except (CorruptionError, UnicodeDecodeError) as damage:
-            findings.error("leader_epochs", f"leader-epoch-checkpoint: {damage}")
+            findings.error(_code(damage, "leader_epochs"), f"leader-epoch-checkpoint: {damage}")
             return
         for before, after in itertools.pairwise(epochs):
             if after.start_offset <= before.start_offset:
@@ -234,7 +270,16 @@ class LocalCheck:
                     Severity.WARNING, "orphan_index", f"{name} has no .log beside it; the next open removes it"
                 )
 
-    def _segment(self, facts: PartitionFacts, path: Path, base: int, findings: Findings, *, growing: bool) -> LogScan:
+    def _segment(
+        self,
+        facts: PartitionFacts,
+        path: Path,
+        base: int,
+        findings: Findings,
+        beside: SideFileCheck,
+        *,
+        growing: bool,
+    ) -> LogScan:
         indexes = SealedIndexes(
             offset_index=self._optional(path / local_name(base, INDEX_SUFFIX)),
             time_index=self._optional(path / local_name(base, TIME_INDEX_SUFFIX)),
@@ -244,14 +289,53 @@ class LocalCheck:
         state = self._files.state(path / log_name(base))
         if state is None:
             raise NotFoundError(f"{path / log_name(base)} is gone")
-        expectations = Expectations(growing=growing, contiguous=not self._compacted(facts.tp.topic))
+        expectations = Expectations(
+            growing=growing, contiguous=not self._compacted(facts.tp.topic), decode=self._decode
+        )
         with closing(FileSource(self._files, path / log_name(base), state.size, sync=False)) as source:
-            scan = inspect_log(source, base, findings, expectations, indexes=indexes)
+            scan = inspect_log(source, base, findings, expectations, indexes=indexes, follower=beside.follower)
+        noted = None if growing else read_note(self._files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
+        told = any(item.severity is Severity.ERROR and item.code.startswith("log_") for item in findings.items)
+        if noted is not None and noted.crc32c != scan.crc32c and not told:
+            # Base offsets and leader epochs are outside the CRC of their batch: this is all that tells of them.
+            message = f"the file has CRC32C {scan.crc32c:08x}, {noted.crc32c:08x} was sealed"
+            findings.error("log_changed", message, offset=base)
         facts.segments[base] = SegmentFacts(base, scan.end_offset, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
         self.facts.size_bytes += scan.size_bytes
         self._report(scan.size_bytes, str(facts.tp))
         return scan
+
+    def _side_files(
+        self, path: Path, scan: LogScan, end: int, findings: Findings, beside: SideFileCheck, *, start: int
+    ) -> None:
+        """Transaction index and producer snapshot against the markers; reads and uploads rebuild what the log tells.
+
+        Wholly below the log ``start`` nobody needs them: an open removes the snapshots at or below it, as Kafka does,
+        and the segments wait for the next pass of retention.
+        """
+        base = scan.base_offset
+        noted = read_note(self._files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
+        txn_index = self._optional(path / local_name(base, TXN_INDEX_SUFFIX))
+        snapshot = self._optional(path / local_name(end, SNAPSHOT_SUFFIX)) or None
+        expected = noted is not None and noted.producers > 0
+        txns, producers = beside.compare(base, end, txn_index, snapshot, expected=expected)
+        if snapshot is None and not expected:
+            producers = Judged(b"")  # a broker, a recovery and a cleaner leave fewer snapshots than there are segments
+        for code, name, judged in (
+            ("txn_index_lost", local_name(base, TXN_INDEX_SUFFIX), txns),
+            ("producer_snapshot_lost", local_name(end, SNAPSHOT_SUFFIX), producers),
+        ):
+            if judged.flaw is None:
+                continue
+            severity, what = Severity.ERROR, "what came before the segment is not on this disk"
+            if end <= start:
+                severity, what = Severity.INFO, f"all of it lies below the log start {start}, nobody needs it"
+            elif judged.known:
+                # A broker drops snapshots that we had noted, and a write of one may fail: the log tells the same.
+                dropped = judged is producers and snapshot is None
+                severity, what = Severity.INFO if dropped else Severity.WARNING, "it is told by the log"
+            findings.add(severity, code, f"{name} is not what the log tells: {judged.flaw}; {what}", offset=base)
 
     def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, topic: str) -> None:
         """Between two files as between two batches: never backwards, and no hole unless compaction may have made it."""
@@ -269,3 +353,8 @@ class LocalCheck:
             return self._files.read(path)
         except NotFoundError:
             return b""
+
+
+def _code(damage: Exception, code: str) -> str:
+    """``code``, but for what a newer release wrote: it may be whole, this one cannot tell."""
+    return NEWER_RELEASE if isinstance(damage, NewerFormatError) else code

@@ -8,13 +8,13 @@ between is not taken for an orphan.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from tiered.check_local import PartitionFacts
-from tiered.errors import CorruptionError, NotFoundError
-from tiered.findings import Finding, Findings, Severity
-from tiered.format.bundle import Bundle, decode_bundle
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
 from tiered.format.keys import (
     FLAG_HOLE,
     FLAG_MAINTAINER,
@@ -28,15 +28,20 @@ from tiered.format.keys import (
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.root import Root, decode_root
 from tiered.format.time_index import TimeIndex
-from tiered.inspection import Expectations, compare_descriptor, inspect_log, inspect_other_indexes
+from tiered.inspection import Expectations, SideFileCheck, compare_descriptor, inspect_log, inspect_other_indexes
 from tiered.model import Row, TopicPartition
 from tiered.object_source import ObjectSource
 from tiered.plan.invariants import check_root
+from tiered.plan.known import NOTHING_KNOWN
+from tiered.remote.root_view import root_get
 from tiered.store.base import Get, Head, List, Missing, Object, Page, Steps, Store, StoreRequest, Together
 from tiered.store.driver import drive
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""
+
+MAX_CHECKED_BUNDLE_BYTES = 64 * 1024 * 1024
+"""Largest index bundle that is looked into; 8 of them may be in memory."""
 
 MAX_ORPHANS = 10_000
 """Unreferenced objects of one partition that are listed; more are counted."""
@@ -67,15 +72,18 @@ class RemoteCheck:
         local: PartitionFacts | None,
         read_data: bool,
         report: Report,
+        made: bool = False,
     ) -> None:
         self._store = store
         self._tp = tp
         self._topic_id = topic_id
         self._facts = facts
         self._local = local
+        self._known = replace(local.known if local is not None else NOTHING_KNOWN, made=made)
         self._read_data = read_data
         self._report = report
         self._key = root_key(topic_id, tp.partition)
+        self._beside = SideFileCheck()
 
     def findings(self) -> Iterator[Finding]:
         """Everything that was seen. Raises what the store raises when it cannot be asked."""
@@ -87,6 +95,7 @@ class RemoteCheck:
         if root is None:
             return
         rows = list(root.rows)
+        self._last_base = rows[-1].base if rows else -1
         for start in range(0, len(rows), ROWS_TOGETHER):
             yield from self._rows(rows[start : start + ROWS_TOGETHER])
 
@@ -96,6 +105,7 @@ class RemoteCheck:
         catalog = Findings(self._key)
         root = self._root(catalog)
         if root is None:
+            yield from self._without_root(listed)
             return
         known = {(row.id_hi, row.id_lo) for row in root.rows} | {(entry.id_hi, entry.id_lo) for entry in root.trash}
         uids = {join_uid(*ids) for ids in known}
@@ -111,12 +121,25 @@ class RemoteCheck:
                 found.add(Severity.INFO, "orphan" if dead else "uncommitted", f"{key} ({size_bytes} bytes): {what}")
         yield from found.about(*self._tp)
 
+    def _without_root(self, listed: list[tuple[str, int]]) -> Iterator[Finding]:
+        """What lies under the partition while no root says what of it counts: nothing of it may be deleted."""
+        found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
+        for key, size_bytes in listed:
+            ours = parse_segment_key(key) is not None
+            what = "there is no root to name it" if ours else "is not named as ours"
+            found.add(Severity.INFO, "orphan" if ours else "foreign_object", f"{key} ({size_bytes} bytes): {what}")
+        yield from found.about(*self._tp)
+
     def _root(self, catalog: Findings) -> Root | None:
-        found = self._store.execute(Get(self._key))
+        try:
+            found = self._store.execute(root_get(self._key))
+        except CorruptionError as damage:
+            catalog.error("root", damage.message, position=damage.position)
+            return None
         if isinstance(found, Missing):
-            committed = self._local.upload.end_offset if self._local and self._local.upload else 0
-            if committed > 0:
-                catalog.error("root_missing", f"the root is gone; this disk saw offset {committed} committed in it")
+            why = self._known.absent()
+            if why:
+                catalog.error("root_missing", f"the root is gone; {why}; `tiered repair advice` says what can be done")
             else:
                 catalog.add(Severity.INFO, "no_root", "nothing was ever uploaded of this partition")
             return None
@@ -126,6 +149,9 @@ class RemoteCheck:
             root = decode_root(found.data, key=self._key)
         except CorruptionError as damage:
             catalog.error("root", damage.message, position=damage.position)
+            return None
+        except ConfigError as newer:
+            catalog.error(NEWER_RELEASE, newer.message)
             return None
         if (root.topic_id, root.partition) != (self._topic_id, self._tp.partition):
             catalog.error("root", f"the root belongs to {root.where}")
@@ -138,11 +164,8 @@ class RemoteCheck:
         local = self._local
         if local is None:
             return
-        if local.upload is not None and local.upload.end_offset > root.next_offset:
-            catalog.error(
-                "went_back",
-                f"this disk saw offset {local.upload.end_offset} committed, the root ends at {root.next_offset}",
-            )
+        for older in self._known.contradictions(root):
+            catalog.error("went_back", f"{older}; `tiered repair advice` says what can be done")
         if local.segments and local.start_offset > root.next_offset:
             catalog.error(
                 "tier_gap",
@@ -157,21 +180,39 @@ class RemoteCheck:
         requests: list[StoreRequest] = []
         for row in held:
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
-            requests.append(Get(index_key(self._topic_id, self._tp.partition, row)))
-        outcomes = drive(self._store, _ask(tuple(requests)), together=ROWS_TOGETHER)
+            requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, _bundle_bytes(row)))
+        outcomes = self._ask(tuple(requests))
         for number, row in enumerate(held):
             findings = Findings(segment_key(self._topic_id, self._tp.partition, row))
             intact = self._log_object(row, outcomes[2 * number], findings)
             bundle = self._bundle(row, outcomes[2 * number + 1], findings)
             if intact and self._read_data:
                 self._data(row, bundle, findings)
+            else:
+                self._beside.skip(_snapshot(bundle), row.next)
             self._compare_local(row, findings)
             self._facts.segments += 1
             self._facts.size_bytes += row.size
             self._report(row.size if self._read_data else 0, str(self._tp))
             yield from findings.about(*self._tp)
 
+    def _ask(self, requests: tuple[StoreRequest, ...]) -> tuple[object, ...]:
+        """Each outcome, or the CorruptionError that stands for an object that the store cannot read."""
+        try:
+            return drive(self._store, _together(requests), together=ROWS_TOGETHER)
+        except CorruptionError:
+            return tuple(self._ask_one(request) for request in requests)
+
+    def _ask_one(self, request: StoreRequest) -> object:
+        try:
+            return self._store.execute(request)
+        except CorruptionError as damage:
+            return damage
+
     def _log_object(self, row: Row, found: object, findings: Findings) -> bool:
+        if isinstance(found, CorruptionError):
+            findings.error("object", found.message, position=found.position, offset=row.base)
+            return False
         if not isinstance(found, Object):
             self._gone(row, f"the object is gone; it holds offsets {row.base} to {row.next}", findings)
             return False
@@ -192,6 +233,9 @@ class RemoteCheck:
 
     def _bundle(self, row: Row, found: object, findings: Findings) -> Bundle | None:
         key = index_key(self._topic_id, self._tp.partition, row)
+        if isinstance(found, CorruptionError):
+            findings.error("index_bundle", f"{key}: {found.message}", position=found.position, offset=row.base)
+            return None
         if not isinstance(found, Object):
             self._gone(row, f"the index bundle {key} is gone; the .log can rebuild it", findings)
             return None
@@ -199,10 +243,18 @@ class RemoteCheck:
             findings.error(
                 "index_size", f"{key} has {found.size} bytes, the catalog says {row.idx_len}", offset=row.base
             )
+        if len(found.data) != found.size:
+            if row.idx_len > MAX_CHECKED_BUNDLE_BYTES:
+                message = f"{key} has {found.size} bytes, {MAX_CHECKED_BUNDLE_BYTES} are the most that is looked into"
+                findings.add(Severity.WARNING, "index_bundle", message, offset=row.base)
+            return None
         try:
             bundle = decode_bundle(found.data, key=key)
         except CorruptionError as damage:
             findings.error("index_bundle", f"{key}: {damage.message}", position=damage.position, offset=row.base)
+            return None
+        except ConfigError as newer:
+            findings.error(NEWER_RELEASE, f"{key}: {newer.message}", offset=row.base)
             return None
         self._compare_bundle(row, bundle, findings)
         return bundle
@@ -240,6 +292,7 @@ class RemoteCheck:
     def _data(self, row: Row, bundle: Bundle | None, findings: Findings) -> None:
         key = segment_key(self._topic_id, self._tp.partition, row)
         source = ObjectSource(self._store, key, row.size)
+        self._beside.begin(row.base)
         try:
             # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
             scan = inspect_log(
@@ -248,9 +301,11 @@ class RemoteCheck:
                 findings,
                 Expectations(decode=True),
                 indexes=bundle.indexes if bundle is not None else None,
+                follower=self._beside.follower,
             )
         except NotFoundError as gone:
             self._gone(row, gone.message, findings)
+            self._beside.skip(_snapshot(bundle), row.next)
             return
         self._facts.data_bytes_read += scan.size_bytes
         if scan.crc32c != row.crc:
@@ -259,6 +314,37 @@ class RemoteCheck:
             )
         elif bundle is not None:
             compare_descriptor(scan, bundle.descriptor, findings)
+            self._compare_side_files(row, bundle, findings)
+            return
+        self._beside.skip(_snapshot(bundle), row.next)
+
+    def _compare_side_files(self, row: Row, bundle: Bundle, findings: Findings) -> None:
+        """What the bundle says of transactions and producers, against the markers in a ``.log`` that is whole."""
+        key = index_key(self._topic_id, self._tp.partition, row)
+        txns, producers = self._beside.compare(row.base, row.next, bundle.indexes.txn_index, _snapshot(bundle))
+        if txns.flaw is not None:
+            severity = Severity.ERROR if txns.known else Severity.WARNING
+            findings.add(
+                severity,
+                "txn_index_lost",
+                f"{key}: the transaction index is not what the log tells: {txns.flaw}; read_committed is wrong for "
+                "readers of this bucket. The .log is whole: `tiered restore` writes the index anew, on a disk",
+                offset=row.base,
+            )
+        if producers.flaw is not None:
+            is_last = row.base == self._last_base
+            findings.add(
+                Severity.ERROR if is_last and producers.known else Severity.WARNING,
+                "producer_snapshot_lost",
+                f"{key}: the producer snapshot is not what the log tells: {producers.flaw}; "
+                + (
+                    "read_committed may show what is undecided, and who continues the log forgets its producers. "
+                    if is_last
+                    else "later segments have theirs. "
+                )
+                + "The .log is whole: `tiered restore` writes the snapshot anew, on a disk",
+                offset=row.base,
+            )
 
     def _gone(self, row: Row, message: str, findings: Findings) -> None:
         """An absent object is damage only if the newest root still names it; retention may have come in between."""
@@ -275,6 +361,8 @@ class RemoteCheck:
         facts = self._local.segments.get(row.base)
         if facts is None or not facts.sealed or self._local.topic_id not in (None, self._topic_id):
             return
+        if not facts.size_bytes and row.base == self._local.end_offset:
+            return  # another volume went on where this disk ends: its empty active segment says nothing else
         if (facts.size_bytes, facts.crc32c) != (row.size, row.crc):
             findings.error(
                 "tiers_differ",
@@ -295,6 +383,15 @@ class RemoteCheck:
             after = max(entry.key for entry in page.entries)
 
 
-def _ask(requests: tuple[StoreRequest, ...]) -> Steps[tuple[object, ...]]:
+def _snapshot(bundle: Bundle | None) -> bytes | None:
+    return (bundle.indexes.producer_snapshot or None) if bundle is not None else None
+
+
+def _bundle_bytes(row: Row) -> int:
+    """Bytes of the bundle to ask for: what the row says, or so much that a wrong row or object shows."""
+    return min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
+
+
+def _together(requests: tuple[StoreRequest, ...]) -> Steps[tuple[object, ...]]:
     outcomes: tuple[object, ...] = yield Together(requests)
     return outcomes

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex, TypeGuard
 
 from tiered.errors import ConfigError
 from tiered.model import TimestampType
@@ -24,6 +25,9 @@ GIB = 1024 * MIB
 DAY_MS = 86_400_000
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1
+
+MAX_PARTITIONS = 100_000
+"""Partitions of one topic; a registry entry or a call that names more is refused before anything is done."""
 
 UNLIMITED = -1
 SAME_AS_TOPIC = -2
@@ -55,6 +59,8 @@ def _quantity(text: int | str, units: Mapping[str, int], what: str, example: str
         raise ConfigError(f"{text!r} is not {what}", hint=f"for example {example}")
     if isinstance(text, int):
         return text
+    if not isinstance(text, str):
+        raise ConfigError(f"{text!r} is not {what}", hint=f"for example {example}")
     match = _QUANTITY.fullmatch(text) if len(text) <= 64 else None
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in units:
@@ -117,7 +123,7 @@ class TopicConfig:
 
     def _check_contradictions(self) -> None:
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
-            raise ConfigError("min.compaction.lag.ms is greater than max.compaction.lag.ms")
+            raise ConfigError("min.compaction.lag.ms is greater than max.compaction.lag.ms", hint=_SETTING_HINT)
         for name in ("retention_ms", "retention_bytes"):
             whole, local = getattr(self, name), getattr(self, f"local_{name}")
             if whole != UNLIMITED and local > whole:
@@ -168,7 +174,7 @@ class TopicConfig:
             if name not in types:
                 raise unknown_key(str(key), self.keys(), "topic setting")
             if name in changed:
-                raise ConfigError(f"{_dotted(name)} is given twice")
+                raise ConfigError(f"{_dotted(name)} is given twice", hint="keep one of them")
             changed[name] = _convert(_dotted(name), value, types[name])
         return dataclasses.replace(self, **changed)
 
@@ -228,7 +234,10 @@ class LogConfig:
         for name, least in _LOG_LEAST.items():
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise ConfigError(f"{name} must be a whole number of at least {least}, not {value!r}")
+                raise ConfigError(
+                    f"{name} must be a whole number of at least {least}, not {value!r}",
+                    hint="correct it, or leave it out",
+                )
 
     def reserve_bytes(self, total_bytes: int) -> int:
         """How much of a disk of ``total_bytes`` stays free."""
@@ -292,6 +301,9 @@ def unknown_key(key: str, known: Iterable[str], what: str) -> ConfigError:
     return ConfigError(f"unknown {what} {key!r}", hint=hint)
 
 
+_SETTING_HINT = "correct the setting, or leave it out for its default"
+
+
 def _dotted(name: str) -> str:
     return name.replace("_", ".")
 
@@ -301,23 +313,30 @@ def _check(key: str, value: object, limits: tuple[float, float] | None) -> None:
         return
     allowed = int | float if key == "min.cleanable.dirty.ratio" else int
     if isinstance(value, bool) or not isinstance(value, allowed):
-        raise ConfigError(f"{key} must be a number, not {value!r}")
+        raise ConfigError(f"{key} must be a number, not {value!r}", hint=_SETTING_HINT)
     low, high = limits
     if not low <= value <= high:
-        raise ConfigError(f"{key} must be between {low} and {high}, not {value}")
+        raise ConfigError(f"{key} must be between {low} and {high}, not {value}", hint=_SETTING_HINT)
     if key == "compression.gzip.level" and value == 0:
-        raise ConfigError("compression.gzip.level must be -1 or between 1 and 9, not 0")
+        raise ConfigError("compression.gzip.level must be -1 or between 1 and 9, not 0", hint=_SETTING_HINT)
+
+
+def _is_integer(value: object) -> TypeGuard[SupportsIndex]:
+    """Whether :func:`operator.index` takes it (numpy's integers too), and it is no bool."""
+    return hasattr(type(value), "__index__") and type(value).__name__ not in ("bool", "bool_")
 
 
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {value!r}")
+        raise ConfigError(f"{key} must be one of {', '.join(choices)}, not {value!r}", hint=_SETTING_HINT)
 
 
 def _policy(value: object) -> str:
     words = {word.strip() for word in value.split(",")} if isinstance(value, str) else set()
     if not words or words - {"compact", "delete"}:
-        raise ConfigError(f"cleanup.policy must be delete, compact or compact,delete, not {value!r}")
+        raise ConfigError(
+            f"cleanup.policy must be delete, compact or compact,delete, not {value!r}", hint=_SETTING_HINT
+        )
     return ",".join(sorted(words))
 
 
@@ -328,15 +347,15 @@ def _convert(key: str, value: object, kind: type) -> object:
             return True
         if value in (False, "false"):
             return False
-        raise ConfigError(f"{key} must be true or false, not {value!r}")
+        raise ConfigError(f"{key} must be true or false, not {value!r}", hint=_SETTING_HINT)
     if kind is str:
         if key == "cleanup.policy" and isinstance(value, list | tuple):
             return ",".join(str(word) for word in value)
         if not isinstance(value, str):
-            raise ConfigError(f"{key} must be text, not {value!r}")
+            raise ConfigError(f"{key} must be text, not {value!r}", hint=_SETTING_HINT)
         return value
     if not isinstance(value, str):
-        return value
+        return operator.index(value) if kind is int and _is_integer(value) else value
     try:
         if kind is float:
             return float(value)
@@ -344,6 +363,6 @@ def _convert(key: str, value: object, kind: type) -> object:
             return parse_duration_ms(value)
         return parse_bytes(value) if key.endswith(".bytes") else int(value)
     except ValueError:
-        raise ConfigError(f"{key} must be a number, not {value!r}") from None
+        raise ConfigError(f"{key} must be a number, not {value!r}", hint=_SETTING_HINT) from None
     except ConfigError as error:
         raise ConfigError(f"{key}: {error.message}", hint=error.hint) from None

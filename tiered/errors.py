@@ -17,7 +17,8 @@
     ├── ProducerFencedError             11  a newer epoch of this producer, or of its coordinator
     ├── RemotePermissionError           12  credentials or policy
     ├── CorruptionError                 13  bytes are not what was written
-    │   └── CodecUnavailableError       13
+    │   ├── CodecUnavailableError       13
+    │   └── NewerFormatError            2   a newer release wrote it: upgrade
     ├── OffsetOutOfRangeError           14  outside earliest..latest
     ├── OffsetGapError                  14  in no tier; never skipped silently
     ├── RemoteUnavailableError          75  try again
@@ -194,6 +195,13 @@ class CodecUnavailableError(CorruptionError):
     """A batch names a compression codec that is unknown (5 to 7) or not installed."""
 
     code = "codec_unavailable"
+
+
+class NewerFormatError(CorruptionError):
+    """A file of a format that this release does not know: written by a newer one, or damaged in its version."""
+
+    code = "newer_format"
+    exit_code = 2
 
 
 class OffsetOutOfRangeError(TieredError):

@@ -10,6 +10,10 @@ MAX_SAME_FINDINGS = 20
 """Findings of one kind about one thing; a file of noise would otherwise fill the report."""
 
 
+NEWER_RELEASE = "newer_release"
+"""Code of what a newer release wrote: it may be whole, this release cannot tell."""
+
+
 class Severity(enum.StrEnum):
     """``error``: data is damaged or missing. ``warning``: worth a look, no data is lost. ``info``: nothing is wrong."""
 

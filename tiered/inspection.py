@@ -21,6 +21,9 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.model import ByteSource, EpochEntry, SealedIndexes, SegmentDescriptor
+from tiered.plan.producer import read_producer
+from tiered.plan.producer_state import Snapshot
+from tiered.plan.side_files import Follower, Judged, judge_snapshot, judge_txn_index
 
 WINDOW_BYTES = 1024 * 1024
 """Bytes read at once; a larger batch gets a buffer of its own."""
@@ -102,8 +105,12 @@ def inspect_log(
     expectations: Expectations = Expectations(),
     *,
     indexes: SealedIndexes | None = None,
+    follower: Follower | None = None,
 ) -> LogScan:
-    """Walks the whole ``.log`` and says what it found; ``indexes`` are compared with it on the way."""
+    """Walks the whole ``.log`` and says what it found; ``indexes`` are compared with it on the way.
+
+    ``follower`` sees each batch; where one cannot be read it forgets what came before.
+    """
     scan = LogScan(base_offset, source.size)
     offset_check = _OffsetIndexCheck(indexes, base_offset, findings, expectations) if indexes is not None else None
     time_check = _TimeIndexCheck(indexes, base_offset, findings, expectations) if indexes is not None else None
@@ -112,6 +119,8 @@ def inspect_log(
         for position, data in batches(source):
             header, intact = _verified(position, data, findings)
             _follow(scan, header, position, findings, expectations)
+            if follower is not None:
+                _show(follower, header, data, intact=intact)
             if expectations.decode and intact:
                 _decode(scan, header, data, position, findings)
             if offset_check is not None and time_check is not None:
@@ -122,6 +131,8 @@ def inspect_log(
     except CorruptionError as cause:
         damage = cause
     _tail(scan, source, damage, findings, expectations)
+    if follower is not None and scan.is_torn:
+        follower.restart(whole=False)
     if offset_check is not None and time_check is not None:
         offset_check.end(scan)
         time_check.end(scan)
@@ -164,6 +175,58 @@ def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: F
             findings.error("descriptor", f"the {what} is {seen}, noted at the seal is {noted}", offset=scan.base_offset)
     if scan.end_offset > descriptor.end_offset:
         findings.error("descriptor", f"records reach {scan.end_offset}, the noted end is {descriptor.end_offset}")
+
+
+class SideFileCheck:
+    """Compares transaction indexes and producer snapshots with the markers in the log, segment after segment.
+
+    ``follower`` is for :func:`inspect_log`; call :meth:`compare` behind each segment, :meth:`skip` for one that was not
+    read.
+    """
+
+    def __init__(self) -> None:
+        self.follower = Follower(whole=False)
+        self._next = -1
+
+    def begin(self, base_offset: int) -> None:
+        """The segment at ``base_offset`` is read next. Nothing came before offset 0; what a hole held nobody knows."""
+        if base_offset != self._next:
+            self.follower.restart(whole=base_offset == 0)
+
+    def skip(self, snapshot: bytes | None, end_offset: int) -> None:
+        """Nothing is known of a segment but the producers at its end, as its snapshot names them."""
+        known = _decoded(snapshot, end_offset)
+        self.follower.restart(known, whole=known is not None)
+        self._next = end_offset
+
+    def compare(
+        self, base_offset: int, end_offset: int, txn_index: bytes, snapshot: bytes | None, *, expected: bool = False
+    ) -> tuple[Judged, Judged]:
+        """Transaction index and producer snapshot of the segment that was just read."""
+        followed = self.follower.end_segment()
+        self._next = end_offset
+        txns = judge_txn_index(txn_index, base_offset, followed, all_followed=True)
+        producers = judge_snapshot(snapshot, followed, expected=expected)
+        if not followed.whole and producers.flaw is None and snapshot is not None:
+            self.skip(snapshot, end_offset)
+        return txns, producers
+
+
+def _decoded(snapshot: bytes | None, end_offset: int) -> Snapshot | None:
+    try:
+        return None if snapshot is None else Snapshot(end_offset, tuple(decode_snapshot(snapshot)))
+    except CorruptionError:
+        return None
+
+
+def _show(follower: Follower, header: BatchHeader, data: memoryview, *, intact: bool) -> None:
+    try:
+        if intact:
+            follower.see(read_producer(header, data))
+            return
+    except CorruptionError:
+        pass  # the records of a marker: whoever decodes says so
+    follower.restart(whole=False)
 
 
 class _OffsetIndexCheck:

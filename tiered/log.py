@@ -21,13 +21,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered import arguments
+from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     ClosedError,
+    CommitUnknown,
     ConfigError,
+    CorruptionError,
     FencedError,
     LocalIOError,
+    RemoteUnavailableError,
     TieredError,
     UnknownTopicError,
 )
@@ -53,6 +57,10 @@ from tiered.waiting import UploaderHandle, wait_uploaded
 
 TICK_S = 1.0
 """How often a thread of an open log looks at timers, the uploader's checkpoint and retention."""
+SYNC_RETRY_S = 1.0
+"""A sync with a timeout that got no answer from the store tries again after this time."""
+LOCK_PATIENCE_S = 5.0
+"""How long ``open`` waits for an uploader that has the directory for a moment, to seal what nobody writes."""
 CLOSE_TIMEOUT_S = 30.0
 """How long ``close`` waits for an in-process uploader."""
 
@@ -87,31 +95,43 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     ``deadline_seconds`` bounds the retries of one request (default 30). Several paths are one log whose partitions are
     spread over them; to the bucket each is a volume of its own, with an uploader (or daemon) of its own.
 
+    An uploader that has the directory for a moment (it seals what nobody writes) is waited for, ``LOCK_PATIENCE_S`` at
+    most; another application is refused at once.
+
     Raises LockedError (it names the holder), NotFoundError (``create=False`` and no log there), ConfigError,
     RemotePermissionError, CorruptionError.
     """
-    clock, ids = clock or SystemClock(), ids or SystemIds()
+    place = arguments.StorePlace.of(remote, endpoint_url, region, deadline_seconds)
+    arguments.has("uploader", uploader, ("attach",), "tiered.uploader.Uploader(), or None")
+    config = LogConfig() if config is None else config
+    config = arguments.instance("config", config, LogConfig, "a tiered.config.LogConfig, or None")
+    clock, ids = arguments.clock_and_ids(clock, ids)
+    paths = check_paths(arguments.paths("path", path), create=arguments.flag("create", create))
     store: Store | None = None
     requests = StoreMetrics()
-    if remote is not None:
+    if place.url is not None:
         store = open_store(
-            remote,
-            endpoint_url=endpoint_url,
-            region=region,
+            place.url,
+            **place.options(RETRY_DEADLINE_SECONDS),
             clock=clock,
             ids=ids,
             metrics=requests,
-            deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
+            notice_outages=True,
         )
     elif uploader is not None:
         raise ConfigError("an uploader needs a remote", hint='open(path, remote="s3://bucket/prefix", uploader=...)')
     try:
         reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
-        paths = check_paths(path, create=create)
-        config = config or LogConfig()
         # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
-        local = open_directories(paths, clock=clock, ids=ids, config=config, workers=ThreadWorkers)
+        local = open_directories(
+            paths,
+            clock=clock,
+            ids=ids,
+            config=config,
+            workers=ThreadWorkers,
+            lock_patience_seconds=LOCK_PATIENCE_S,
+        )
     except BaseException:
         if store is not None:
             store.close()
@@ -119,7 +139,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     log = Log(local, store, clock=clock, ids=ids, reachable=reachable, requests=requests)
     if uploader is not None and store is not None:
         try:
-            log.attach(uploader, store.url, {"endpoint_url": endpoint_url, "region": region})
+            log.attach(uploader, store.url, {"endpoint_url": place.endpoint_url, "region": place.region})
         except BaseException:
             log.close()
             raise
@@ -198,10 +218,10 @@ class Log:
         topic id in the bucket), FencedError (another volume owns it), RemoteUnavailableError (a fresh directory
         cannot know where to go on).
         """
+        name = arguments.text("topic", name)
+        partitions = None if partitions is None else arguments.partition_count(name, partitions)
+        create, wanted = arguments.flag("create", create), arguments.topic_config(config)
         with self._lock:
-            wanted = (
-                config if isinstance(config, TopicConfig) or config is None else TopicConfig.from_properties(config)
-            )
             if name not in self._local.topics():
                 self._make(name, partitions, create, wanted)
             info = self._local.topics()[name]
@@ -217,6 +237,8 @@ class Log:
                 )
             if name not in self._topics:
                 if self._tiering is not None:
+                    if self._uploader is not None:
+                        self._uploader.poke()  # it claims what is new: let it not wait for its next scan
                     self._tiering.adopt(info)
                 self._topics[name] = self._open_topic(name)
             return self._topics[name]
@@ -238,17 +260,27 @@ class Log:
 
     def _open_topic(self, name: str) -> Topic:
         info = self._local.topics()[name]
-        logs = [self._local.partition(TopicPartition(name, p)) for p in range(info.partitions)]
+        logs = [self._partition_or_error(TopicPartition(name, p)) for p in range(info.partitions)]
         return Topic(
             name, config=info.config, logs=logs, open_stream=self._stream, now_ms=self._clock.now_ms, waiter=self
         )
 
+    def _partition_or_error(self, tp: TopicPartition) -> PartitionLog | TieredError:
+        """A partition that is out of service keeps its topic's others from nothing."""
+        try:
+            return self._local.partition(tp)
+        except TieredError as error:
+            if tp in self._local.out_of_service:
+                return error
+            raise
+
     def _stream(self, tp: TopicPartition) -> PartitionStream:
         log = self._local.partition(tp)
         remote = None
-        if self._store is not None:
+        if self._store is not None and self._tiering is not None:
+            known = self._tiering.known(tp)  # before the root is read: it is never below this
             remote = RemotePartition(
-                self._store, tp.topic, log.topic_id, tp.partition, clock=self._clock, ids=self._ids
+                self._store, tp.topic, log.topic_id, tp.partition, clock=self._clock, ids=self._ids, known=known
             )
         return PartitionStream(tp, local=log, remote=remote)
 
@@ -262,10 +294,10 @@ class Log:
     ) -> Transaction:
         """A transaction over topics of this log that its appends name; see ``Topic.transaction``."""
         if durability not in ("disk", "remote"):
-            raise ConfigError(
-                f"durability={durability!r}: a transaction that ended is on disk", hint='"disk" or "remote"'
-            )
+            raise arguments.wrong("durability", durability, '"disk" or "remote": a transaction that ended is on disk')
         timeout_ms = checked_timeout_ms(transactional_id, timeout)
+        if topic is not None and not isinstance(topic, Topic):
+            raise arguments.wrong("topic", topic, 'a Topic of this log; its appends may name others: topic="ledger"')
         if durability == "remote":
             self.check_remote()
         producer = self._local.transactions.begin(transactional_id, timeout_ms)
@@ -279,6 +311,7 @@ class Log:
 
     def delete_topic(self, name: str) -> None:
         """The topic leaves this disk, its files after ``file.delete.delay.ms``. ConfigError on a tiered log."""
+        name = arguments.text("topic", name)
         with self._lock:
             if name == TRANSACTION_STATE_TOPIC:
                 raise ConfigError(f"{name} is internal: it holds the decisions of transactions")
@@ -297,8 +330,9 @@ class Log:
         self._local.flush()
 
     def positions(self) -> dict[TopicPartition, Positions]:
-        """Where every partition on this disk stands."""
-        return {tp: self._local.partition(tp).positions() for tp in self._local.partitions()}
+        """Where every partition on this disk stands; of one that is out of service that is not known."""
+        broken = self._local.out_of_service
+        return {tp: self._local.partition(tp).positions() for tp in self._local.partitions() if tp not in broken}
 
     def metrics(self) -> list[Metric]:
         """Figures of the disk, of partitions, background tasks and compaction, and of requests to the store, as of now.
@@ -310,12 +344,16 @@ class Log:
     def sync(self, timeout: float | None = None) -> None:
         """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.
 
-        Raises ConfigError (no remote), DataLocalError after ``timeout`` seconds with what is still local,
-        FencedError, RemoteUnavailableError, RemotePermissionError, CommitUnknown. A partition that is fenced or offline
-        is the error only after all others were synced.
+        A store that does not answer is asked again until ``timeout`` seconds are over; without one, as long as a
+        request's retries go (``deadline_seconds`` of ``open``).
+
+        Raises ConfigError (no remote), DataLocalError after ``timeout`` with what is still local, FencedError,
+        RemoteUnavailableError, RemotePermissionError, CommitUnknown. A partition that is fenced, offline or out of
+        service is the error only after all others were synced.
         """
         if self._tiering is None:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
+        timeout = arguments.seconds_or_none("timeout", timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         ends, refused = self._seal_all()
         here: dict[TopicPartition, int] = {}
@@ -324,28 +362,41 @@ class Log:
         else:
             here = self._tiering.ours(ends)
             if here:
-                self._tiering.sync(here, timeout)
+                self._sync_inline(self._tiering, here, timeout)
         rest = {tp: end for tp, end in ends.items() if tp not in here}
         if rest:
             self.wait_uploaded(rest, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
         if refused is not None:
             raise refused
 
+    def _sync_inline(self, tiering: Bucket, ends: Mapping[TopicPartition, int], timeout: float | None) -> None:
+        """Uploads in this thread; while the store does not answer it is asked again until the time is up."""
+        deadline = None if timeout is None else self._clock.monotonic() + timeout
+        while True:
+            try:
+                tiering.sync(ends, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
+                return
+            except (RemoteUnavailableError, CommitUnknown):
+                left_s = 0.0 if deadline is None else deadline - self._clock.monotonic()
+                if left_s <= SYNC_RETRY_S or self._clock.wait(self._closed, SYNC_RETRY_S):
+                    raise
+
     def _seal_all(self) -> tuple[dict[TopicPartition, int], TieredError | None]:
         """The ends up to which everything is sealed now, and why a partition was left out."""
         ends: dict[TopicPartition, int] = {}
         refused: TieredError | None = None
-        for tp in self._local.partitions():
-            if tp.topic == TRANSACTION_STATE_TOPIC:
-                continue  # of this disk alone
-            try:
-                log = self._local.partition(tp)
-                end = log.positions().end_offset  # before the roll: what is appended after it waits for the next one
-                log.roll()
-            except (FencedError, LocalIOError) as error:
-                refused = refused or error
-            else:
-                ends[tp] = end
+        with self._local.sealing_many():
+            for tp in self._local.partitions():
+                if tp.topic == TRANSACTION_STATE_TOPIC:
+                    continue  # of this disk alone
+                try:
+                    log = self._local.partition(tp)
+                    end = log.positions().end_offset  # before the roll: what is appended after it waits for the next
+                    log.roll()
+                except (FencedError, LocalIOError, CorruptionError) as error:
+                    refused = refused or error
+                else:
+                    ends[tp] = end
         return ends, refused
 
     def check_remote(self) -> None:
@@ -357,8 +408,8 @@ class Log:
         """Waits until the committed end of each partition reaches its offset; see ``waiting.wait_uploaded``."""
         wait_uploaded(
             self._local,
-            ends,
-            timeout_s,
+            arguments.ends(ends),
+            arguments.seconds_or_none("timeout_s", timeout_s),
             tiering=self._tiering,
             uploader=self._uploader,
             clock=self._clock,

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
 Headers = list[tuple[str, bytes | None]]
+"""Names and values, in order. A name whose bytes are not UTF-8 is a :class:`HeaderName`."""
 
 NO_TIMESTAMP = -1
 NO_OFFSET = -1
@@ -29,6 +30,25 @@ class TimestampType(enum.IntEnum):
     def label(self) -> str:
         """Kafka's word: ``CreateTime`` or ``LogAppendTime``."""
         return "LogAppendTime" if self else "CreateTime"
+
+
+class HeaderName(str):
+    """The name of a header whose bytes are not UTF-8, as Kafka's consumer shows it: U+FFFD where they are not.
+
+    ``raw`` are the bytes as stored. Appended or compacted again, the record keeps them; they are lost where only the
+    text is kept (``str(name)``, Arrow, JSON).
+    """
+
+    __slots__ = ("raw",)
+
+    raw: bytes
+
+    @classmethod
+    def of(cls, text: str, raw: bytes) -> HeaderName:
+        """``text`` is what is shown of ``raw``."""
+        name = cls(text)
+        name.raw = raw
+        return name
 
 
 class TopicPartition(NamedTuple):

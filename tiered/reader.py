@@ -6,25 +6,28 @@ The local tier, where given, must be of the same log as the bucket: topic ids ar
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
-from uuid import UUID
 
+from tiered import arguments
 from tiered.arrow import COLUMNS, ArrowDecoder, arrow_table
-from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.witness import known_topic
 from tiered.model import ConsumerRecord, TopicPartition
+from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.reader import RemotePartition
-from tiered.remote.topics import list_topics, load_topic
+from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read
 from tiered.store.base import Store
 from tiered.store.driver import drive
-from tiered.store.location import open_store
+from tiered.store.location import StoreLocation, open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.stream import PartitionStream, ReadRange
@@ -48,27 +51,28 @@ def open_reader(
     """Opens ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
 
     Nothing is written anywhere. ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError
-    (neither is given, a bad URL), NotFoundError (no such directory or bucket), RemotePermissionError.
+    (neither is given, a bad URL), NotFoundError (no such directory, or a ``file://`` folder that is no store; a bucket
+    that does not exist is found by the first read), RemotePermissionError.
     """
     if remote is None and log_dir is None:
         raise ConfigError(
             "nothing to read from", hint='open_reader("s3://bucket/prefix") or open_reader(log_dir="data")'
         )
-    clock, ids = clock or SystemClock(), ids or SystemIds()
+    place = arguments.StorePlace.of(remote, endpoint_url, region, deadline_seconds)
+    folder = None if log_dir is None else arguments.path("log_dir", log_dir)
+    clock, ids = arguments.clock_and_ids(clock, ids)
     metrics = StoreMetrics()
+    location = None
+    if place.url is not None:
+        location = StoreLocation.parse(place.url, endpoint_url=place.endpoint_url, region=place.region)
+        location.require_folder()
     local = None
-    if log_dir is not None:
-        local = LocalLog.open(Path(log_dir), clock=clock, ids=ids, config=LogConfig(), read_only=True)
+    if folder is not None:
+        local = LocalLog.open(folder, clock=clock, ids=ids, config=LogConfig(), read_only=True)
     store = None
-    if remote is not None:
+    if location is not None:
         store = open_store(
-            remote,
-            endpoint_url=endpoint_url,
-            region=region,
-            metrics=metrics,
-            clock=clock,
-            ids=ids,
-            deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
+            location, **place.options(RETRY_DEADLINE_SECONDS), metrics=metrics, clock=clock, ids=ids, create=False
         )
     return Reader(local, store, metrics, clock=clock, ids=ids)
 
@@ -108,6 +112,8 @@ class Reader:
         self._metrics = metrics
         self._clock = clock
         self._ids = ids
+        self._entries: dict[str, TopicEntry] = {}  # as last seen
+        self._busy = threading.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -134,17 +140,20 @@ class Reader:
         return dict(sorted(found.items()))
 
     def topic(self, name: str) -> TopicReads:
-        """The topic ``name``. Raises UnknownTopicError, ConfigError (the tiers hold different topics of that name)."""
-        entry = None
-        if self._store is not None:
-            entry = drive(self._store, load_topic(name), clock=self._clock, ids=self._ids)
+        """The topic ``name``. Raises UnknownTopicError, ConfigError (the tiers hold different topics of that name).
+
+        LogDestroyedError and CorruptionError: the bucket holds less of it than the disk, or this reader, has seen.
+        """
+        name = arguments.text("topic", name)
         info = self._local.topics().get(name) if self._local is not None else None
+        known = self._known(name)  # before the bucket is asked: what is read after it is never below it
+        entry = self._entry(name, known) if self._store is not None else None
         if entry is None and info is None:
-            known = list(self.topics())
-            near = difflib.get_close_matches(name, known, 1)
+            names = list(self.topics())
+            near = difflib.get_close_matches(name, names, 1)
             raise UnknownTopicError(
                 f"there is no topic {name} in {self!r}",
-                hint=f"did you mean {near[0]}?" if near else f"topics: {', '.join(known) or 'none'}",
+                hint=f"did you mean {near[0]}?" if near else f"topics: {', '.join(names) or 'none'}",
             )
         if entry is not None and info is not None and entry.topic_id != info.topic_id:
             raise ConfigError(
@@ -152,21 +161,48 @@ class Reader:
                 hint="they are different topics: read them one at a time",
             )
         partitions = max(entry.partitions if entry is not None else 0, info.partitions if info is not None else 0)
-        topic_id = entry.topic_id if entry is not None else None
         return TopicReads(
             name,
             partitions,
-            open_stream=lambda tp: self._stream(tp, topic_id),
+            open_stream=lambda tp: self._stream(tp, entry, known.get(tp.partition, NOTHING_KNOWN)),
             now_ms=self._clock.now_ms,
         )
 
-    def _stream(self, tp: TopicPartition, topic_id: UUID | None) -> PartitionStream:
+    def _known(self, name: str) -> dict[int, Known]:
+        """What the disk has seen of the topic's roots, by partition."""
+        if self._local is None or self._store is None:
+            return {}
+        return known_topic(name, self._local.uploads.read(), self._local.claims.read())
+
+    def _entry(self, name: str, known: Mapping[int, Known]) -> TopicEntry | None:
+        """The registry entry, held against what the disk, and this reader, have seen of it."""
+        if self._store is None:
+            return None
+        entry = drive(self._store, load_topic_to_read(name), clock=self._clock, ids=self._ids)
+        with self._busy:
+            check_entry(name, entry, known, where=self._store.url)
+            check_successor(name, self._entries.get(name), entry, where=self._store.url)
+            if entry is not None:
+                self._entries[name] = entry
+        return entry
+
+    def _stream(self, tp: TopicPartition, entry: TopicEntry | None, known: Known) -> PartitionStream:
         local = None
         if self._local is not None and tp in set(self._local.partitions()):
             local = self._local.partition(tp)
         remote = None
-        if self._store is not None and topic_id is not None:
-            remote = RemotePartition(self._store, tp.topic, topic_id, tp.partition, clock=self._clock, ids=self._ids)
+        # Of a partition that the entry does not name (yet) nothing says that its root was made.
+        if self._store is not None and entry is not None:
+            made = entry.roots and tp.partition < entry.partitions
+            remote = RemotePartition(
+                self._store,
+                tp.topic,
+                entry.topic_id,
+                tp.partition,
+                clock=self._clock,
+                ids=self._ids,
+                known=replace(known, made=made),
+            )
         return PartitionStream(tp, local=local, remote=remote)
 
     def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
@@ -194,16 +230,15 @@ class Reader:
 
         Segments whose timestamps lie outside the times are never fetched; all others are, whatever their key.
         """
-        if not isinstance(key, bytes):
-            raise ConfigError(f"key is {type(key).__name__}, not bytes", hint="encode it first")
-        reads = self.topic(topic)
+        key = bytes(arguments.key(key))
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
+        arguments.partition_or_none(partition)
+        reads = self.topic(topic)
         report = FindReport(topic)
-        chosen = range(reads.partitions) if partition is None else (partition,)
-        return Found(report, self._search(reads, key, wanted, chosen, report))
+        return Found(report, self._search(reads, key, wanted, reads.chosen(partition), report))
 
     def _search(
-        self, reads: TopicReads, key: bytes, wanted: ReadRange, chosen: range | tuple[int, ...], report: FindReport
+        self, reads: TopicReads, key: bytes, wanted: ReadRange, chosen: Sequence[int], report: FindReport
     ) -> Iterator[ConsumerRecord]:
         before = self._received_bytes()
         for partition in chosen:
@@ -232,11 +267,13 @@ class Reader:
 
         Needs the extra ``arrow``. The table is in memory whole: for more, use Spark or ``read``.
         """
-        reads = self.topic(topic)
+        names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
-        chosen = range(reads.partitions) if partition is None else (partition,)
-        pieces = [piece for p in chosen for piece in _record_batches(reads.stream(p), wanted, columns or COLUMNS)]
-        return arrow_table(pieces, columns or COLUMNS)
+        arguments.partition_or_none(partition)
+        reads = self.topic(topic)
+        chosen = reads.chosen(partition)
+        pieces = [piece for p in chosen for piece in _record_batches(reads.stream(p), wanted, names)]
+        return arrow_table(pieces, names)
 
     def requests(self) -> dict[str, int]:
         """Requests made to the store so far, by operation."""

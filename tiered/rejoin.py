@@ -27,10 +27,11 @@ from tiered.local.disk.checkpoints import (
     REPLICATION_NAME,
     OffsetsFile,
 )
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.topics import TOPICS_NAME
-from tiered.local.disk.uploads import Claims, UploadCheckpoint, uploader_lock
+from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
 from tiered.model import TopicPartition
 
 _IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)
@@ -55,27 +56,31 @@ class RejoinPlan:
 
 
 def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock) -> RejoinPlan:
-    """The fenced partitions of a log directory, or those selected. Changes nothing.
+    """The partitions of a log directory that are fenced or end below the bucket's end, or those selected.
+
+    Changes nothing.
 
     Raises NotFoundError (no log there), UnknownTopicError, ConfigError (none is fenced and none was selected).
     """
     with LocalLog.open(directory, clock=clock, read_only=True) as log:
         uploads = log.uploads.read()
         present = set(log.partitions())
+        usable = present - log.out_of_service.keys()
         known = present | set(uploads)  # a crash between the steps leaves only the checkpoint's entry
         unknown = sorted(set(selected) - known)
         if unknown:
-            raise UnknownTopicError(f"{directory} holds no partition {unknown[0]}")
-        chosen = sorted(selected) or sorted(tp for tp in uploads if uploads[tp].fenced)
+            raise UnknownTopicError(f"{directory} holds no partition {unknown[0]}", hint="`tiered status` names them")
+        ends = {tp: log.partition(tp).positions().end_offset for tp in selected or uploads if tp in usable}
+        chosen = sorted(selected) or sorted(
+            tp for tp in uploads if uploads[tp].fenced or ends.get(tp, uploads[tp].end_offset) < uploads[tp].end_offset
+        )
         if not chosen:
             raise ConfigError(
-                f"no partition in {directory} is fenced", hint="name partitions to set them aside all the same: topic:0"
+                f"no partition in {directory} is fenced, and none ends below the bucket's end",
+                hint="name partitions to set them aside all the same: topic:0",
             )
         committed = {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in chosen}
-        aside = tuple(
-            Aside(tp, committed[tp], log.partition(tp).positions().end_offset if tp in present else committed[tp])
-            for tp in chosen
-        )
+        aside = tuple(Aside(tp, committed[tp], ends.get(tp, committed[tp])) for tp in chosen)
     target = directory.with_name(f"{directory.name}.diverged-{clock.now_ms()}")
     return RejoinPlan(directory, target, aside)
 

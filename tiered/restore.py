@@ -13,13 +13,23 @@ it may continue the log (``plan.lifecycle``). Nothing is visible under the final
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
+from tiered.check_registry import need_all_named, survey
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError, DiskFullError, NotFoundError, TieredError, UnknownTopicError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    DiskFullError,
+    NotFoundError,
+    RemotePermissionError,
+    TieredError,
+    UnknownTopicError,
+)
 from tiered.format.checkpoint import (
     MetaProperties,
     encode_epochs,
@@ -27,9 +37,10 @@ from tiered.format.checkpoint import (
     encode_partition_metadata,
     encode_uuid,
 )
-from tiered.format.keys import FLAG_HOLE, index_name, log_name, partition_dir, time_index_name
+from tiered.format.keys import FLAG_HOLE, index_name, log_name, partition_dir, snapshot_name, time_index_name
 from tiered.format.root import STATE_DELETING, Root
 from tiered.format.rows import Rows
+from tiered.inspection import SideFileCheck
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -38,10 +49,13 @@ from tiered.local.disk.checkpoints import (
     OffsetsFile,
     mark_clean,
 )
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.topics import TopicInfo, write_topics
-from tiered.local.disk.uploads import Claims, PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.model import Row, TopicPartition
+from tiered.plan.known import Known
+from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.restore_segment import SegmentRestore
@@ -149,7 +163,9 @@ def restore(
 ) -> RestoreReport:
     """Builds ``directory`` from ``store``. Raises ``ConfigError`` if it exists and is not empty, ``UnknownTopicError``,
     ``NotFoundError`` (no topics in the bucket), ``DiskFullError`` before the first byte is fetched,
-    ``CorruptionError`` for objects that are not what the catalog says. On an error nothing is left behind.
+    ``CorruptionError`` for objects that are not what the catalog says, for a root that is lost, and for a bucket that
+    holds more than its registry names: less than all is restored only of what was selected. On an error nothing is
+    left behind.
     """
     clock, ids, files = clock or SystemClock(), ids or SystemIds(), files or PosixFiles()
     directory = directory.absolute()
@@ -173,7 +189,10 @@ def restore(
 def _plan(store: Store, options: RestoreOptions) -> tuple[tuple[PartitionPlan, ...], tuple[str, ...]]:
     plans: list[PartitionPlan] = []
     notes: list[str] = []
-    for entry, wanted in _entries(store, options.selected):
+    listed = _survey(store, notes)  # before the registry is read, so that what is registered meanwhile is named
+    entries = _entries(store, options.selected, listed)
+    need_all_named(store, listed, [entry for entry, _ in entries], {topic for topic, _ in options.selected})
+    for entry, wanted in entries:
         if entry.state == STATE_DELETING:
             notes.append(f"topic {entry.name} is being deleted and was passed over")
             continue
@@ -187,21 +206,32 @@ def _plan(store: Store, options: RestoreOptions) -> tuple[tuple[PartitionPlan, .
     return tuple(plans), tuple(notes)
 
 
+def _survey(store: Store, notes: list[str]) -> set[tuple[UUID, int]]:
+    """The partitions that the bucket holds, whatever the registry says; a note for who may not list them."""
+    try:
+        return survey(store)
+    except RemotePermissionError as error:
+        notes.append(f"the bucket cannot be listed, so that a lost registry entry is not seen: {error.message}")
+        return set()
+
+
 def _load_root(store: Store, entry: TopicEntry, partition: int) -> Root | None:
     try:
-        return drive(store, RootView(entry.topic_id, partition, entry.name).load())
+        known = Known(made=entry.roots)
+        return drive(store, RootView(entry.topic_id, partition, entry.name, known).load())
     except CorruptionError as damage:
         damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
         raise
 
 
 def _entries(
-    store: Store, selected: Sequence[tuple[str, int | None]]
+    store: Store, selected: Sequence[tuple[str, int | None]], listed: Collection[tuple[UUID, int]]
 ) -> list[tuple[TopicEntry, frozenset[int] | None]]:
     """The topics to restore, each with the partitions whose records are wanted (None: all)."""
     if not selected:
         entries = drive(store, list_topics())
         if not entries:
+            need_all_named(store, listed, (), ())
             raise NotFoundError(f"{store.url} holds no topics", hint="correct the URL: bucket and prefix")
         return [(entry, None) for entry in entries]
     chosen: list[tuple[TopicEntry, frozenset[int] | None]] = []
@@ -287,11 +317,17 @@ class _Build:
         files, path = self._files, self._temporary / partition_dir(plan.tp)
         files.make_directory(path)
         files.replace(path / "partition.metadata", encode_partition_metadata(plan.entry.topic_id).encode())
+        beside = SideFileCheck()
         for row in plan.rows:
             if row.flags & FLAG_HOLE:
                 continue
-            segment = SegmentRestore(self._store, files, path, tp=plan.tp, topic_id=plan.entry.topic_id, row=row)
+            segment = SegmentRestore(
+                self._store, files, path, tp=plan.tp, topic_id=plan.entry.topic_id, row=row, beside=beside
+            )
             self.notes += segment.run(self._advance)
+        if files.state(path / snapshot_name(plan.end_offset)) is None:
+            # Nobody wrote, as far as is known: else the first open would have to ask all of the log.
+            files.replace(path / snapshot_name(plan.end_offset), NO_PRODUCERS)
         # The last segment is sealed, as it was: without an empty one behind it, appends would go into it.
         for name in (log_name(plan.end_offset), index_name(plan.end_offset), time_index_name(plan.end_offset)):
             files.replace(path / name, b"")

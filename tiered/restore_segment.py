@@ -7,9 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import CorruptionError, NotFoundError
+from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import Findings, Severity
-from tiered.format.bundle import MAX_BUNDLE_BYTES, decode_bundle
+from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
@@ -21,13 +21,15 @@ from tiered.format.keys import (
     time_index_name,
     txn_index_name,
 )
-from tiered.inspection import Expectations, inspect_log
+from tiered.format.txn_index import TXN_ENTRY_BYTES
+from tiered.inspection import Expectations, SideFileCheck, inspect_log
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
+from tiered.plan.side_files import Judged
 from tiered.store.base import Get, Missing, Object, Steps, Store, Together
 from tiered.store.driver import drive
 
@@ -50,9 +52,18 @@ class SegmentRestore:
     """Restores the segment of ``row`` into ``directory``."""
 
     def __init__(
-        self, store: Store, files: Files, directory: Path, *, tp: TopicPartition, topic_id: UUID, row: Row
+        self,
+        store: Store,
+        files: Files,
+        directory: Path,
+        *,
+        tp: TopicPartition,
+        topic_id: UUID,
+        row: Row,
+        beside: SideFileCheck,
     ) -> None:
         self._store = store
+        self._beside = beside
         self._files = files
         self._directory = directory
         self._tp = tp
@@ -66,8 +77,16 @@ class SegmentRestore:
         self._fetch_log(report)
         indexes, why = self._bundle()
         findings = Findings(self._key)
+        self._beside.begin(self._row.base)
         with closing(FileSource(self._files, self._path, self._row.size, sync=False)) as source:
-            inspect_log(source, self._row.base, findings, Expectations(), indexes=indexes)
+            inspect_log(
+                source,
+                self._row.base,
+                findings,
+                Expectations(),
+                indexes=indexes,
+                follower=self._beside.follower,
+            )
         damage = [item for item in findings.items if item.severity is Severity.ERROR]
         in_log = [item for item in damage if item.code.startswith("log_")]
         if in_log:
@@ -87,13 +106,7 @@ class SegmentRestore:
         else:
             self._files.replace(self._directory / index_name(self._row.base), indexes.offset_index)
             self._files.replace(self._directory / time_index_name(self._row.base), indexes.time_index)
-        self._write_transactions(indexes)
-        if indexes is None and self._row.flags & FLAG_ABORTED_TXNS:
-            notes.append(
-                f"{self._tp}: segment {self._row.base} has lost its transaction index: "
-                "read_committed shows records of transactions that were aborted"
-            )
-        self._write_note()
+        notes += self._write_side_files(indexes)
         return notes
 
     def _fetch_log(self, report: Report) -> None:
@@ -133,8 +146,13 @@ class SegmentRestore:
         bodies: list[bytes] = []
         for (start, end), found in zip(ranges, outcomes, strict=True):
             if isinstance(found, Missing):
-                raise NotFoundError(
-                    f"{self._tp}: the object {self._key} is gone", hint="the log moved on meanwhile: restore again"
+                raise CorruptionError(
+                    f"{self._tp}: the object {self._key} is gone (offsets {self._row.base} to {self._row.next})",
+                    path_or_key=self._key,
+                    position=start,
+                    offset=self._row.base,
+                    hint="if the log moved on meanwhile, restoring again succeeds; else look for another version of it "
+                    "in the bucket, or restore newer segments only",
                 )
             if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != end - start:
                 raise CorruptionError(
@@ -151,12 +169,12 @@ class SegmentRestore:
         """The bundle's indexes, or None and why there are none to be used."""
         if self._row.idx_len > MAX_BUNDLE_BYTES:
             return None, "the bundle is too large"
-        found = self._store.execute(Get(self._index_key))
-        if not isinstance(found, Object):
-            return None, "the index bundle is gone"
         try:
+            found = self._store.execute(Get(self._index_key, max_bytes=max(self._row.idx_len, HEAD_BYTES)))
+            if not isinstance(found, Object):
+                return None, "the index bundle is gone"
             bundle = decode_bundle(found.data, key=self._index_key)
-        except CorruptionError as damage:
+        except (CorruptionError, ConfigError) as damage:
             return None, damage.message
         if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self._row.base, self._row.crc):
             return None, "the index bundle is that of another segment"
@@ -167,15 +185,31 @@ class SegmentRestore:
             rebuilt = rebuild_indexes(log, self._row.base, self._row.size, INDEX_INTERVAL_BYTES)
         store_indexes(self._files, self._directory, self._row.base, rebuilt)
 
-    def _write_transactions(self, indexes: SealedIndexes | None) -> None:
-        if indexes is None:
-            return
-        if indexes.txn_index:
-            self._files.replace(self._directory / txn_index_name(self._row.base), indexes.txn_index)
-        if indexes.producer_snapshot:
-            self._files.replace(self._directory / snapshot_name(self._row.next), indexes.producer_snapshot)
-
-    def _write_note(self) -> None:
+    def _write_side_files(self, indexes: SealedIndexes | None) -> list[str]:
+        """Transaction index and producer snapshot, those of the bundle or what the log tells; and the note."""
         row = self._row
+        txn_index = indexes.txn_index if indexes is not None else b""
+        snapshot = (indexes.producer_snapshot or None) if indexes is not None else None
+        lost = indexes is None
+        txns, producers = self._beside.compare(row.base, row.next, txn_index, snapshot, expected=lost)
+        notes: list[str] = []
+        if not txns.known and not lost:
+            txns = Judged(txn_index)  # what came before is not restored: the bundle knew it
+        if txns.flaw is not None or (lost and row.flags & FLAG_ABORTED_TXNS):
+            notes.append(
+                f"{self._tp}: the transaction index of segment {row.base} was rebuilt from its .log"
+                if txns.known
+                else f"{self._tp}: segment {row.base} has lost its transaction index, and what came before it is not "
+                "restored: read_committed raises CorruptionError there; restore the older segments, too"
+            )
+        if producers.flaw is not None and producers.data:
+            notes.append(f"{self._tp}: the producer snapshot at offset {row.next} was rebuilt from the .log")
+        if txns.data:
+            self._files.replace(self._directory / txn_index_name(row.base), txns.data)
+        if producers.data:
+            self._files.replace(self._directory / snapshot_name(row.next), producers.data)
         stats = SegmentStats(row.size, row.crc, row.records, row.min_ts, row.max_ts, row.leader_epoch)
+        if txns.known:
+            stats.aborted, stats.txn_crc = len(txns.data) // TXN_ENTRY_BYTES, crc32c(txns.data)
         write_note(self._files, self._path.with_suffix(SEAL_SUFFIX), stats)
+        return notes

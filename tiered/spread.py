@@ -20,6 +20,7 @@ from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
+from tiered.plan.known import Known
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Store
 from tiered.tiering import Tiering
@@ -34,6 +35,9 @@ class Bucket(Protocol):
 
     def adopt(self, info: TopicInfo) -> None:
         """Registers the topic, claims its partitions on this disk."""
+
+    def known(self, tp: TopicPartition) -> Known:
+        """What a reader of this log holds the root of a partition against."""
 
     def ours(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Those whose directory no other process uploads."""
@@ -71,6 +75,10 @@ class SpreadTiering:
             held = None if path in self._local.offline else log.topics().get(info.name)
             if held is not None:
                 self._parts[path].adopt(held)
+
+    def known(self, tp: TopicPartition) -> Known:
+        """As ``Tiering.known``."""
+        return self._parts[self._local.directory_of(tp)].known(tp)
 
     def ours(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Those whose directory no other process uploads."""

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from tiered.arguments import offset_or_none
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError
 from tiered.format.batch import BatchHeader, ControlType, control_type, decode_records, read_header, rebuild_batch
 from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
@@ -92,8 +93,8 @@ class ReadRange:
     ) -> ReadRange:
         """With times as users write them (``tiered.times``). Raises InvalidTimestampError, ConfigError."""
         return cls(
-            start,
-            end,
+            offset_or_none("start", start),
+            offset_or_none("end", end),
             None if since is None else parse_time(since, now_ms=now_ms),
             None if until is None else parse_time(until, now_ms=now_ms),
         )

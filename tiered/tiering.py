@@ -2,8 +2,9 @@
 
 ::
 
-    adopt:  topics/{topic} registered or adopted -> a volume that never claimed a partition claims it now, because a
-            fresh directory must begin where the bucket ended, before its first append
+    adopt:  topics/{topic} registered or adopted -> a partition without records, or that this volume never claimed, is
+            claimed now: a fresh directory must begin where the bucket ended, before its first append, and of two fresh
+            ones the first must be fenced before the second acknowledges offset 0, too
     sync:   (uploader lock) claim -> upload sealed segments, a few together -> commit -> read the root back
             -> tiered-offset-checkpoint -> only now may local bytes go
 
@@ -17,12 +18,13 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import math
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import (
@@ -37,17 +39,23 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.root import Root
-from tiered.local.disk.uploads import ClaimProof, PartitionUpload, uploader_lock
+from tiered.local.disk.claims import ClaimProof
+from tiered.local.disk.files import sweep_temporaries
+from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, uploader_lock
+from tiered.local.disk.witness import known_of, known_topic
 from tiered.model import Row, TopicPartition
-from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.plan.known import Known
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof, held_ids, is_own_claim
 from tiered.remote.catalog import Catalog
 from tiered.remote.fence import Claim, owner_of
 from tiered.remote.reader import RemotePartition
-from tiered.remote.topics import TopicEntry, load_topic, register_topic
+from tiered.remote.roots import REGISTRATION_REQUESTS
+from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Capabilities, Get, Steps, Store
 from tiered.store.driver import drive
 from tiered.store.probe import probe
+from tiered.store.puts import PUT_DEADLINE_SECONDS
 from tiered.store.retry import RetryingStore
 
 if TYPE_CHECKING:
@@ -62,9 +70,16 @@ ROWS_PER_COMMIT = 64
 """Segments of one commit."""
 ADOPT_TIMEOUT_S = 60.0
 """How long opening a fresh directory waits for the uploader of another process to claim its partitions."""
+ADOPT_FIRST_POLL_S = 0.02
 ADOPT_POLL_S = 0.2
+ADOPT_TOGETHER = 16
+"""Partitions of one topic that are claimed at once when it is adopted."""
+NOTE_EVERY_S = 1.0
+"""The checkpoint names every partition: while a sync goes on it is written this often, and at its end."""
 
 _logger = logging.getLogger("tiered.tiering")
+
+T = TypeVar("T")
 
 
 class Tiering:
@@ -81,8 +96,12 @@ class Tiering:
         self._claims = local.claims
         self._catalogs: dict[TopicPartition, Catalog] = {}
         self._capabilities: Capabilities | None = None
-        self._registered: set[str] = set()
+        self._registered: dict[str, TopicEntry] = {}
         self._busy = threading.RLock()
+        self._swept = False
+        self._notes: dict[TopicPartition, PartitionUpload] = {}  # read back, not yet in the checkpoint
+        self._noted_at = -math.inf
+        self._noting = threading.Lock()
 
     @staticmethod
     def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
@@ -90,7 +109,8 @@ class Tiering:
         try:
             drive(_once(store), _look(), clock=clock, ids=ids)
         except RemoteUnavailableError as error:
-            _logger.warning("%s cannot be reached now, appends go on: %s", store.url, error)
+            text = "%s cannot be reached now: what was uploaded from here before goes on, a new log has to wait: %s"
+            _logger.warning(text, store.url, error)
             return False
         return True
 
@@ -108,36 +128,49 @@ class Tiering:
         Raises ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a
         partition without records cannot know its first offset; a log that was claimed before only warns.
         """
-        tps = [TopicPartition(info.name, p) for p in info.here]
+        broken = self._local.out_of_service
+        tps = [tp for p in info.here if (tp := TopicPartition(info.name, p)) not in broken]
         unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self._local.partition(tp))]
         try:
             self._register(info)
+            self._adopt_partitions(unclaimed)
             for tp in tps:
-                if tp in unclaimed:
-                    self._adopt_partition(tp)
-                elif self._proof(tp).restored_from is not None:
+                if tp not in unclaimed and self._proof(tp).restored_from is not None:
                     self._catch_up(tp)
                 if self._has_claimed(tp):
                     self._local.transactions.abort_orphans(tp)
         except RemoteUnavailableError as error:
             if unclaimed:
-                raise
+                raise RemoteUnavailableError(
+                    f"topic {info.name} was never uploaded from {self._local.directory}, and without {self._store.url}"
+                    f" nobody knows at which offset it goes on: {error.message}",
+                    hint=error.hint or "try again when the store answers",
+                ) from error
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self._store.url, error)
 
     def _register(self, info: TopicInfo) -> None:
-        if info.name in self._registered:
+        before = self._registered.get(info.name)
+        if before is not None and before.partitions >= info.partitions:
             return
-        tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
-        if any(self._has_claimed(tp) for tp in tps) and self.find_topic(info.name) is None:
+        known = known_topic(info.name, self._checkpoint.read(), self._claims.read())
+        seen = [partition for partition, what in known.items() if what.by_disk]
+        if seen and self.find_topic(info.name) is None:
             raise LogDestroyedError(
                 f"topic {info.name} was uploaded from this volume, and {self._store.url} does not know it",
                 hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
             )
         entry = drive(
             self._asked(),
-            register_topic(info.name, info.topic_id, info.partitions, info.config.to_text(changed_only=True)),
+            register_topic(
+                info.name,
+                info.topic_id,
+                info.partitions,
+                info.config.to_text(changed_only=True),
+                Registrant(self._owner, frozenset(info.here), frozenset(seen)),
+            ),
             clock=self._clock,
             ids=self._ids,
+            together=REGISTRATION_REQUESTS,
         )
         if entry.topic_id != info.topic_id:
             raise ConfigError(
@@ -145,45 +178,71 @@ class Tiering:
                 hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
             )
         self._reachable = True
-        self._registered.add(info.name)
+        self._registered[info.name] = entry
 
-    def _adopt_partition(self, tp: TopicPartition) -> None:
+    def _adopt_partitions(self, tps: Sequence[TopicPartition]) -> None:
+        """Claims them, or waits until the uploader of another process, which alone may, has claimed for this volume."""
+        deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
+        poll_s = ADOPT_FIRST_POLL_S
+        waiting = list(tps)
+        while waiting:
+            with self._busy, self._noted():
+                lock = uploader_lock(self._local.directory, self._local.files)
+                if lock.try_acquire(self._clock):
+                    try:
+                        self._sweep()
+                        self._probed()
+                        self._each(waiting, lambda tp: self._claim(tp, self._local.partition(tp)))
+                    finally:
+                        lock.release()
+                    return
+            granted = self._each(waiting, self._take_grant)
+            waiting = [tp for tp, done in zip(waiting, granted, strict=True) if not done]
+            if waiting and self._clock.monotonic() >= deadline:
+                raise RemoteUnavailableError(
+                    f"{waiting[0]}: the uploader of {self._local.directory} has not claimed it within "
+                    f"{ADOPT_TIMEOUT_S:.0f} s",
+                    hint="tiered-uploader status says what it waits for",
+                )
+            if waiting:
+                self._clock.sleep(poll_s)
+                poll_s = min(2 * poll_s, ADOPT_POLL_S)
+
+    def _each(self, tps: Sequence[TopicPartition], what: Callable[[TopicPartition], T]) -> list[T]:
+        """``what`` of each, some at once; the first error only after all have ended."""
+        if len(tps) == 1:
+            return [what(tps[0])]
+        with ThreadPoolExecutor(min(ADOPT_TOGETHER, len(tps)), thread_name_prefix="tiered-adopt") as pool:
+            futures = [pool.submit(what, tp) for tp in tps]
+        return [future.result() for future in futures]
+
+    def _take_grant(self, tp: TopicPartition) -> bool:
+        """Whether the claim that the root carries was made for this volume as it is now; begins where it says, then.
+
+        The volume's own proof tells: it is on the disk before the PUT. The root's word alone may be of a claim from
+        before this directory became a fresh volume (``repair rejoin``).
+        """
         log = self._local.partition(tp)
+        if not self._proof(tp).token:
+            return False
         root = drive(self._store, self._catalog(tp, log).load(), clock=self._clock, ids=self._ids)
-        if root is None:
-            return  # nothing is remote: the first sync creates the catalog
-        if self.held_elsewhere():
-            self._wait_for_claim(tp, log)
-            return
-        with self._busy, self._uploader_lock():
-            self._claim(tp, log)
+        proof = self._volume_proof(tp, log)
+        if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:
+            return False  # a newer claim of this volume may be under way: its leader epoch is the one to write under
+        if proof.empty and root.next_offset:
+            log.start_at(root.next_offset, root.leader_epoch, self._producers(tp, log))
+        elif root.leader_epoch > _leader_epoch(log):
+            log.new_leader_epoch(root.leader_epoch)
+        log.begin_under(proof.token or None, root.writer.epoch)
+        return True
 
     def _catch_up(self, tp: TopicPartition) -> None:
         """A daemon that claimed a restored volume while nobody wrote it left the new leader epoch to the writer."""
         log = self._local.partition(tp)
         root = drive(self._store, self._catalog(tp, log).load(), clock=self._clock, ids=self._ids)
-        ours = root is not None and root.writer.volume == str(self._local.volume_id)
+        ours = root is not None and is_own_claim(root, self._volume_proof(tp, log))
         if root is not None and ours and root.leader_epoch > _leader_epoch(log):
             log.new_leader_epoch(root.leader_epoch)
-
-    def _wait_for_claim(self, tp: TopicPartition, log: PartitionLog) -> None:
-        """The uploader of another process claims for this volume; what it was granted is read from the root."""
-        deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
-        catalog = self._catalog(tp, log)
-        while True:
-            root = drive(self._store, catalog.load(), clock=self._clock, ids=self._ids)
-            if root is not None and root.writer.volume == str(self._local.volume_id):
-                if _is_empty(log) and root.next_offset:
-                    log.start_at(root.next_offset, root.leader_epoch, self._producers(tp, log))
-                elif root.leader_epoch > _leader_epoch(log):
-                    log.new_leader_epoch(root.leader_epoch)
-                return
-            if self._clock.monotonic() >= deadline:
-                raise RemoteUnavailableError(
-                    f"{tp}: the uploader of {self._local.directory} has not claimed it within {ADOPT_TIMEOUT_S:.0f} s",
-                    hint="tiered-uploader status says what it waits for",
-                )
-            self._clock.sleep(ADOPT_POLL_S)
 
     def held_elsewhere(self) -> bool:
         """Whether another process is this directory's uploader."""
@@ -203,9 +262,16 @@ class Tiering:
         lock = uploader_lock(self._local.directory, self._local.files)
         lock.acquire(self._clock)
         try:
+            self._sweep()
             yield
         finally:
             lock.release()
+
+    def _sweep(self) -> None:
+        """Once, with the uploader's lock, which alone may: what a crash has left of its files, as a daemon does."""
+        if not self._swept:
+            sweep_temporaries(self._local.files, self._local.directory, of=UPLOADER_FILES)
+            self._swept = True
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
@@ -217,13 +283,12 @@ class Tiering:
         """
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         refused: TieredError | None = None
-        with self._busy, self._uploader_lock():
+        with self._busy, self._uploader_lock(), self._noted():
             for tp, end in ends.items():
                 try:
                     self._sync_partition(tp, end, deadline)
                 except FencedError as error:
-                    self._note_fenced(tp)
-                    refused = refused or error
+                    refused = refused or self._note_fenced(tp, error)
                 except (OffsetGapError, CorruptionError, LogDestroyedError) as error:
                     refused = refused or error
         if refused is not None:
@@ -246,16 +311,30 @@ class Tiering:
                     f"{tp}: committed up to {root.next_offset} of {end} when the time was up",
                     hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
                 )
-            self._upload(tp, log, catalog, segments)
-        self._note(tp, log, catalog)
+            self._upload(tp, log, catalog, segments, deadline)
+        self._note(tp, catalog)
 
     def _upload(
-        self, tp: TopicPartition, log: PartitionLog, catalog: Catalog, segments: Sequence[SealedLocalSegment]
+        self,
+        tp: TopicPartition,
+        log: PartitionLog,
+        catalog: Catalog,
+        segments: Sequence[SealedLocalSegment],
+        deadline: float | None,
     ) -> None:
         capabilities = self._probed()
+        left_s = math.inf if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
 
         def one(segment: SealedLocalSegment) -> Row:
-            return self._drive_upload(segment, log, catalog.claim_epoch, capabilities)
+            steps = upload_segment(
+                segment,
+                topic_id=log.topic_id,
+                partition=tp.partition,
+                claim_epoch=catalog.claim_epoch,
+                capabilities=capabilities,
+                deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS),
+            )
+            return drive(self._store, steps, clock=self._clock, ids=self._ids)
 
         if len(segments) == 1:
             rows = [one(segments[0])]
@@ -264,33 +343,56 @@ class Tiering:
                 rows = list(pool.map(one, segments))
         drive(self._store, catalog.append(rows, log.leader_epochs()), clock=self._clock, ids=self._ids)
         drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)
-        self._note(tp, log, catalog)
+        self._note(tp, catalog)
 
-    def _drive_upload(
-        self, segment: SealedLocalSegment, log: PartitionLog, claim_epoch: int, capabilities: Capabilities
-    ) -> Row:
-        steps = upload_segment(
-            segment,
-            topic_id=log.topic_id,
-            partition=log.tp.partition,
-            claim_epoch=claim_epoch,
-            capabilities=capabilities,
-        )
-        return drive(self._store, steps, clock=self._clock, ids=self._ids)
-
-    def _note(self, tp: TopicPartition, log: PartitionLog, catalog: Catalog) -> None:
-        """After a root that was read back, never before: this permits local deletion."""
+    def _note(self, tp: TopicPartition, catalog: Catalog) -> None:
+        """After a root that was read back, never before: this permits local deletion, once it is written."""
         root = _root_of(catalog)
-        upload = PartitionUpload(root.next_offset, catalog.claim_epoch, False, root.start_offset)
-        self._checkpoint.update({tp: upload})
-        log.set_uploaded(root.next_offset, catalog.claim_epoch, False, root.start_offset)
+        with self._noting:
+            self._notes[tp] = PartitionUpload(root.next_offset, catalog.claim_epoch, False, root.start_offset)
+        if self._clock.monotonic() - self._noted_at >= NOTE_EVERY_S:
+            self._write_notes()
 
-    def _note_fenced(self, tp: TopicPartition) -> None:
-        """A newer claim owns the partition: appends are refused from now on, by every process of this directory."""
+    def _write_notes(self) -> None:
+        """The checkpoint first: a disk must never lack what the checkpoint does not say to be in the bucket."""
+        with self._noting:
+            notes = dict(self._notes)
+            if not notes:
+                return
+            self._checkpoint.update(notes)
+            self._notes.clear()
+            self._noted_at = self._clock.monotonic()
+        for tp, upload in notes.items():
+            log = self._local.partition(tp)
+            log.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Whatever ends it, what was committed until then is in the checkpoint."""
+        try:
+            yield
+        finally:
+            self._write_notes()
+
+    def _note_fenced(self, tp: TopicPartition, error: FencedError) -> FencedError:
+        """A newer claim owns the partition: appends are refused from now on, by every process of this directory.
+
+        Returns the error that names what this log has acknowledged and the bucket does not hold.
+        """
+        self._write_notes()
         log = self._local.partition(tp)
-        before = self._checkpoint.read().get(tp, PartitionUpload(log.positions().uploaded_offset))
+        positions = log.positions()
+        before = self._checkpoint.read().get(tp, PartitionUpload(positions.uploaded_offset))
         self._checkpoint.update({tp: dataclasses.replace(before, fenced=True)})
         log.set_uploaded(before.end_offset, before.claim_epoch, True, before.start_offset)
+        first = max(before.end_offset, positions.local_start_offset)
+        if first >= positions.end_offset:
+            return error
+        return FencedError(
+            f"{error.message}; offsets {first}..{positions.end_offset} of {tp}, acknowledged by this log, are only on "
+            f"the disk of {self._local.directory}",
+            hint="`tiered repair rejoin` sets them aside and lets this log start again at the bucket's end",
+        )
 
     def _probed(self) -> Capabilities:
         if self._capabilities is None:
@@ -306,8 +408,17 @@ class Tiering:
     def _catalog(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
         if tp not in self._catalogs:
             keep = functools.partial(self._claims.keep, tp)
-            self._catalogs[tp] = Catalog(log.topic_id, tp.partition, tp.topic, persist=keep)
+            known = known_of(self._checkpoint.read().get(tp), self._proof(tp), made=tp.topic in self._registered)
+            self._catalogs[tp] = Catalog(
+                log.topic_id, tp.partition, tp.topic, persist=keep, is_empty=lambda: _is_empty(log), known=known
+            )
         return self._catalogs[tp]
+
+    def known(self, tp: TopicPartition) -> Known:
+        """What a reader of this log holds the root of a partition against. No I/O."""
+        return Known(
+            made=tp.topic in self._registered, next_offset=self._local.partition(tp).positions().uploaded_offset
+        )
 
     def _claimed(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
         """The catalog with a claim of this process that no other process of this volume has superseded."""
@@ -318,7 +429,7 @@ class Tiering:
 
     def _claim(self, tp: TopicPartition, log: PartitionLog) -> Claim:
         self._probed()
-        del self._catalogs[tp]
+        self._catalogs.pop(tp, None)
         catalog = self._catalog(tp, log)
         claim = drive(
             self._store, catalog.claim("w", self._owner, self._volume_proof(tp, log)), clock=self._clock, ids=self._ids
@@ -327,9 +438,10 @@ class Tiering:
             log.start_at(claim.next_offset, claim.leader_epoch, self._producers(tp, log))
         elif claim.leader_epoch > _leader_epoch(log):  # also one that an interrupted claim was granted
             log.new_leader_epoch(claim.leader_epoch)
-        if claim.not_recovered:
-            _logger.warning("%s", claim.not_recovered)
-        self._note(tp, log, catalog)
+        log.begin_under(self._proof(tp).token, claim.epoch)
+        for text in filter(None, (claim.not_recovered, claim.dated_ahead)):
+            _logger.warning("%s", text)
+        self._note(tp, catalog)
         return claim
 
     def _producers(self, tp: TopicPartition, log: PartitionLog) -> bytes:
@@ -338,7 +450,7 @@ class Tiering:
         return remote.producer_snapshot()
 
     def _proof(self, tp: TopicPartition) -> ClaimProof:
-        return self._claims.read().get(tp, ClaimProof())
+        return self._claims.of(tp)
 
     def _has_claimed(self, tp: TopicPartition) -> bool:
         """Whether a root of this partition was seen from this volume: a claim, or a restore."""

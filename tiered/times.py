@@ -17,7 +17,9 @@ Pure: the caller says what "now" is.
 from __future__ import annotations
 
 import datetime as dt
+import operator
 import re
+from typing import SupportsIndex
 
 from tiered.errors import InvalidTimestampError
 
@@ -38,13 +40,13 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _FORMS = "write 2013-01-01, 2013-01-01T05:00:00Z, milliseconds since 1970, -3d or now"
 
 
-def parse_time(value: int | str | dt.datetime, *, now_ms: int) -> int:
+def parse_time(value: Time | SupportsIndex, *, now_ms: int) -> int:
     """``value`` as milliseconds since 1970 UTC, 0 to :data:`MAX_TIME_MS`.
 
     A relative time that would lie before 1970 is 0. Raises ``InvalidTimestampError`` for naive datetimes, for
     times outside the range and for text in no known form.
     """
-    if isinstance(value, bool):
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         raise InvalidTimestampError(f"{value!r} is not a time", hint=_FORMS)
     if isinstance(value, int):
         return _checked(value, value)
@@ -52,7 +54,10 @@ def parse_time(value: int | str | dt.datetime, *, now_ms: int) -> int:
         return _from_datetime(value, value)
     if isinstance(value, str):
         return _from_text(value.strip(), now_ms)
-    raise InvalidTimestampError(f"a {type(value).__name__} is not a time", hint=_FORMS)
+    try:
+        return _checked(operator.index(value), value)  # numpy's integers
+    except TypeError:
+        raise InvalidTimestampError(f"a {type(value).__name__} is not a time", hint=_FORMS) from None
 
 
 def format_time(timestamp_ms: int) -> str:

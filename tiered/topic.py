@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from tiered.errors import ConfigError, InvalidRecordError, UnknownTopicError
+from tiered import arguments
+from tiered.errors import ConfigError, InvalidRecordError, TieredError, UnknownTopicError
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
@@ -43,7 +44,7 @@ class TopicReads:
 
     def stream(self, partition: int) -> PartitionStream:
         """Both tiers of one partition, looked at anew."""
-        self._check_partition(partition)
+        partition = self.check_partition(partition)
         stream = self._open_stream(TopicPartition(self.name, partition))
         stream.refresh()
         return stream
@@ -65,14 +66,14 @@ class TopicReads:
         half-open, both on one side are a ConfigError. ``partition=None`` reads partition after partition; offsets
         then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError.
         """
-        _choose("isolation", isolation, ISOLATION_LEVELS)
-        _choose("on_trimmed", on_trimmed, ON_TRIMMED)
-        if partition is None and self.partitions > 1 and (isinstance(start, int) or isinstance(end, int)):
+        arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
+        arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
+        wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
+        chosen = self.chosen(partition)
+        if partition is None and self.partitions > 1 and (isinstance(wanted.start, int) or isinstance(wanted.end, int)):
             raise ConfigError(
                 f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
             )
-        wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
-        chosen = range(self.partitions) if partition is None else (self._check_partition(partition),)
         return self._read(chosen, wanted, isolation, on_trimmed)
 
     def _read(
@@ -108,7 +109,13 @@ class TopicReads:
             end_offset=end,
         )
 
-    def _check_partition(self, partition: int) -> int:
+    def chosen(self, partition: int | None) -> Sequence[int]:
+        """All partitions, or the one that is named. Raises ConfigError, UnknownTopicError."""
+        return range(self.partitions) if partition is None else (self.check_partition(partition),)
+
+    def check_partition(self, partition: int) -> int:
+        """The number itself. Raises ConfigError for what is none, UnknownTopicError if the topic does not have it."""
+        partition = arguments.whole("partition", partition)
         if not 0 <= partition < self.partitions:
             raise UnknownTopicError(
                 f"topic {self.name} has no partition {partition}", hint=f"it has 0 to {self.partitions - 1}"
@@ -139,7 +146,7 @@ class Topic(TopicReads):
         name: str,
         *,
         config: TopicConfig,
-        logs: Sequence[PartitionLog],
+        logs: Sequence[PartitionLog | TieredError],
         open_stream: Callable[[TopicPartition], PartitionStream],
         now_ms: Callable[[], int],
         waiter: _Waiter,
@@ -195,18 +202,20 @@ class Topic(TopicReads):
     def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
         """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
         self._check_durability(durability)
-        written = self.log(partition).append_batches(data)
+        partition = self.check_partition(partition)
+        written = self.log(partition).append_batches(arguments.batches(data))
         self._wait({partition: written.end_offset}, durability)
         return written
 
     def flush(self) -> None:
-        """Fsyncs every partition of this topic."""
+        """Fsyncs every partition of this topic that is in service."""
         for log in self._logs:
-            log.flush()
+            if not isinstance(log, TieredError):
+                log.flush()
 
     def positions(self, partition: int) -> Positions:
         """Where the partition stands, as this disk knows it (no request is made)."""
-        return self._logs[self._check_partition(partition)].positions()
+        return self._usable(partition).positions()
 
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
@@ -229,10 +238,10 @@ class Topic(TopicReads):
         headers: Headers | None,
     ) -> tuple[int, NewRecord]:
         """The partition of one record, and the record as the log takes it."""
-        _check_key(key, 0)
         ts = NO_TIMESTAMP if timestamp is None else parse_time(timestamp, now_ms=self._now_ms())
-        chosen = self._partitioner.partition_for(key) if partition is None else self._check_partition(partition)
-        return chosen, NewRecord(value, key, ts, headers)
+        record = arguments.record(NewRecord(value, key, ts, headers), 0)
+        chosen = self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
+        return chosen, record
 
     def group(
         self, records: Iterable[AppendRecord], partition: int | None
@@ -242,10 +251,9 @@ class Topic(TopicReads):
         places: dict[int, list[int]] = {}
         keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
         if partition is not None:
-            self._check_partition(partition)
-        for index, given in enumerate(records):
-            record = _new_record(given, index)
-            _check_key(record.key, index)
+            partition = self.check_partition(partition)
+        for index, given in enumerate(arguments.records(records)):
+            record = arguments.record(_new_record(given, index), index)
             if partition is not None:
                 chosen = partition
             else:
@@ -261,11 +269,18 @@ class Topic(TopicReads):
                 f"{self.name} is internal: only the transaction coordinator appends to it",
                 hint="`tiered dump-segment` shows what it holds",
             )
-        return self._logs[self._check_partition(partition)]
+        return self._usable(partition)
+
+    def _usable(self, partition: int) -> PartitionLog:
+        """Raises why a partition is out of service."""
+        found = self._logs[self.check_partition(partition)]
+        if isinstance(found, TieredError):
+            raise found.with_traceback(None)
+        return found
 
     def _check_durability(self, durability: str) -> None:
         """Before anything is appended: a wait that could never end is refused."""
-        _choose("durability", durability, DURABILITIES)
+        arguments.one_of("durability", durability, DURABILITIES)
         if durability == "remote":
             self._waiter.check_remote()
 
@@ -273,7 +288,7 @@ class Topic(TopicReads):
         if durability == "memory":
             return
         for partition in ends:
-            self._logs[partition].flush()
+            self._usable(partition).flush()
         if durability == "remote":
             wanted = {TopicPartition(self.name, p): end for p, end in ends.items()}
             self._waiter.wait_uploaded(wanted, DEFAULT_REMOTE_TIMEOUT_S)
@@ -291,15 +306,3 @@ def _new_record(given: object, index: int) -> NewRecord:
         index=index,
         hint="append_many takes NewRecord(value, key, timestamp, headers), (value, key) or bytes",
     )
-
-
-def _check_key(key: object, index: int) -> None:
-    if key is not None and not isinstance(key, bytes | bytearray | memoryview):
-        raise InvalidRecordError(
-            f"record {index}: key is {type(key).__name__}, not bytes", index=index, hint="encode it first"
-        )
-
-
-def _choose(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ConfigError(f"{name}={value!r} is unknown", hint=f"one of {', '.join(allowed)}")

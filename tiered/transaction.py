@@ -14,12 +14,12 @@ after a crash. Records are in the log at once, ``read_uncommitted`` sees them; `
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
+from tiered import arguments
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
@@ -48,11 +48,8 @@ _logger = logging.getLogger("tiered")
 
 def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
     """Milliseconds. ConfigError for an id that is no text or a timeout that is no number."""
-    if not isinstance(transactional_id, str):
-        raise ConfigError(f"a transactional id is a text, not {type(transactional_id).__name__}")
-    if not isinstance(timeout_s, int | float) or not math.isfinite(timeout_s):
-        raise ConfigError(f"timeout={timeout_s!r} is no number of seconds")
-    return int(timeout_s * 1000)
+    arguments.text("transactional_id", transactional_id)
+    return int(arguments.seconds("timeout", timeout_s) * 1000)
 
 
 class Target(Protocol):
@@ -249,6 +246,7 @@ class Transaction:
         return self._lock
 
     def _target(self, topic: str | None) -> Target:
+        topic = arguments.text_or_none("topic", topic)
         if topic is not None and (self._default is None or topic != self._default.name):
             return self._find(topic)
         if self._default is None:

@@ -99,7 +99,9 @@ def _upload_sealed(
     try:
         if sealed:
             tiering.sync(sealed, None if left_s is None else max(0.0, left_s))
-    except (RemoteUnavailableError, CommitUnknown, LockedError) as error:
+    except RemoteUnavailableError as error:  # every second: the store's own log says when it began and when it ends
+        _logger.debug("what waits for the bucket goes on waiting: %s", error)
+    except (CommitUnknown, LockedError) as error:
         _logger.warning("what waits for the bucket goes on waiting: %s", error)
 
 

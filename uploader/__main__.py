@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uploader.cli import main
+from uploader.start import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 from uuid import UUID
 
@@ -24,16 +24,21 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import Role, segment_key
-from tiered.local.disk.uploads import ClaimProof, Claims
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.witness import known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.plan.known import Known
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.topics import load_topic, register_topic
+from tiered.remote.lookup import SegmentLookup
+from tiered.remote.roots import REGISTRATION_REQUESTS
+from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
 from tiered.remote.upload import plan_upload, upload_segment
 from tiered.store.base import AbortUpload, AioStore, Capabilities, Delete, Deleted, Steps
 from tiered.store.driver import adrive
 from tiered.store.probe import check_capabilities, probe
-from uploader.directory import LogDirectory
+from uploader.directory import LogDirectory, Resume
 from uploader.events import SegmentRef
 from uploader.journal import Entry, Journal
 
@@ -48,13 +53,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A claim whose root was read back."""
+    """A claim whose root was read back. ``resume``: a volume without records has to begin there."""
 
     claim_epoch: int
     start_offset: int
     next_offset: int
-    resumes: bool
-    not_recovered: str
+    resume: Resume | None
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,8 @@ class Bucket:
         self._sizes = sizes
         self._claims = Claims(directory.path, directory.files)
         self._catalogs: dict[TopicPartition, Catalog] = {}
+        self._registered: dict[str, TopicEntry] = {}
+        self._known: dict[str, dict[int, Known]] = {}  # what the disk had seen when the topic was registered
         self._capabilities: Capabilities | None = None
         self._probing = asyncio.Lock()
 
@@ -123,25 +130,42 @@ class Bucket:
             return self._capabilities
 
     async def register(self, topic: str) -> None:
-        """Create-only; adopts an entry with the same id. Raises ConfigError for another id."""
+        """Create-only; adopts an entry with the same id and gives it the partitions that it lacks.
+
+        Raises ConfigError for another id, LogDestroyedError, CorruptionError for what is lost.
+        """
         await self.capabilities()
         info = (await asyncio.to_thread(self._directory.topics))[topic]
         await self.check_uploaded([topic])
-        config = info.config.to_text(changed_only=True)
-        entry = await self._drive(register_topic(topic, info.topic_id, info.partitions, config))
+        known = await asyncio.to_thread(lambda: known_topic(topic, self._directory.uploads(), self._claims.read()))
+        seen = frozenset(partition for partition, what in known.items() if what.by_disk)
+        entry = await adrive(
+            self._store,
+            register_topic(
+                topic,
+                info.topic_id,
+                info.partitions,
+                info.config.to_text(changed_only=True),
+                Registrant(self._owner, frozenset(info.here), seen),
+            ),
+            clock=self._clock,
+            ids=self._ids,
+            together=REGISTRATION_REQUESTS,
+        )
         if entry.topic_id != info.topic_id:
             raise ConfigError(
                 f"topic {topic} is {info.topic_id} in {self._directory.path} and {entry.topic_id} in {self._store.url}",
                 hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
             )
+        self._registered[topic] = entry
+        self._known[topic] = {partition: replace(what, made=True) for partition, what in known.items()}
 
     async def check_uploaded(self, topics: Sequence[str] | None = None) -> None:
         """Raises LogDestroyedError if the bucket does not know one of ``topics`` (None: all) that this volume uploaded.
 
         One GET each. What the checkpoint says of another bucket, or of this one before it was emptied, is not believed.
         """
-        proofs = await asyncio.to_thread(self._claims.read)
-        uploaded = {tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}
+        uploaded = await asyncio.to_thread(self._uploaded_topics)
         for topic in sorted(uploaded if topics is None else uploaded.intersection(topics)):
             if await self._drive(load_topic(topic)) is None:
                 raise LogDestroyedError(
@@ -149,20 +173,29 @@ class Bucket:
                     hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
                 )
 
+    def _uploaded_topics(self) -> set[str]:
+        return {tp.topic for tp, proof in self._claims.read().items() if proof.token or proof.restored_from}
+
     async def claim(self, tp: TopicPartition) -> Granted:
         """The proof is on the disk before the PUT that carries it. Raises FencedError if this volume may not write."""
         await self.capabilities()
         catalog = self._catalogs.get(tp)
         topic_id = self._directory.topic_id(tp)
+        entry = self._registered.get(tp.topic)
+        if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
+            await self.register(tp.topic)  # it grew, or was made again: what the registry does not name nobody reads
         if catalog is None or catalog.topic_id != topic_id:
             catalog = self._catalogs[tp] = self._catalog(tp)
         proof = await asyncio.to_thread(self._proof, tp)
         claim = await self._drive(catalog.claim(Role.WRITER, self._owner, proof))
         root = await self._drive(catalog.read_back())
+        resume = None
         if claim.resumes and claim.next_offset:
-            await asyncio.to_thread(self._directory.start_at, tp, claim.next_offset, claim.leader_epoch)
-        resumes = claim.resumes and claim.next_offset > 0
-        return Granted(claim.epoch, root.start_offset, root.next_offset, resumes, claim.not_recovered)
+            lookup = SegmentLookup(tp, topic_id, ByteCache())
+            producers = await self._drive(lookup.producer_snapshot(root))
+            resume = Resume(claim.next_offset, claim.leader_epoch, producers)
+        warnings = tuple(filter(None, (claim.not_recovered, claim.dated_ahead)))
+        return Granted(claim.epoch, root.start_offset, root.next_offset, resume, warnings)
 
     async def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
         """Removes what dead claims left; returns how many uploads that were.
@@ -271,17 +304,24 @@ class Bucket:
         return Prepared(descriptor, segment.open_log(), indexes)
 
     def _catalog(self, tp: TopicPartition) -> Catalog:
+        known = self._known.get(tp.topic, {}).get(tp.partition, Known(made=True))
+        persist = functools.partial(self._claims.keep, tp)
         return Catalog(
-            self._directory.topic_id(tp), tp.partition, tp.topic, persist=functools.partial(self._claims.keep, tp)
+            self._directory.topic_id(tp),
+            tp.partition,
+            tp.topic,
+            persist=persist,
+            is_empty=lambda: self._directory.extent(tp, exact=False).is_empty,
+            known=known,
         )
 
     def _proof(self, tp: TopicPartition) -> VolumeProof:
-        proof = self._claims.read().get(tp, ClaimProof())
+        proof = self._claims.of(tp)
         extent = self._directory.extent(tp, exact=proof.restored_from is not None)
         epochs = self._directory.leader_epochs(tp)
         return VolumeProof(
             volume_id=self._directory.volume_id,
-            empty=extent.end_offset == extent.local_start_offset,
+            empty=extent.is_empty,
             end_offset=extent.end_offset,
             token=proof.token or "",
             last_append=proof.last_append or "",

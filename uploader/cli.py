@@ -20,7 +20,7 @@ from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, Tier
 from tiered.model import TopicPartition
 from uploader import logs, status, talk
 from uploader.actions import Exit
-from uploader.config import Settings, resolve
+from uploader.config import Settings, parse_http, resolve
 from uploader.directory import LogDirectory
 from uploader.events import DrainMode
 from uploader.follow import follow
@@ -167,23 +167,38 @@ def show_status(config_path: str | None, debug: bool, as_json: bool, quiet: bool
 
 
 def _find_status(settings: Settings) -> dict[str, Any]:
-    if settings.http is not None:
-        try:
-            return status.query(*settings.http)
-        except RemoteUnavailableError:
-            if settings.log_dir is None:
-                raise
     if settings.log_dir is None:
-        raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
+        if settings.http is None:
+            raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
+        return status.query(*settings.http)
     clock = SystemClock()
-    now_ms = clock.now_ms()
     directory = LogDirectory(settings.log_dir, clock=clock, ids=SystemIds())
+    running = directory.uploader()  # asked of the directory: at an address another directory's daemon may answer
+    if running:
+        live = _ask(directory.http(), settings)
+        if live is not None:
+            return live
+    now_ms = clock.now_ms()
     state = State(SystemIds(), Limits(), lazy=True)
     for event in directory.scan():
         state.handle(event, now_ms)
     fenced = {tp for tp, upload in directory.uploads().items() if upload.fenced}
-    views = status.offline(state.views(now_ms), fenced, now_ms)
-    return status.report(views, now_ms=now_ms, remote=settings.remote or "", live=False)
+    views = status.offline(state.views(now_ms), fenced, now_ms, running=running)
+    unreadable = directory.unreadable()
+    return status.report(
+        views, now_ms=now_ms, remote=settings.remote or "", live=False, unreadable=unreadable, running=running
+    )
+
+
+def _ask(told: str | None, settings: Settings) -> dict[str, Any] | None:
+    """The report of the daemon that holds the directory's lock; None if it serves none, or none that answers."""
+    place = parse_http(told) if told else None if told == "" else settings.http
+    if place is None:
+        return None
+    try:
+        return status.query(*place)
+    except RemoteUnavailableError:
+        return None
 
 
 def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> str:
@@ -204,10 +219,14 @@ def main() -> None:
     """The entry point: errors of the product become one line, a hint and their exit status."""
     debug = "--debug" in sys.argv or os.environ.get("TIERED_DEBUG", "") not in ("", "0", "false")
     try:
-        program.main(prog_name="tiered-uploader", standalone_mode=False)
+        if "_TIERED_UPLOADER_COMPLETE" in os.environ:
+            program.main(prog_name="tiered-uploader")
+        # Not Group.main: it turns a closed pipe into a failure.
+        with program.make_context("tiered-uploader", sys.argv[1:]) as context:
+            program.invoke(context)
     except click.exceptions.Exit as ended:
         sys.exit(ended.exit_code)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)

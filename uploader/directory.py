@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import FencedError, LockedError, NotFoundError, TieredError
+from tiered.errors import FencedError, LockedError, NotFoundError, TieredError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.files import Files, FileState, PosixFiles, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock
-from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
+from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
+from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from uploader.discover import Scanner, living
@@ -23,10 +24,27 @@ from uploader.events import Event, SegmentRef
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """First and end offset of a local log."""
+    """First and end offset of a local log. Not exact, the end is the least that the files tell."""
 
     local_start_offset: int
     end_offset: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no record. Exact for both: the first record's bytes are seen the moment they are written."""
+        return self.end_offset == self.local_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a log without records goes on: the bucket's end, a new leader epoch, and who wrote what before.
+
+    ``producers`` is a ``.snapshot`` file, empty if there are none.
+    """
+
+    next_offset: int
+    leader_epoch: int
+    producers: bytes = field(default=b"", repr=False)
 
 
 class LogDirectory:
@@ -43,6 +61,7 @@ class LogDirectory:
         self._request = SealRequest(path, self.files)
         self._busy = threading.RLock()
         self._noting = threading.Lock()
+        self._topics_seen: FileState | None = None
 
     def acquire(self) -> None:
         """Becomes the one uploader. Raises NotFoundError (no log there), LockedError (it names the holder)."""
@@ -55,10 +74,20 @@ class LogDirectory:
         except LockedError as error:
             error.hint = "one is enough: `tiered-uploader sync` waits for it, `tiered-uploader status` shows its work"
             raise
+        sweep_temporaries(self.files, self.path, of=UPLOADER_FILES)
 
     def uploader(self) -> str:
         """Who uploads from here, as far as the lock's note tells; empty if nobody."""
         return living(self._lock.holder())
+
+    def tell_http(self, address: str) -> None:
+        """Says beside the lock where this uploader serves its status; empty: nowhere."""
+        self._lock.tell(http=address)
+
+    def http(self) -> str | None:
+        """Where the uploader that holds the lock serves its status; empty: nowhere; None: it does not say."""
+        told = self._lock.note().get("http")
+        return told if isinstance(told, str) else None
 
     def release(self) -> None:
         """Lets another uploader in."""
@@ -72,7 +101,19 @@ class LogDirectory:
     def scan(self) -> list[Event]:
         """What changed since the last scan."""
         with self._busy:
+            self._topics_seen = self.files.state(self.path / TOPICS_NAME)
             return self._scanner.scan()
+
+    def has_new_topics(self) -> bool:
+        """Whether topics were made, changed or deleted since the last scan; one ``stat``.
+
+        An application that makes a topic waits until its partitions are claimed: not for the next scan, if need be.
+        """
+        return self.files.state(self.path / TOPICS_NAME) != self._topics_seen
+
+    def unreadable(self) -> dict[TopicPartition, TieredError]:
+        """Partitions that the last scan could not look into, and why: nothing of them is uploaded."""
+        return dict(self._scanner.broken)
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name."""
@@ -92,7 +133,10 @@ class LogDirectory:
         return self._scanner.leader_epochs(tp)
 
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
-        """Where the local log begins and ends. ``exact`` reads the active segment, if nobody is writing to it."""
+        """Where the local log begins and ends now. ``exact`` reads the active segment, if nobody is writing to it.
+
+        Never what the last scan saw: a log that got its first records since must not be taken for empty.
+        """
         if exact and not self._scanner.writer():
             log = LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, read_only=True)
             try:
@@ -100,8 +144,7 @@ class LogDirectory:
             finally:
                 log.close()
             return Extent(positions.local_start_offset, positions.end_offset)
-        seen = self._scanner.seen(tp)
-        return Extent(seen.local_start_offset, seen.end_offset)
+        return Extent(*self._scanner.extent(tp))
 
     def seal(self) -> bool:
         """Rolls every active segment; True if the writer was asked to, False if it was done here."""
@@ -112,13 +155,15 @@ class LogDirectory:
             return True
         try:
             refused: TieredError | None = None
-            for tp in log.partitions():
-                try:
-                    log.partition(tp).roll()
-                except FencedError:
-                    continue  # its end is not asked for either; the state says that it is fenced
-                except TieredError as error:
-                    refused = refused or error  # one partition that cannot be sealed keeps no other on this disk
+            broken = log.out_of_service  # said by every scan
+            with log.sealing_many():
+                for tp in (tp for tp in log.partitions() if tp not in broken):
+                    try:
+                        log.partition(tp).roll()
+                    except FencedError:
+                        continue  # its end is not asked for either; the state says that it is fenced
+                    except TieredError as error:
+                        refused = refused or error  # one partition that cannot be sealed keeps no other on this disk
             log.tick()
             if refused is not None:
                 raise refused
@@ -126,27 +171,43 @@ class LogDirectory:
             log.close()
         return False
 
-    def start_at(self, tp: TopicPartition, offset: int, leader_epoch: int) -> bool:
-        """An empty log resumes at ``offset``; False if a writer has the directory: it does so itself."""
+    def start_at(self, resumed: Mapping[TopicPartition, Resume]) -> bool:
+        """Empty logs resume where the bucket ends, all in one go; False if a writer has the directory: it does that.
+
+        What is no longer empty stays as it is: the state sees that it has diverged. Raises the first error, after all.
+        """
         try:
             log = self._open()
         except LockedError:
             return False
+        refused: TieredError | None = None
         try:
-            partition = log.partition(tp)
-            positions = partition.positions()
-            if positions.end_offset == positions.local_start_offset:
-                partition.start_at(offset, leader_epoch)
+            for tp, resume in resumed.items():
+                try:
+                    partition = log.partition(tp)
+                    positions = partition.positions()
+                    if positions.end_offset == positions.local_start_offset:
+                        partition.start_at(resume.next_offset, resume.leader_epoch, resume.producers)
+                except UnknownTopicError:
+                    continue  # deleted meanwhile
+                except TieredError as error:
+                    refused = refused or error
         finally:
             log.close()
+        if refused is not None:
+            raise refused
         return True
 
-    def note(self, uploads: dict[TopicPartition, PartitionUpload]) -> None:
-        """Writes committed ends to the checkpoint that the writer reads, durably; one thread at a time."""
+    def note(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
+        """Writes committed ends to the checkpoint that the writer reads, durably; one thread at a time.
+
+        Returns how many partitions the checkpoint names: it is written whole.
+        """
         with self._noting:
             self._checkpoint.update(uploads)
+            return len(self._checkpoint.read())
 
-    def uploads(self) -> dict[TopicPartition, PartitionUpload]:
+    def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         """What the checkpoint notes of each partition."""
         return self._checkpoint.read()
 
@@ -156,4 +217,4 @@ class LogDirectory:
 
     def _open(self) -> LocalLog:
         config = LogConfig(remote=True)
-        return LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, config=config)
+        return LocalLog.open(self.path, clock=self._clock, ids=self._ids, files=self.files, config=config, passing=True)

@@ -17,20 +17,24 @@ from uuid import UUID
 
 from tiered.clock import Clock
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
-from tiered.format.checkpoint import decode_epochs, decode_meta_properties, decode_partition_metadata
+from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, NotFoundError, TieredError
+from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
-from tiered.local.disk.topics import TopicInfo, read_topics
+from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
 from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from uploader.events import Event, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
 
-PARTITION_METADATA_NAME = "partition.metadata"
+LOOKS = 4
+"""At a partition whose active segment is renamed between the listing and the look at it."""
+NO_TOPIC_SEAL_MS = -1
+"""A broker's topic has none."""
 LEADER_EPOCHS_NAME = "leader-epoch-checkpoint"
 
 
@@ -57,6 +61,9 @@ class Scanner:
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self._checkpoint = UploadCheckpoint(directory, files)
         self._writer = "?"
+        self._topics_seen: FileState | None = None
+        self._configs: dict[str, TopicConfig] = {}
+        self.broken: dict[TopicPartition, TieredError] = {}
 
     @property
     def volume_id(self) -> str:
@@ -80,20 +87,38 @@ class Scanner:
         if holder != self._writer:
             self._writer = holder
             events.append(WriterSeen(holder))
+        self._look_at_settings()
         flushed = self._recovery_points.read()
         noted = self._checkpoint.read()
         found: set[TopicPartition] = set()
+        broken: dict[TopicPartition, TieredError] = {}
         for tp in self._partitions():
             note = noted.get(tp)
             try:
                 events += self._scan_partition(tp, flushed.get(tp, 0), note.end_offset if note is not None else -1)
             except NotFoundError:
                 continue  # being made, renamed or deleted at this moment: the next scan sees what became of it
+            except (CorruptionError, LocalPermissionError) as error:
+                broken[tp] = error  # of this partition alone: all others are looked at
+                continue
             found.add(tp)
+        self.broken = broken
         for tp in [tp for tp in self._known if tp not in found]:
             del self._known[tp]
             events.append(PartitionGone(tp))
         return events
+
+    def _look_at_settings(self) -> None:
+        """Settings by topic; one ``stat`` while the file stays."""
+        state = self._files.state(self.directory / TOPICS_NAME)
+        if state == self._topics_seen:
+            return
+        try:
+            topics = read_topics(self.directory, self._files)
+        except CorruptionError:
+            return  # whoever opens the log says so
+        self._topics_seen = state
+        self._configs = {name: topic.config for name, topic in topics.items()}
 
     def writer(self) -> str:
         """Who holds ``.lock``, as far as its note tells; empty if nobody. Only taking the lock is proof."""
@@ -146,6 +171,20 @@ class Scanner:
             raise NotFoundError(f"{tp} is not in {self.directory}")
         return known.seen
 
+    def extent(self, tp: TopicPartition) -> tuple[int, int]:
+        """First offset and the least end, as the files tell now: the last scan may be older than the first record.
+
+        Raises NotFoundError if there is no such partition, or if its files are renamed again and again.
+        """
+        seen = self.seen(tp)
+        folder = self.directory / partition_dir(tp)
+        for _ in range(LOOKS):
+            bases = self._bases(folder)
+            active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}") if bases else None
+            if active is not None:
+                return bases[0], _least_end(bases[-1], active.size, seen.flushed_offset)
+        raise NotFoundError(f"{tp}: its active segment is not to be found", hint="the next scan sees what became of it")
+
     def free_space(self) -> tuple[int, int]:
         """Free bytes and how many percent of the disk are used."""
         space = self._files.space(self.directory)
@@ -167,27 +206,25 @@ class Scanner:
         if known is None:
             known = self._known[tp] = _Known(self._read_topic_id(tp))
         folder = self.directory / partition_dir(tp)
-        bases = sorted(
-            parsed.base
-            for name in self._files.names(folder)
-            if (parsed := parse_local_name(name)) is not None and parsed.suffix == LOG_SUFFIX and not parsed.work
-        )
+        bases = self._bases(folder)
         if not bases:
             return []
         events: list[Event] = []
         active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}")
         if active is None:
             raise NotFoundError(f"{tp}: the active segment was renamed during the scan")
+        config = self._configs.get(tp.topic)
         self._watch_active(known, bases[-1], active.size, active.modified_ns // 1_000_000)
         seen = PartitionSeen(
             tp=tp,
             topic_id=known.topic_id,
             local_start_offset=bases[0],
             flushed_offset=flushed,
-            end_offset=max(bases[-1] + (1 if active.size else 0), flushed),
+            end_offset=_least_end(bases[-1], active.size, flushed),
             active_bytes=active.size,
             active_since_ms=known.active_since_ms if active.size else -1,
             noted_offset=noted,
+            seal_ms=NO_TOPIC_SEAL_MS if config is None else config.seal_ms,
         )
         if seen != known.seen:
             known.seen = seen
@@ -200,6 +237,13 @@ class Scanner:
         for base in [base for base in known.told if base < bases[0]]:
             del known.told[base]
         return events
+
+    def _bases(self, folder: Path) -> list[int]:
+        return sorted(
+            parsed.base
+            for name in self._files.names(folder)
+            if (parsed := parse_local_name(name)) is not None and parsed.suffix == LOG_SUFFIX and not parsed.work
+        )
 
     def _watch_active(self, known: _Known, base: int, size: int, modified_ms: int) -> None:
         """Remembers about when the first byte came: the file itself tells only when the last one did."""
@@ -218,15 +262,18 @@ class Scanner:
         return SegmentRef(base, end, state.size, since_ms)
 
     def _interval_bytes(self, tp: TopicPartition) -> int:
-        try:
-            info = read_topics(self.directory, self._files).get(tp.topic)
-        except TieredError:
-            info = None
-        return (info.config if info is not None else TopicConfig()).index_interval_bytes
+        return self._configs.get(tp.topic, TopicConfig()).index_interval_bytes
 
     def _read_topic_id(self, tp: TopicPartition) -> UUID:
-        path = self.directory / partition_dir(tp) / PARTITION_METADATA_NAME
-        return decode_partition_metadata(self._files.read(path).decode())
+        found = read_topic_id(self.directory / partition_dir(tp), self._files)
+        if found is None:
+            raise NotFoundError(f"{tp}: there is no {PARTITION_METADATA_NAME}")
+        return found
+
+
+def _least_end(active_base: int, active_bytes: int, flushed: int) -> int:
+    """The bytes of the active segment are not read, and count as one record."""
+    return max(active_base + (1 if active_bytes else 0), flushed)
 
 
 def living(holder: Holder) -> str:

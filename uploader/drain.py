@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tiered.errors import DataLocalError
 from tiered.model import TopicPartition
 from uploader.actions import Exit
 from uploader.events import DrainMode, DrainRequested, Failure, FailureKind
-from uploader.partition import Partition
+from uploader.partition import Partition, Phase
 
 LEFT_HINT = "start the uploader again, or run `tiered-uploader sync --wait`; `tiered-uploader status` says what is left"
 DONE = "everything that was asked for is committed"
@@ -19,7 +20,9 @@ DONE = "everything that was asked for is committed"
 class Drain:
     """``targets``: committed end that each partition has to reach; ``ends``: where its records end on this disk.
 
-    Both are those of the moment when the drain began; ``follow`` raises them for what is found later.
+    Both are those of the moment when the drain began; ``follow`` raises them for what is found later. ``left`` are the
+    partitions that have not reached their target, ``unsealed`` those of them whose target lies in the active segment;
+    ``review`` keeps both, so that no event has to look at all partitions.
     """
 
     mode: DrainMode
@@ -28,26 +31,47 @@ class Drain:
     last: bool
     targets: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
+    left: dict[TopicPartition, None] = field(default_factory=dict)
+    unsealed: set[TopicPartition] = field(default_factory=set)
+    _moving: TopicPartition | None = None  # one that was seen to need nobody: while it does, this is not the end
 
     @staticmethod
     def begin(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
         """The drain that ``request`` asks for, on what is known of the partitions now."""
         targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()}
-        return Drain(request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends)
+        drain = Drain(request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends)
+        for p in partitions.values():
+            drain.review(p)
+        return drain
 
-    def follow(self, partitions: Mapping[TopicPartition, Partition]) -> bool:
-        """Takes in what was found since the drain began; whether that asks for more. Only where nobody writes any more:
-        the drain of a log that grows would not end.
+    def follow(self, p: Partition) -> bool:
+        """Takes in what was found of ``p`` since the drain began; whether that asks for more.
+
+        Only where nobody writes any more: the drain of a log that grows would not end.
         """
-        more = False
-        for tp, p in partitions.items():
-            self.ends[tp] = max(self.ends.get(tp, 0), _target(p, DrainMode.ALL))
-            target = _target(p, self.mode) if self.mode is not DrainMode.INFLIGHT else 0
-            if target > self.targets.get(tp, 0):
-                self.targets[tp] = target
-                more = True
-        return more
+        self.ends[p.tp] = max(self.ends.get(p.tp, 0), _target(p, DrainMode.ALL))
+        target = _target(p, self.mode) if self.mode is not DrainMode.INFLIGHT else 0
+        if target <= self.targets.get(p.tp, 0):
+            return False
+        self.targets[p.tp] = target
+        return True
+
+    def review(self, p: Partition) -> None:
+        """``p`` has changed, or its target has."""
+        if self.is_met(p):
+            self.forget(p.tp)
+            return
+        self.left.setdefault(p.tp)
+        if p.sealed_end < self.targets[p.tp] and p.phase is not Phase.FENCED:
+            self.unsealed.add(p.tp)
+        else:
+            self.unsealed.discard(p.tp)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """Nothing of ``tp`` is waited for."""
+        self.left.pop(tp, None)
+        self.unsealed.discard(tp)
 
     def wants(self, p: Partition, base: int) -> bool:
         """Whether the segment at ``base`` has to be uploaded before the end."""
@@ -69,23 +93,41 @@ class Drain:
         obstacle: Callable[[Partition], Failure | None],
     ) -> Exit | None:
         """The end, if it has come: all sent, nothing more can be sent, or the deadline."""
-        left = [p for p in partitions.values() if not self.is_met(p)]
-        if not left:
+        if not self.left:
             return self._all_sent(partitions)
         if self.is_over(now_ms):
-            reason = f"the time to drain is over: {_names(left)} only on this disk"
+            reason = f"the time to drain is over: {_names(self._sorted_left(partitions))} only on this disk"
             return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
-        first: Failure | None = None
-        for p in left:
-            failure = obstacle(p)
-            if failure is None or p.uploading or p.commit_order:
-                return None
-            if first is None or failure.kind is FailureKind.FENCED:
-                first = failure
-        if first is None:
+        if self._goes_on(partitions, obstacle):
             return None
+        left = self._sorted_left(partitions)
+        failures = [failure for p in left if (failure := obstacle(p)) is not None]
+        if not failures:
+            return None
+        fenced = [failure for failure in failures if failure.kind is FailureKind.FENCED]
+        first = fenced[-1] if fenced else failures[0]
         code = first.exit_code if self.oneshot else DataLocalError.exit_code
         return Exit(code, f"{_names(left)} only on this disk: {first.message}", first.hint or LEFT_HINT)
+
+    def _goes_on(
+        self, partitions: Mapping[TopicPartition, Partition], obstacle: Callable[[Partition], Failure | None]
+    ) -> bool:
+        """Whether one that is left needs nobody's help. Those that do go behind the others: asked less often."""
+
+        def moves(tp: TopicPartition) -> bool:
+            p = partitions[tp]
+            return bool(p.uploading or p.commit_order) or obstacle(p) is None
+
+        if self._moving in self.left and moves(self._moving):
+            return True
+        stuck = list(itertools.takewhile(lambda tp: not moves(tp), self.left))
+        for tp in stuck:
+            self.left[tp] = self.left.pop(tp)
+        self._moving = next(iter(self.left)) if len(stuck) < len(self.left) else None
+        return self._moving is not None
+
+    def _sorted_left(self, partitions: Mapping[TopicPartition, Partition]) -> list[Partition]:
+        return [partitions[tp] for tp in sorted(self.left)]
 
     def _all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
         """All that the mode allows is in the bucket; the last drain owns up to what it does not allow."""

@@ -16,7 +16,7 @@ from uploader.actions import Exit, Level, Look, Seal
 from uploader.drain import LEFT_HINT, Drain
 from uploader.events import DrainMode, Failure, FailureKind
 from uploader.limits import Limits
-from uploader.partition import NONE_MS, Partition, Phase
+from uploader.partition import NONE_MS, Partition
 from uploader.planner import Planner
 
 WRITER_SEAL_MS = 60_000
@@ -45,30 +45,21 @@ class Finisher(Planner):
         if self._drain is not None and self._writer and not holder:
             self._seal_at_ms = now_ms  # it was asked to roll and is gone: now that can be done here
         self._writer = holder
+        if self._drain is not None and not holder:
+            followed = [self._follow_drain(p, now_ms) for p in self._partitions.values()]
+            if any(followed):
+                self._poke(now_ms)
 
     # ------------------------------------------------------------------ sealing
 
     def _seal_if_due(self, now_ms: int) -> None:
-        """For a drain of everything, and for an idle tail that no writer looks after."""
+        """For a drain of everything, and for an idle tail whose writer is gone: by its topic's ``seal.ms``, too."""
         if self._seal_order or self._seal_at_ms > now_ms:
             return
         if self._drain is not None:
-            drain = self._drain
-            due = drain.mode is DrainMode.ALL and any(
-                not drain.is_met(p) and p.sealed_end < drain.targets[p.tp] and p.phase is not Phase.FENCED
-                for p in self._partitions.values()
-                if p.tp in drain.targets
-            )
+            due = self._drain.mode is DrainMode.ALL and bool(self._drain.unsealed)
         else:
-            idle_ms = self.limits.seal_idle_ms
-            due = (
-                not self._writer
-                and idle_ms >= 0
-                and any(
-                    p.active_bytes and NONE_MS < p.active_since_ms <= now_ms - idle_ms
-                    for p in self._partitions.values()
-                )
-            )
+            due = not self._writer and NONE_MS < self._next_seal_ms() <= now_ms
         if due:
             self._seal_order = self._order(Seal).order
 
@@ -98,13 +89,18 @@ class Finisher(Planner):
             self._wait_until(event.deadline_ms, None)
         self._poke(now_ms)
 
-    def _follow_drain(self, now_ms: int) -> None:
+    def _follow_drain(self, p: Partition, now_ms: int) -> bool:
         """Once the writer is gone its last records are this program's business: nobody else is left to send them."""
-        if self._drain is None or not self._drain.last or self._writer:
-            return
-        if self._drain.follow(self._partitions):
-            self._seal_at_ms = now_ms
-            self._poke(now_ms)
+        if self._drain is None or not self._drain.last or self._writer or not self._drain.follow(p):
+            return False
+        self._seal_at_ms = now_ms
+        return True
+
+    def _review_drain(self) -> None:
+        """What something happened to: is it sent, is it sealed?"""
+        if self._drain is not None:
+            for tp in self._queue:
+                self._drain.review(self._partitions[tp])
 
     def _end_if_due(self, now_ms: int) -> None:
         """Orders the end; status 0 of the last drain only after a look at the disk that found nothing more."""
@@ -141,12 +137,15 @@ class Finisher(Planner):
     def _poke(self, now_ms: int) -> None:
         """Somebody waits: what backs off after a failure of the store is tried now."""
         for p in self._partitions.values():
-            if p.failure is not None and p.failure.kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN):
-                p.retry_at_ms = now_ms
-            self._queue[p.tp] = None
+            self._poke_one(p, now_ms)
         for topic in self._topics.values():
             if topic.failure is not None and topic.failure.kind is FailureKind.RETRIABLE:
                 topic.retry_at_ms = now_ms
+
+    def _poke_one(self, p: Partition, now_ms: int) -> None:
+        if p.failure is not None and p.failure.kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN):
+            p.retry_at_ms = now_ms
+        self._queue[p.tp] = None
 
     def _obstacle(self, p: Partition) -> Failure | None:
         topic = self._topics[p.tp.topic]

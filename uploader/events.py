@@ -85,7 +85,8 @@ class PartitionSeen:
     """The scanner read the positions of a local partition; ``active_since_ms`` is -1 if nothing is active.
 
     ``end_offset`` is a lower bound while a writer appends: the active segment is not read, so it counts as one record.
-    ``noted_offset`` is the committed end in the checkpoint that an earlier run left, -1 if none.
+    ``noted_offset`` is the committed end in the checkpoint that an earlier run left, -1 if none. ``seal_ms`` is the
+    topic's ``seal.ms``, by which its writer seals an active segment; -1: never.
     """
 
     tp: TopicPartition
@@ -96,6 +97,7 @@ class PartitionSeen:
     active_bytes: int = 0
     active_since_ms: int = -1
     noted_offset: int = -1
+    seal_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)

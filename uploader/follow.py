@@ -20,8 +20,8 @@ def follow(
 ) -> dict[TopicPartition, int] | None:
     """Returns when the checkpoint covers every record that was there at the call: how many that were, by partition.
 
-    Without ``roll`` only every sealed segment. None if the uploader has gone before. Raises FencedError, and
-    DataLocalError after ``timeout_ms`` (None: never).
+    Without ``roll`` only every sealed segment. None if the uploader has gone before. Raises FencedError,
+    CorruptionError (a partition is out of service), DataLocalError after ``timeout_ms`` (None: never).
     """
     ends: dict[TopicPartition, int] = {}
     for event in directory.scan():
@@ -29,6 +29,8 @@ def follow(
             ends[event.tp] = event.end_offset if roll else max(event.noted_offset, 0)
         elif isinstance(event, SegmentSealed) and not roll:
             ends[event.tp] = max(ends[event.tp], event.segment.end)
+    for error in directory.unreadable().values():
+        raise error  # what it holds may be on this disk only
     before = _committed(directory, ends)
     begun = clock.monotonic()
     asked = begun - ASK_SECONDS

@@ -60,6 +60,12 @@ class HealthServer:
             ) from error
         self.port = self._server.sockets[0].getsockname()[1]
 
+    @property
+    def address(self) -> str:
+        """``host:port`` for those who ask on this machine."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 - compared, not bound
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
     async def close(self) -> None:
         """Stops listening."""
         if self._server is not None:

@@ -65,6 +65,7 @@ class Journal:
         self._files = files
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
+        self._by_partition: dict[TopicPartition, dict[str, Entry]] = {}
         self._lines = 0
         self._end = 0
         self.skipped_lines = 0
@@ -77,18 +78,18 @@ class Journal:
         """Before the first byte of an upload."""
         with self._lock:
             self._append(entry.lines(), sync=True)
-            self._entries[entry.log_key] = entry
+            self._put(entry)
 
     def part(self, log_key: str, upload_id: str) -> None:
         """Before the first part of a multipart upload that ``put`` announced."""
         with self._lock:
             self._append([_part(log_key, upload_id)], sync=True)
-            self._entries[log_key] = self._entries[log_key].with_part(upload_id)
+            self._put(self._entries[log_key].with_part(upload_id))
 
     def done(self, log_keys: Iterable[str]) -> None:
         """Committed, or swept. Not fsynced: a lost line costs one needless look at the next start."""
         with self._lock:
-            known = [key for key in log_keys if self._entries.pop(key, None) is not None]
+            known = [key for key in log_keys if self._drop(key)]
             if known:
                 self._append([{"op": "done", "log": key} for key in known], sync=False)
             if self._lines > COMPACT_LINES and self._lines > 4 * len(self._entries):
@@ -97,13 +98,13 @@ class Journal:
     def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
         """What claims of ``tp`` before ``epoch`` left, by base offset."""
         with self._lock:
-            found = [entry for entry in self._entries.values() if entry.tp == tp and entry.epoch < epoch]
+            found = [entry for entry in self._by_partition.get(tp, {}).values() if entry.epoch < epoch]
         return sorted(found, key=lambda entry: entry.base)
 
     def below(self, tp: TopicPartition, end_offset: int) -> list[Entry]:
         """Uploads of ``tp`` that begin below ``end_offset``: the root has settled them."""
         with self._lock:
-            return [entry for entry in self._entries.values() if entry.tp == tp and entry.base < end_offset]
+            return [entry for entry in self._by_partition.get(tp, {}).values() if entry.base < end_offset]
 
     def close(self) -> None:
         """Closes the file; the entries stay for the next start."""
@@ -111,6 +112,20 @@ class Journal:
             handle, self._handle = self._handle, None
             if handle is not None:
                 self._files.close(handle)
+
+    def _put(self, entry: Entry) -> None:
+        self._entries[entry.log_key] = entry
+        self._by_partition.setdefault(entry.tp, {})[entry.log_key] = entry
+
+    def _drop(self, log_key: str) -> bool:
+        entry = self._entries.pop(log_key, None)
+        if entry is None:
+            return False
+        rest = self._by_partition[entry.tp]
+        del rest[log_key]
+        if not rest:
+            del self._by_partition[entry.tp]
+        return True
 
     def _append(self, lines: list[dict[str, Any]], *, sync: bool) -> None:
         if self._handle is None:
@@ -140,12 +155,12 @@ class Journal:
         match line["op"]:
             case "put":
                 tp = TopicPartition(str(line["topic"]), int(line["partition"]))
-                self._entries[key] = Entry(tp, int(line["epoch"]), int(line["base"]), key, str(line["idx"]))
+                self._put(Entry(tp, int(line["epoch"]), int(line["base"]), key, str(line["idx"])))
             case "part":
                 if key in self._entries:
-                    self._entries[key] = self._entries[key].with_part(str(line["upload_id"]))
+                    self._put(self._entries[key].with_part(str(line["upload_id"])))
             case "done":
-                self._entries.pop(key, None)
+                self._drop(key)
             case _:
                 raise ValueError("an unknown line")
 

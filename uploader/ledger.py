@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tiered.clock import IdSource
@@ -31,12 +32,15 @@ from uploader.partition import NONE_MS, Partition, Phase, Work
 from uploader.waiting import wait_of
 
 Ordered = RegisterTopic | Claim | Settle | Upload | Commit | Seal | Look
+ReadyKey = tuple[bool, int]
+"""Whether a partition has its share of the uploads already, and when its next segment's first byte was appended."""
+HEAP_SLACK = 64
 O = TypeVar("O", bound=Ordered)  # noqa: E741 - an order
 
 
 @dataclass(slots=True)
 class TopicState:
-    """Registration of one topic: ``order`` is the open order (0: none)."""
+    """Registration of one topic: ``order`` is the open order (0: none), ``members`` its partitions on this disk."""
 
     registered: bool = False
     order: int = 0
@@ -44,6 +48,7 @@ class TopicState:
     retry_at_ms: int = 0
     failure: Failure | None = None
     reported_ms: int = NONE_MS
+    members: dict[TopicPartition, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,12 @@ class OpenOrder:
 
 
 class Ledger:
-    """What the rules keep between two events."""
+    """What the rules keep between two events.
+
+    An event costs what it touches, not what is held: ``_queue`` has the partitions that something happened to, those
+    that wait for a slot stand in lines of their own, and what is asked of all partitions at once (who uploads next,
+    which active segment is the oldest) is kept in heaps whose stale entries are dropped when they come up.
+    """
 
     def __init__(self, ids: IdSource, limits: Limits, *, lazy: bool) -> None:
         self.limits = limits
@@ -72,8 +82,12 @@ class Ledger:
         self._commits = 0
         self._timers: list[tuple[int, str, int]] = []
         self._wake_ms = NONE_MS
-        self._ready: set[TopicPartition] = set()
-        self._queue: dict[TopicPartition, None] = {}
+        self._queue: OrderedDict[TopicPartition, None] = OrderedDict()
+        self._claim_line: OrderedDict[TopicPartition, None] = OrderedDict()
+        self._commit_line: OrderedDict[TopicPartition, None] = OrderedDict()
+        self._ready: dict[TopicPartition, ReadyKey] = {}
+        self._ready_heap: list[tuple[bool, int, TopicPartition]] = []
+        self._idle_heap: list[tuple[int, TopicPartition]] = []
         self._drain: Drain | None = None
         self._out: list[Action] = []
 
@@ -106,19 +120,79 @@ class Ledger:
         self._void(p.settle_order)
         p.commit_order = p.settle_order = 0
         p.ready_since_ms = NONE_MS
-        self._ready.discard(p.tp)
+        self._ready.pop(p.tp, None)
 
     def _gone(self, tp: TopicPartition) -> None:
         p = self._partitions.pop(tp, None)
         if p is None:
             return
         self._drop_claim(p)
-        self._queue.pop(tp, None)
+        for line in (self._queue, self._claim_line, self._commit_line):
+            line.pop(tp, None)
+        if self._drain is not None:
+            self._drain.forget(tp)
         for number, opened in list(self._orders.items()):
             if opened.owner is p:
                 self._void(number)
-        if not any(other.topic == tp.topic for other in self._partitions):
+        members = self._topics[tp.topic].members
+        members.pop(tp, None)
+        if not members:
             self._void(self._topics.pop(tp.topic).order)
+
+    # ------------------------------------------------------------------ who is the oldest
+
+    def _make_ready(self, p: Partition, work: Work) -> None:
+        """``work`` of ``p`` may be uploaded as soon as a slot is free."""
+        key = (p.uploading >= self.limits.share, work.segment.first_ms)
+        if self._ready.get(p.tp) != key:
+            self._ready[p.tp] = key
+            heapq.heappush(self._ready_heap, (*key, p.tp))
+            if len(self._ready_heap) > 2 * len(self._ready) + HEAP_SLACK:
+                self._ready_heap = [(*known, tp) for tp, known in self._ready.items()]
+                heapq.heapify(self._ready_heap)
+
+    def _next_ready(self) -> Partition | None:
+        """The partition that a free slot goes to: oldest byte first, one above its share only if no other waits."""
+        while self._ready_heap:
+            over, first_ms, tp = self._ready_heap[0]
+            if self._ready.get(tp) == (over, first_ms):
+                return self._partitions[tp]
+            heapq.heappop(self._ready_heap)
+        return None
+
+    def go_by(self, limits: Limits) -> None:
+        """Other limits from now on; when segments are to be sealed follows from them."""
+        self.limits = limits
+        self._idle_heap = []
+        for p in self._partitions.values():
+            p.seal_listed_ms = NONE_MS
+            self._watch_idle(p)
+
+    def _watch_idle(self, p: Partition) -> None:
+        """Remembers when the active segment of ``p`` is to be sealed if nobody writes."""
+        at_ms = p.seal_at(self.limits.seal_idle_ms)
+        if at_ms not in (NONE_MS, p.seal_listed_ms):
+            p.seal_listed_ms = at_ms
+            heapq.heappush(self._idle_heap, (at_ms, p.tp))
+            if len(self._idle_heap) > 2 * len(self._partitions) + HEAP_SLACK:
+                self._idle_heap = [(ms, tp) for ms, tp in set(self._idle_heap) if self._is_sealed_at(tp, ms)]
+                heapq.heapify(self._idle_heap)
+
+    def _next_seal_ms(self) -> int:
+        """When the first active segment is to be sealed if nobody writes, -1 if none is."""
+        while self._idle_heap:
+            at_ms, tp = self._idle_heap[0]
+            if self._is_sealed_at(tp, at_ms):
+                return at_ms
+            heapq.heappop(self._idle_heap)
+            p = self._partitions.get(tp)
+            if p is not None and p.seal_listed_ms == at_ms:
+                p.seal_listed_ms = NONE_MS
+        return NONE_MS
+
+    def _is_sealed_at(self, tp: TopicPartition, at_ms: int) -> bool:
+        p = self._partitions.get(tp)
+        return p is not None and p.seal_at(self.limits.seal_idle_ms) == at_ms
 
     # ------------------------------------------------------------------ time
 

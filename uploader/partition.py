@@ -58,6 +58,8 @@ class Partition:
     end: int = 0
     active_bytes: int = 0
     active_since_ms: int = NONE_MS
+    seal_ms: int = NONE_MS
+    seal_listed_ms: int = NONE_MS
     noted: int = -1
     resume_at: int = -1
     phase: Phase = Phase.NEW
@@ -80,6 +82,16 @@ class Partition:
     reported_code: str = ""
     wait_code: str = ""
     wait_since_ms: int = 0
+
+    def seal_at(self, idle_ms: int) -> int:
+        """When the active segment is to be sealed if nobody writes: by its own ``seal.ms`` or after ``idle_ms``.
+
+        -1: never. A limit of -1 is none.
+        """
+        limits = [limit for limit in (idle_ms, self.seal_ms) if limit >= 0]
+        if not limits or not self.active_bytes or self.active_since_ms <= NONE_MS:
+            return NONE_MS
+        return self.active_since_ms + min(limits)
 
     @property
     def known_committed(self) -> int:

@@ -12,43 +12,47 @@ class Planner(Ledger):
     """Orders given out from the books."""
 
     def _pump_queue(self, now_ms: int) -> None:
-        held: dict[TopicPartition, None] = {}
-        while self._queue:
-            tp = next(iter(self._queue))
-            del self._queue[tp]
+        while (tp := self._next_to_pump()) is not None:
             p = self._partitions.get(tp)
             if p is None:
                 continue
-            if not self._pump(p, now_ms):
-                held[tp] = None
+            work = p.next_upload() if self._pump(p, now_ms) else None
+            if work is None:
+                self._ready.pop(tp, None)
+            else:
+                self._make_ready(p, work)
             self._track_wait(p, now_ms)
-        self._queue = held
+
+    def _next_to_pump(self) -> TopicPartition | None:
+        """Who waits for a slot that is free now, else what something happened to."""
+        if self._claim_line and self._claims < self.limits.claims:
+            return self._claim_line.popitem(last=False)[0]
+        if self._commit_line and self._commits < self.limits.commits:
+            return self._commit_line.popitem(last=False)[0]
+        return self._queue.popitem(last=False)[0] if self._queue else None
 
     def _pump(self, p: Partition, now_ms: int) -> bool:
-        """Orders the next thing for ``p``; False if it waits for a slot and stays in the queue."""
-        self._ready.discard(p.tp)
+        """Orders the next thing for ``p``, or puts it into line for a slot; whether it may upload."""
         if p.phase is Phase.FENCED or self._may_rest(p):
-            return True
+            return False
         topic = self._topics[p.tp.topic]
         if not topic.registered:
             self._register(p.tp.topic, topic, now_ms)
-            return True
+            return False
         if not p.settled and not p.settle_order and p.settle_at_ms <= now_ms and p.phase is Phase.CLAIMED:
             p.settle_order = self._order(lambda number: Settle(number, p.tp, p.claim_epoch, p.committed), p).order
         if p.retry_at_ms > now_ms:
-            return True
+            return False
         if p.phase is Phase.NEW:
-            return self._claim(p)
+            self._claim(p)
         if p.phase is not Phase.CLAIMED:
-            return True
+            return False
         blocked = p.blocked()
         if blocked is not None:
             self._say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
-            return True
-        committed = self._commit_if_due(p, now_ms)
-        if p.next_upload() is not None:
-            self._ready.add(p.tp)
-        return committed
+            return False
+        self._commit_if_due(p, now_ms)
+        return True
 
     def _may_rest(self, p: Partition) -> bool:
         """One-shot runs do not claim what an earlier run has noted as committed."""
@@ -58,49 +62,46 @@ class Planner(Ledger):
         if not topic.order and topic.retry_at_ms <= now_ms:
             topic.order = self._order(lambda number: RegisterTopic(number, name)).order
 
-    def _claim(self, p: Partition) -> bool:
+    def _claim(self, p: Partition) -> None:
         if p.stale_uploads:
-            return True  # the answer of the last one brings the partition back into the queue
+            return  # the answer of the last one brings the partition back into the queue
         if self._claims >= self.limits.claims:
-            return False
+            self._claim_line[p.tp] = None
+            return
         p.phase = Phase.CLAIMING
         self._claims += 1
         self._order(lambda number: Claim(number, p.tp), p)
-        return True
 
-    def _commit_if_due(self, p: Partition, now_ms: int) -> bool:
+    def _commit_if_due(self, p: Partition, now_ms: int) -> None:
         """Commits the stored prefix when it is full, old enough, or when nothing more is under way."""
         prefix = p.prefix()[: self.limits.commit_segments]
         if p.commit_order or not prefix:
-            return True
+            return
         if p.ready_since_ms == NONE_MS:
             p.ready_since_ms = now_ms
         due_ms = p.ready_since_ms + self.limits.commit_wait_ms
         if len(prefix) < self.limits.commit_segments and p.uploading and now_ms < due_ms:
             self._wait_until(due_ms, p.tp)
-            return True
+            return
         if self._commits >= self.limits.commits:
-            return False
+            self._commit_line[p.tp] = None
+            return
         rows = tuple(work.row for work in prefix if work.row is not None)
         p.commit_order = self._order(lambda number: Commit(number, p.tp, p.claim_epoch, rows), p).order
         p.ready_since_ms = NONE_MS
         self._commits += 1
-        return True
 
     def _fill_pool(self, now_ms: int) -> None:
         """Oldest un-uploaded byte first; a partition above its share only while no other one waits."""
-        while self._uploads < self.limits.uploads:
-            chosen = min(
-                (
-                    (p.uploading >= self.limits.share, work.segment.first_ms, tp)
-                    for tp in self._ready
-                    if (work := (p := self._partitions[tp]).next_upload()) is not None and self._may_upload(p, work)
-                ),
-                default=None,
-            )
-            if chosen is None:
-                return
-            self._upload(self._partitions[chosen[2]], now_ms)
+        while self._uploads < self.limits.uploads and (p := self._next_ready()) is not None:
+            work = p.next_upload()
+            if work is None or not self._may_upload(p, work):
+                del self._ready[p.tp]  # whatever changes that brings the partition back into the queue
+                continue
+            before = self._ready[p.tp]
+            self._make_ready(p, work)
+            if self._ready[p.tp] == before:
+                self._upload(p, now_ms)
 
     def _may_upload(self, p: Partition, work: Work) -> bool:
         """After a failure one upload at a time is the probe; a drain sends only what it promised."""
@@ -116,6 +117,9 @@ class Planner(Ledger):
         work.order = action.order
         p.uploading += 1
         self._uploads += 1
-        if p.next_upload() is None:
-            self._ready.discard(p.tp)
+        following = p.next_upload()
+        if following is None:
+            del self._ready[p.tp]
+        else:
+            self._make_ready(p, following)
         self._track_wait(p, now_ms)

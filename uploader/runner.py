@@ -19,7 +19,7 @@ from tiered.model import TopicPartition
 from uploader import actions as act
 from uploader import events as ev
 from uploader.bucket import Bucket
-from uploader.directory import LogDirectory
+from uploader.directory import LogDirectory, Resume
 from uploader.events import Failure
 from uploader.state import State
 from uploader.telemetry import Telemetry
@@ -34,6 +34,13 @@ UPLOAD_BYTES_PER_SECOND = 50_000
 """An upload may take ``UPLOAD_SECONDS`` and, on top, its size at this rate."""
 
 NOTE_RETRY_SECONDS = 1.0
+NOTE_PAUSE_SECONDS = 0.000_2
+"""Pause after a write of the checkpoint, for each partition that it names: about ten times what writing one costs."""
+RESUME_RETRY_SECONDS = 10.0
+SCAN_PAUSES = 9
+"""A drain looks at the disk again and again, but for no more than a tenth of its time."""
+EVENTS_AT_ONCE = 256
+"""Events of one scan that are told before the loop turns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +76,9 @@ class Runner:
         self._notes: dict[TopicPartition, PartitionUpload] = {}
         self._starts: dict[TopicPartition, int] = {}  # where the bucket begins, as each claim found it
         self._noted = asyncio.Event()
+        self._resumed: dict[TopicPartition, Resume] = {}  # empty logs that are to begin where the bucket ends
+        self._resuming = asyncio.Event()
+        self._scan_seconds = 0.0
         self._scan_now = asyncio.Event()
         self._scanning = asyncio.Lock()
         self._drains: list[tuple[ev.DrainMode, int]] = []
@@ -90,7 +100,8 @@ class Runner:
     async def run(self, *, first: ev.DrainRequested | None = None) -> act.Exit:
         """Scans, works, ends when the state says so. ``first`` is told after the first scan."""
         self._exit = asyncio.get_running_loop().create_future()
-        background = [asyncio.create_task(self._keep_noting()), asyncio.create_task(self._keep_ticking())]
+        loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming())
+        background = [asyncio.create_task(loop) for loop in loops]
         try:
             with contextlib.suppress(TieredError):  # the next scan says so
                 await self._look_at_disk()
@@ -224,13 +235,13 @@ class Runner:
             case act.Claim(order, tp):
                 granted = await self._bucket.claim(tp)
                 self._starts[tp] = granted.start_offset
-                if granted.not_recovered:
-                    self._telemetry.report(act.Report(act.Level.WARN, "resumed", granted.not_recovered, tp))
-                if granted.resumes:
-                    self._scan_now.set()
-                return ev.ClaimDone(
-                    order, granted.claim_epoch, granted.start_offset, granted.next_offset, granted.resumes
-                )
+                for text in granted.warnings:
+                    self._telemetry.report(act.Report(act.Level.WARN, "resumed", text, tp))
+                if granted.resume is not None:
+                    self._resumed[tp] = granted.resume
+                    self._resuming.set()
+                resumes = granted.resume is not None
+                return ev.ClaimDone(order, granted.claim_epoch, granted.start_offset, granted.next_offset, resumes)
             case act.Settle(order, tp, epoch, next_offset):
                 swept = await self._bucket.settle(tp, epoch, next_offset)
                 if swept:
@@ -255,9 +266,15 @@ class Runner:
     async def _scan(self) -> None:
         """One at a time: what an older look saw must not be told after what a newer one did."""
         async with self._scanning:
+            begun = self._clock.monotonic()
             events = await asyncio.to_thread(self._directory.scan)
-            for event in events:
+            self._scan_seconds = self._clock.monotonic() - begun
+            for number, event in enumerate(events, 1):
                 self.post(event)
+                if number % EVENTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # what was ordered begins, and probes are answered
+            for error in self._directory.unreadable().values():
+                self._telemetry.trouble("partition_unreadable", error)
         self.has_scanned = True
 
     async def _look_at_disk(self) -> None:
@@ -272,9 +289,10 @@ class Runner:
             self._scan_now.clear()
             pause = self.timing.scan_ms
             if self._state.is_draining:
-                pause = min(pause, TICK_MS // 5)
+                pause = max(min(pause, TICK_MS // 5), int(self._scan_seconds * 1000 * SCAN_PAUSES))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._scan_now.wait(), pause / 1000)
+                async with asyncio.timeout(pause / 1000):  # before Python 3.12 wait_for may lose a cancellation
+                    await self._scan_now.wait()
             try:
                 await self._scan()
                 await self._look_at_disk()
@@ -286,30 +304,60 @@ class Runner:
             await asyncio.sleep(self.timing.tick_ms / 1000)
             self._beat = self._clock.monotonic()
             self.post(ev.Tick())
-            self._telemetry.tick(self._state.views(self.now_ms()))
+            self._telemetry.tick(*self._state.counts())
+            with contextlib.suppress(TieredError):  # the next scan says so
+                if self.has_scanned and await asyncio.to_thread(self._directory.has_new_topics):
+                    self._scan_now.set()
 
     async def _keep_noting(self) -> None:
-        """Writes what is noted; what cannot be written is kept and tried again."""
+        """Writes what is noted; what cannot be written is kept and tried again.
+
+        The file names every partition, so a pause follows that grows with their number: what is noted meanwhile shares
+        the next write, and the cost of a commit does not grow with the partitions beside it.
+        """
         while True:
             await self._noted.wait()
             self._noted.clear()
-            if not await self._write_notes():
+            named = await self._write_notes()
+            if named < 0:
                 await asyncio.sleep(NOTE_RETRY_SECONDS)
                 self._noted.set()
+            else:
+                await asyncio.sleep(named * NOTE_PAUSE_SECONDS)
 
-    async def _write_notes(self) -> bool:
+    async def _write_notes(self) -> int:
+        """How many partitions the checkpoint names now, -1 if it could not be written."""
         notes = dict(self._notes)
         if not notes:
-            return True
+            return 0
         try:
-            await asyncio.to_thread(self._directory.note, notes)
+            named = await asyncio.to_thread(self._directory.note, notes)
         except (TieredError, OSError) as error:
             self._telemetry.trouble("checkpoint_failed", error)
-            return False
+            return -1
         for tp, written in notes.items():  # kept until written: a cancelled write is made again at the end
             if self._notes.get(tp) is written:
                 del self._notes[tp]
-        return True
+        return named
+
+    async def _keep_resuming(self) -> None:
+        """Lets logs without records begin where the bucket ends: all that wait, for the directory is opened as a whole.
+
+        Beside a writer nothing is done: it begins there itself. What fails is tried again.
+        """
+        while True:
+            await self._resuming.wait()
+            self._resuming.clear()
+            resumed, self._resumed = self._resumed, {}
+            try:
+                await asyncio.to_thread(self._directory.start_at, resumed)
+            except (TieredError, OSError) as error:
+                self._telemetry.trouble("resume_failed", error)
+                self._resumed = {**resumed, **self._resumed}
+                await asyncio.sleep(RESUME_RETRY_SECONDS)
+                self._resuming.set()
+            else:
+                self._scan_now.set()
 
     async def _stop(self, background: list[asyncio.Task[None]]) -> None:
         """Cancels what is under way (the journal names it for the next start) and writes the last notes."""

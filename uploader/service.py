@@ -111,6 +111,7 @@ class Service:
                 metrics=self._store_metrics,
                 requests_per_second=settings.requests_per_second,
                 bytes_per_second=settings.bytes_per_second,
+                notice_outages=True,
             )
         )
         owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
@@ -132,6 +133,7 @@ class Service:
                 server = HealthServer(self._probes(), *settings.http)
                 await server.start()
                 self.http_port = server.port
+            self._directory.tell_http("" if server is None else server.address)
             if started is not None:
                 started()
             self._notify.send("READY=1")
@@ -145,7 +147,7 @@ class Service:
                         await bucket.check_uploaded()
                 deadline_ms = None if timeout_ms is None else runner.now_ms() + timeout_ms
                 first = DrainRequested(oneshot, deadline_ms, oneshot=True)
-            ending = await runner.run(first=first)
+            ending = self._honest(await runner.run(first=first))
             level = Level.INFO if ending.code == 0 else Level.WARN
             self._telemetry.report(Report(level, "ended", str(ending), None, (("exit_code", ending.code),)))
             return ending
@@ -154,6 +156,15 @@ class Service:
             if server is not None:
                 await server.close()
             await bucket.close()
+
+    def _honest(self, ending: Exit) -> Exit:
+        """Success does not cover partitions that could not be looked into: what they hold may be on this disk only."""
+        broken = self._directory.unreadable()
+        if ending.code or not broken:
+            return ending
+        first = broken[min(broken)]
+        names = ", ".join(str(tp) for tp in sorted(broken))
+        return Exit(first.exit_code, f"nothing of {names} was looked at: {first.message}", first.hint)
 
     # ------------------------------------------------------------------ while it runs, on its event loop
 
@@ -181,7 +192,7 @@ class Service:
         stale = self.settings.restart_needed(settings)
         kept: dict[str, Any] = {name: getattr(self.settings, name) for name in stale}
         self.settings = replace(settings, **kept)
-        self._state.limits = self.settings.limits
+        self._state.go_by(self.settings.limits)
         if self._runner is not None:
             self._runner.timing = Timing(scan_ms=self.settings.scan)
         text = f"limits are those of the file again; a restart is needed for {', '.join(stale) or 'nothing'}"
@@ -207,7 +218,10 @@ class Service:
     def status(self) -> dict[str, Any]:
         """The document of ``/status``."""
         now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
-        return status.report(self.views(), now_ms=now_ms, remote=self._place.store.url, live=True)
+        unreadable = self._directory.unreadable()
+        return status.report(
+            self.views(), now_ms=now_ms, remote=self._place.store.url, live=True, unreadable=unreadable
+        )
 
     def _noted_by_the_writer(self) -> list[Metric]:
         path, files = self._place.directory, self._directory.files
@@ -231,6 +245,7 @@ class Service:
         views = self.views()
         if views and not self._bucket.is_reachable:
             missing.append("the store has not answered yet")
+        missing += [error.message for error in self._directory.unreadable().values()]
         for view in views:
             name = f"{view.tp}"
             if view.phase != "claimed":

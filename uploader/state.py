@@ -41,7 +41,7 @@ class State(Finisher):
             return ()
         self._take(event, now_ms)
         self._run_timers(now_ms)
-        self._follow_drain(now_ms)
+        self._review_drain()
         self._seal_if_due(now_ms)
         self._pump_queue(now_ms)
         self._fill_pool(now_ms)
@@ -57,6 +57,10 @@ class State(Finisher):
             topic = self._topics[p.tp.topic]
             found.append(view_of(p, now_ms, topic.failure, topic.registered))
         return found
+
+    def counts(self) -> tuple[int, int]:
+        """Partitions held, and how many of them have segments that the bucket lacks."""
+        return len(self._partitions), sum(1 for p in self._partitions.values() if p.works)
 
     @property
     def uploads_in_flight(self) -> int:
@@ -75,7 +79,7 @@ class State(Finisher):
             case ev.PartitionGone(tp):
                 self._gone(tp)
             case ev.SegmentSealed():
-                self._sealed(event)
+                self._sealed(event, now_ms)
             case ev.WriterSeen(holder):
                 self._writer_seen(holder, now_ms)
             case ev.DiskLow():
@@ -85,8 +89,7 @@ class State(Finisher):
             case ev.Poked():
                 self._poke(now_ms)
             case ev.Tick():
-                for p in self._partitions.values():
-                    self._track_wait(p, now_ms)
+                pass
             case _:
                 self._answer(event, now_ms)
 
@@ -126,17 +129,21 @@ class State(Finisher):
         if p is None:
             p = Partition(tp=event.tp, topic_id=event.topic_id, wait_since_ms=now_ms)
             self._partitions[event.tp] = p
-            self._topics.setdefault(event.tp.topic, TopicState())
+            self._topics.setdefault(event.tp.topic, TopicState()).members[event.tp] = None
         p.local_start, p.flushed, p.end = event.local_start_offset, event.flushed_offset, event.end_offset
         p.active_bytes, p.active_since_ms = event.active_bytes, event.active_since_ms
+        p.seal_ms = event.seal_ms
         p.noted = max(p.noted, event.noted_offset)
         self._queue[p.tp] = None
+        self._watch_idle(p)
+        if self._follow_drain(p, now_ms):
+            self._poke_one(p, now_ms)
         resuming = p.phase is Phase.CLAIMED and p.resume_at >= 0
         if resuming and not self._diverged(p, now_ms) and p.local_start >= p.resume_at:
             p.resume_at = -1
             self._note(p)
 
-    def _sealed(self, event: ev.SegmentSealed) -> None:
+    def _sealed(self, event: ev.SegmentSealed, now_ms: int) -> None:
         p = self._partitions.get(event.tp)
         if p is None or event.segment.end <= p.known_committed:
             return
@@ -147,6 +154,8 @@ class State(Finisher):
         elif known.segment != event.segment and not known.order and known.row is None:
             known.segment = event.segment
         self._queue[p.tp] = None
+        if self._follow_drain(p, now_ms):
+            self._poke_one(p, now_ms)
 
     def _disk_low(self, event: ev.DiskLow, now_ms: int) -> None:
         if self._disk_said_ms != NONE_MS and now_ms < self._disk_said_ms + self.limits.repeat_report_ms:
@@ -163,19 +172,19 @@ class State(Finisher):
             return
         topic = self._topics[action.topic]
         topic.order = 0
-        members = [tp for tp in self._partitions if tp.topic == action.topic]
         if isinstance(event, ev.TopicRegistered):
             if topic.failure is not None:
                 self._say(Level.INFO, "recovered", f"topic {action.topic} is registered")
             topic.registered, topic.failure, topic.attempts = True, None, 0
-            self._queue.update(dict.fromkeys(members))
+            self._queue.update(topic.members)
             return
         topic.attempts += 1
         first = topic.failure is None or topic.failure.code != event.failure.code
         topic.failure = event.failure
         topic.retry_at_ms = now_ms + self._delay_ms(event.failure, topic.attempts)
-        for tp in members[:1]:
-            self._wait_until(topic.retry_at_ms, tp)
+        self._wait_until(topic.retry_at_ms, next(iter(topic.members)))
+        for tp in topic.members:  # their reason to wait is the topic's now
+            self._track_wait(self._partitions[tp], now_ms)
         if first or now_ms >= topic.reported_ms + self.limits.repeat_report_ms:
             topic.reported_ms = now_ms
             level = Level.WARN if event.failure.kind is FailureKind.RETRIABLE else Level.ERROR

@@ -20,22 +20,43 @@ UNKNOWN_MS = -1
 COLUMNS = ("partition", "end", "flushed", "uploaded", "lag", "age", "oldest", "waiting for")
 
 
-def report(views: Sequence[PartitionView], *, now_ms: int, remote: str, live: bool) -> dict[str, Any]:
-    """The document that ``/status`` serves and ``status --json`` prints."""
+def report(
+    views: Sequence[PartitionView],
+    *,
+    now_ms: int,
+    remote: str,
+    live: bool,
+    unreadable: Mapping[TopicPartition, TieredError] | None = None,
+    running: str = "",
+) -> dict[str, Any]:
+    """The document that ``/status`` serves and ``status --json`` prints; ``unreadable``: partitions out of service.
+
+    ``running``: the uploader that holds the directory's lock, and serves no status or does not answer.
+    """
     return {
         "message_type": "status",
         "now_ms": now_ms,
         "live": live,
+        "uploader": running,
         "remote": remote,
         "lag_bytes": sum(view.lag_bytes for view in views),
         "lag_seconds": max((view.lag_ms for view in views), default=0) / 1000,
         "fenced": sum(view.phase == "fenced" for view in views),
         "partitions": [view.as_json() for view in views],
+        "out_of_service": [
+            {"topic": tp.topic, "partition": tp.partition, "reason": error.message, "unblocks": error.hint}
+            for tp, error in sorted((unreadable or {}).items())
+        ],
     }
 
 
-def offline(views: Sequence[PartitionView], lost: Set[TopicPartition], now_ms: int) -> list[PartitionView]:
-    """What the disk tells when no uploader runs: who is behind waits for one, or for a repair."""
+def offline(
+    views: Sequence[PartitionView], lost: Set[TopicPartition], now_ms: int, *, running: str = ""
+) -> list[PartitionView]:
+    """What the disk tells when no uploader can be asked: who is behind waits for one, or for a repair.
+
+    ``running``: the one that holds the directory's lock; empty: nobody does.
+    """
     found = []
     for view in views:
         waiting = None
@@ -45,6 +66,10 @@ def offline(views: Sequence[PartitionView], lost: Set[TopicPartition], now_ms: i
             waiting = Waiting("fenced", reason, UNKNOWN_MS, "`tiered repair rejoin` makes this log a fresh volume")
         elif view.uploaded_offset < view.end_offset:
             waiting = Waiting("stopped", "no uploader is running", since_ms, "tiered-uploader run, or sync --wait")
+            if running:
+                waiting = Waiting(
+                    "upload", f"the uploader that runs ({running})", since_ms, "its log says what it does"
+                )
         phase = "fenced" if view.tp in lost else view.phase
         found.append(replace(view, waiting=waiting, phase=phase))
     return found
@@ -98,6 +123,7 @@ def table(document: Mapping[str, Any]) -> str:
             known = waiting["since_ms"] != UNKNOWN_MS
             since = f" since {age_text((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
             notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
+    notes += [f"problem: {each['reason']}; unblocked by: {each['unblocks']}" for each in _out_of_service(document)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     text = [
         "  ".join(
@@ -107,7 +133,9 @@ def table(document: Mapping[str, Any]) -> str:
         for row in rows
     ]
     total = f"{len(rows) - 1} partitions, lag {size_text(document['lag_bytes'])}, {age_text(document['lag_seconds'])}"
-    source = "" if document["live"] else " (no uploader is running: read from the disk)"
+    holder = document.get("uploader", "")
+    runs = f"an uploader runs and serves no status: {holder}" if holder else "no uploader is running"
+    source = "" if document["live"] else f" ({runs}; read from the disk)"
     return "\n".join([*text, *notes, f"{total}, remote {document['remote'] or '-'}{source}"])
 
 
@@ -130,6 +158,10 @@ def age_text(seconds: float) -> str:
     return f"{whole // 3600}h{whole % 3600 // 60:02}m"
 
 
+def _out_of_service(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list(document.get("out_of_service", ()))  # an older daemon does not tell
+
+
 def fenced(document: Mapping[str, Any]) -> FencedError | None:
     """The partitions that a newer claim owns, as the error that they are."""
     lines = [line for line in document["partitions"] if line["phase"] == "fenced"]
@@ -144,6 +176,8 @@ def is_behind(document: Mapping[str, Any]) -> TieredError | None:
     """Why a probe with ``status -q`` fails: a partition is fenced, or needs somebody."""
     if (error := fenced(document)) is not None:
         return error
+    for each in _out_of_service(document):
+        return CorruptionError(each["reason"], hint=each["unblocks"])
     for line in document["partitions"]:
         waiting = line["waiting"]
         if waiting and waiting["code"] not in {"", "seal", "upload", "commit", "pool", "claim", "topic", "cancel"}:

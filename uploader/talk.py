@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 import click
@@ -15,9 +16,10 @@ NAMES = 5
 
 def failure(message: str, hint: str = "") -> None:
     """One sentence, and the next thing to do."""
-    click.echo(f"error: {message}", err=True)
-    if hint:
-        click.echo(f"  next: {hint}", err=True)
+    with contextlib.suppress(OSError):  # nobody listens to the talk any more; the status says it too
+        click.echo(f"error: {message}", err=True)
+        if hint:
+            click.echo(f"  next: {hint}", err=True)
 
 
 def usage(cause: click.ClickException) -> ConfigError:

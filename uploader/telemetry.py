@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Sequence
 
 from tiered.clock import Clock
 from tiered.errors import TieredError
@@ -13,7 +12,6 @@ from tiered.model import TopicPartition
 from uploader import logs
 from uploader.actions import Action, Commit, Level, Report, Upload
 from uploader.metrics import Metrics
-from uploader.waiting import PartitionView
 
 REPEAT_SECONDS = 300.0
 """The same trouble outside the state is told this often."""
@@ -71,10 +69,9 @@ class Telemetry:
         """An error that is in no tree: always with its traceback, for the report to the developers."""
         logs.emit(logging.ERROR, "internal_error", f"{type(error).__name__}: {error}", {}, error=error)
 
-    def tick(self, views: Sequence[PartitionView]) -> None:
+    def tick(self, partitions: int, behind: int) -> None:
         """Tells the service manager that the loop lives, and in one line what it does."""
-        behind = sum(1 for view in views if view.segments_waiting)
-        self._notify.send(f"WATCHDOG=1\nSTATUS={len(views)} partitions, {behind} behind")
+        self._notify.send(f"WATCHDOG=1\nSTATUS={partitions} partitions, {behind} behind")
 
 
 class Notify:

@@ -32,6 +32,7 @@ from tiered.remote.fence import Claim
 from tiered.store.base import (
     Absent,
     Backoff,
+    Blocking,
     Get,
     Match,
     Missing,
@@ -201,6 +202,9 @@ class World:
                 return Time(self.wall_ms, self.monotonic)
             case NewId():
                 return self.ids.uid()
+            case Blocking(call):
+                call()
+                return None
             case Get() | Put():
                 try:
                     return self.bucket.execute(request)

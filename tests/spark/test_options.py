@@ -6,6 +6,7 @@ import pytest
 
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
+from tiered.spark.kafka_options import replacement
 from tiered.spark.options import EARLIEST, LATEST, NAMES, Bound, ReadOptions
 
 BASE = {"path": "s3://acme/prod", "subscribe": "flights"}
@@ -29,6 +30,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
         "endingOffsets": '{"flights": {"0": 50, "1": -1}}',
         "startingOffsetsByTimestampStrategy": "LATEST",
         "minPartitions": "7",
+        "maxRecordsPerPartition": "1000",
         "slice_bytes": "64m",
         "includeHeaders": "True",
         "isolation.level": "read_committed",
@@ -46,6 +48,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
         end=Bound(LATEST, offsets={P0: 50, P1: LATEST}),
         missing_start="latest",
         min_partitions=7,
+        max_records=1000,
         slice_bytes=64 << 20,
         include_headers=True,
         read_committed=True,
@@ -90,6 +93,10 @@ def test_times_win_over_offsets() -> None:
         ({"startingTimestamp": "yesterday"}, "it is not a time in milliseconds since 1970"),
         ({"startingOffsetsByTimestampStrategy": "skip"}, "it is none of error, latest"),
         ({"minPartitions": "0"}, "it is not a number of tasks"),
+        ({"minPartitions": "9" * 5000}, "it is not a number of tasks"),
+        ({"startingTimestamp": "9" * 5000}, "it is not a time in milliseconds since 1970"),
+        ({"maxRecordsPerPartition": "0"}, "option maxRecordsPerPartition=0: it is not a number of records from 1 on"),
+        ({"maxRecordsPerPartition": "9" * 20}, "it is not a number of records from 1 on"),
         ({"slice_bytes": "1k"}, "it is below 65536"),
         ({"slice_bytes": "many"}, "option slice_bytes=many"),
         ({"includeHeaders": "yes"}, "it is none of true, false"),
@@ -117,3 +124,47 @@ def test_a_wrong_option_is_one_sentence(changed: dict[str, str], message: str) -
 def test_a_wrong_subscription(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ReadOptions.parse({"path": "s3://acme/prod", **options})
+
+
+LOGIN = "there is no broker to log in to"
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("kafka.bootstrap.servers", '.load("s3://bucket/prefix") names the log'),
+        ("bootstrap.servers", '.load("s3://bucket/prefix") names the log'),
+        ("kafka.group.id", "there is no consumer group"),
+        ("groupIdPrefix", "there is no consumer group"),
+        ("kafkaConsumer.pollTimeoutMs", "nothing is polled"),
+        ("fetchOffset.numRetries", "repeated by themselves"),
+        ("fetchOffset.retryIntervalMs", "repeated by themselves"),
+        ("kafka.security.protocol", LOGIN),
+        ("kafka.sasl.mechanism", LOGIN),
+        ("kafka.sasl.jaas.config", LOGIN),
+        ("kafka.ssl.truststore.password", LOGIN),
+        ("kafka.isolation.level", 'option("isolation.level", "read_committed")'),
+        ("kafka.auto.offset.reset", 'option("startingOffsets", "earliest")'),
+        ("kafka.enable.auto.commit", "there is no consumer group"),
+        ("kafka.max.poll.records", 'option("maxRecordsPerPartition"'),
+        ("kafka.max.partition.fetch.bytes", 'option("slice_bytes"'),
+        ("kafka.value.deserializer", "cast(value as string)"),
+        ("kafka.request.timeout.ms", "there is no broker"),
+        ("minOffsetsPerTrigger", "a batch query is bounded by endingOffsets"),
+        ("maxOffsetsPerTrigger", "a batch query is bounded by endingOffsets"),
+        ("maxTriggerDelay", "a batch query is bounded by endingOffsets"),
+        ("topic", 'option("subscribe", "flights")'),
+    ],
+)
+def test_each_option_copied_from_kafkas_source_names_what_replaces_it(name: str, line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        ReadOptions.parse({**BASE, name.lower(): "s3cret"})
+    told = str(error.value)
+    assert told.startswith(f"option {name.lower()} of Kafka's source is refused (")
+    assert line in told
+    assert "s3cret" not in told
+    assert "\n" not in told
+
+
+def test_what_is_honoured_is_not_refused_as_kafkas() -> None:
+    assert [name for name in NAMES if replacement(name.lower())] == []

@@ -19,10 +19,12 @@ from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
+from tiered.format.keys import root_key
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
 from tiered.remote.topics import register_topic
+from tiered.store.base import Delete
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 
@@ -148,6 +150,14 @@ def test_a_schema_chooses_columns_and_their_order(spark: SparkSession, bucket: B
     assert load(spark, bucket, "value binary").where("length(value) = 24").count() == P0_END + P1_END - 50
     assert "column key is binary, not string" in error_of(lambda: load(spark, bucket, "key string").count())
     assert "there is no column salary" in error_of(lambda: load(spark, bucket, "salary long").count())
+    given = load(spark, bucket, "OFFSET bigint NOT NULL, Value binary, timestamptype int", maxRecordsPerPartition=100)
+    assert given.schema.simpleString() == "struct<OFFSET:bigint,Value:binary,timestamptype:int>"
+    assert not given.schema["OFFSET"].nullable
+    assert given.rdd.getNumPartitions() == 5
+    summed = given.where("length(value) = 24").agg(F.sum("offset"), F.sum("timestampType")).first()
+    assert summed == (sum(range(P0_END)) + sum(range(50, P1_END)), 0)
+    assert "OFFSET" in error_of(lambda: load(spark, bucket, "offset long, OFFSET long").count())
+    assert "there is no broker" in error_of(lambda: load(spark, bucket, kafka__bootstrap__servers="b:9092").count())
 
 
 def test_headers_tombstones_and_times_before_1970_are_not_lost(spark: SparkSession, tmp_path: Path) -> None:
@@ -205,11 +215,53 @@ def test_a_load_is_a_snapshot(spark: SparkSession, tmp_path: Path) -> None:
     assert df.count() == 100
     fresh = load(spark, bucket, "offset long, key binary")
     assert fresh.count() == 200
+    loose = load(spark, bucket, "offset long", failOnDataLoss="false")
+    assert loose.count() == 200
     log.put_root(Rows.from_rows(newer), start_offset=100)
     log.delete(rows[0])
     message = error_of(fresh.collect)
-    assert "is gone" in message
+    assert "flights-0: offsets 0 to 100 are gone since this DataFrame was planned: the log holds 100 to 200" in message
     assert "load again" in message
+    assert offsets(loose.withColumn("partition", F.lit(0))) == {0: list(range(100, 200))}
+
+
+def test_a_frame_is_pinned_at_its_first_action_and_follows_rewrites(spark: SparkSession, tmp_path: Path) -> None:
+    bucket = make_bucket(tmp_path)
+    bucket.register("flights", 1, TOPIC_ID)
+    log = bucket.log()
+    rows = log.fill(100)
+    df = load(spark, bucket)
+    rows += log.fill(200, start=100)
+    assert df.count() == 200  # planned now, not at load
+    log.fill(300, start=200)
+    assert df.where("offset >= 100").count() == 100  # derived frames share the plan
+    merged = log.upload(seal(batches(0, 200, each=25)))
+    root = log.root
+    assert root is not None
+    log.put_root(Rows.from_rows([merged, root.rows.row(2), *list(root.rows)[3:]]))
+    for row in rows:
+        log.delete(row)
+    assert offsets(df) == {0: list(range(200))}
+
+
+def test_what_left_the_local_directory_is_read_from_the_bucket(spark: SparkSession, tmp_path: Path) -> None:
+    bucket, directory = make_bucket(tmp_path / "bucket"), tmp_path / "log"
+    bucket.register("flights", 1, TOPIC_ID)
+    log = bucket.log()
+    log.fill(60)
+    tp = TopicPartition("flights", 0)
+    with LocalLog.open(directory) as local:
+        local.create_topic("flights", 1, TopicConfig(), TOPIC_ID)
+        local.partition(tp).start_at(60, 1)
+        local.partition(tp).append(records(60, 40))
+    df = load(spark, bucket, local_dir=str(directory), failOnDataLoss="false")
+    assert df.count() == 100
+    log.fill(100, start=60)
+    directory.rename(tmp_path / "before")
+    with LocalLog.open(directory) as local:
+        local.create_topic("flights", 1, TopicConfig(), TOPIC_ID)
+        local.partition(tp).start_at(100, 1)
+    assert offsets(df) == {0: list(range(100))}
 
 
 def test_lost_offsets_are_an_error_unless_told(spark: SparkSession, bucket: Bucket) -> None:
@@ -280,3 +332,12 @@ def test_registering_names_the_workers_python_if_nobody_did(
     monkeypatch.delenv("PYSPARK_PYTHON")
     with pytest.warns(UserWarning, match="set PYSPARK_PYTHON="):
         tiered.spark.register(spark)
+
+
+def test_a_lost_root_is_no_empty_partition(spark: SparkSession, tmp_path: Path) -> None:
+    made = make_bucket(tmp_path)
+    made.register("flights", 2, TOPIC_ID)
+    made.log(partition=0).fill(P0_END)
+    assert offsets(load(spark, made)) == {0: list(range(P0_END))}
+    made.store.execute(Delete((root_key(TOPIC_ID, 0),)))
+    assert "the registry entry says that it was made with its topic" in error_of(lambda: load(spark, made).count())

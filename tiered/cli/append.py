@@ -14,7 +14,7 @@ from tiered.cli.output import counted, human_duration
 from tiered.cli.patience import PATIENCE_SECONDS, OutOfTime, Patience
 from tiered.cli.progress import Progress
 from tiered.cli.record_input import ByteStream, InputShape, LineSource, read_records
-from tiered.config import TopicConfig
+from tiered.config import MAX_PARTITIONS, TopicConfig
 from tiered.errors import (
     ConfigError,
     DataLocalError,
@@ -56,7 +56,7 @@ EXIT_NOTHING = 4
 @click.option("-0", "--null", "nul", is_flag=True, help="NUL ends a record instead of a line end")
 @click.option("-p", "--partition", type=click.IntRange(min=0), help="append to this partition only")
 @click.option("--create", is_flag=True, help="create the log directory and the topic if they are missing")
-@click.option("--partitions", type=click.IntRange(min=1), help="partitions of a topic that is created")
+@click.option("--partitions", type=click.IntRange(1, MAX_PARTITIONS), help="partitions of a topic that is created")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="setting of a topic that is created")
 @click.option(
     "--durability",

@@ -14,6 +14,7 @@ from tiered.cli.envelope import envelope_line
 from tiered.cli.output import counted
 from tiered.cli.patience import Patience
 from tiered.cli.record_format import compile_format, need_field, plain_line, terminal_line
+from tiered.config import MAX_LONG
 from tiered.errors import ConfigError
 from tiered.model import ConsumerRecord
 from tiered.topic import TopicReads
@@ -38,7 +39,7 @@ class Start:
 @click.option("--end", "end", type=click.IntRange(min=0), metavar="OFFSET", help="stop before this offset")
 @click.option("--since", metavar="TIME", help="first time wanted: 2013-01-01, 2013-01-01T05:00:00Z, ms, -3d, now")
 @click.option("--until", metavar="TIME", help="first time not wanted any more")
-@click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="stop after N records")
+@click.option("-n", "--count", type=click.IntRange(min=0, max=MAX_LONG), metavar="N", help="stop after N records")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
 @click.option(
     "-f", "--format", "text_format", metavar="FORMAT", help=r"kcat's: %s value %k key %o offset %p %t %T %h \n"

@@ -16,7 +16,11 @@ from tiered.findings import Finding, Severity
 
 @click.command("check", cls=Command)
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
-@click.option("--read-data", is_flag=True, help="read every byte of the bucket, not only sizes, checksums and indexes")
+@click.option(
+    "--read-data",
+    is_flag=True,
+    help="read every byte of the bucket, not only sizes, checksums and indexes; decode every record",
+)
 @click.option("--orphans", is_flag=True, help="list objects that no catalog names (one LIST a partition)")
 @pass_application
 def command(app: Application, topics: tuple[str, ...], read_data: bool, orphans: bool) -> int:

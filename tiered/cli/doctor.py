@@ -19,6 +19,7 @@ from tiered.config import LogConfig
 from tiered.errors import NotFoundError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.keys import TOPICS_PREFIX
+from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.store.base import Get, Head, List, Object, Page, Store
@@ -36,6 +37,9 @@ EXIT_WARNINGS = 3
 
 LINE_CHARS = 90
 """What was found is broken into lines of this length."""
+
+NAMED = 5
+"""Partitions that one line names."""
 
 OK, WARN, FAIL, SKIP = "ok", "warn", "fail", "skip"
 
@@ -123,6 +127,7 @@ def _directory(app: Application, directory: Path) -> Iterator[Diagnosis]:
     )
     yield _attempt("disk", lambda: _disk(directory))
     yield _attempt("volume", lambda: _volume(directory))
+    yield _attempt("partitions", lambda: _partitions(directory))
     held = [
         f"{role}: {holder.program} (pid {holder.pid} on {holder.host})"
         f" for {human_duration(max(0, app.clock.now_ms() - holder.since_ms))}"
@@ -149,6 +154,17 @@ def _volume(directory: Path) -> Diagnosis:
     except NotFoundError:
         return Diagnosis("volume", WARN, "there is no meta.properties", "nothing was ever written here by a log")
     return Diagnosis("volume", OK, f"id {decode_meta_properties(text).directory_id}")
+
+
+def _partitions(directory: Path) -> Diagnosis:
+    with LocalLog.open(directory, read_only=True) as log:
+        count, broken = len(log.partitions()), log.out_of_service
+    if broken:
+        first = broken[min(broken)]
+        names = ", ".join(f"{tp}" for tp in sorted(broken)[:NAMED])
+        told = f"{counted(len(broken), 'partition')} of {count} out of service: {names}; {first.message}"
+        return Diagnosis("partitions", FAIL, told, first.hint, first.exit_code)
+    return Diagnosis("partitions", OK, f"{counted(count, 'partition')}, all in service")
 
 
 def _uploads(directory: Path) -> Diagnosis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypedDict
 from uuid import UUID
@@ -16,9 +16,14 @@ from tiered.cli.settings import suggestion
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
+from tiered.format.root import Root
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
-from tiered.remote.topics import list_topics, load_topic
+from tiered.local.disk.witness import known_partitions
+from tiered.model import TopicPartition
+from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.remote.root_view import RootView
+from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read
 from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
@@ -81,11 +86,13 @@ def open_log(app: Application, *, create: bool, deadline_seconds: float = PATIEN
 
 
 def location(app: Application) -> StoreLocation:
-    """The remote tier's URL, parsed. A folder that does not exist is an error: reading must not create it."""
+    """The remote tier's URL, parsed. A folder that is no store is an error: reading must not make it one."""
     url = app.need_remote()
     place = StoreLocation.parse(url, **store_options(app, url))
-    if place.path is not None and not place.path.is_dir():
-        raise NotFoundError(f"the folder {place.path} of the remote tier does not exist", hint="correct --remote")
+    try:
+        place.require_folder()
+    except NotFoundError as error:
+        raise NotFoundError(f"the remote tier: {error.message}", hint="correct --remote") from error
     return place
 
 
@@ -96,13 +103,17 @@ def open_remote(app: Application) -> Store:
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
-    """A topic as the tiers know it; ``config`` under Kafka's names. The ids differ if they are different topics."""
+    """A topic as the tiers know it; ``config`` under Kafka's names. The ids differ if they are different topics.
+
+    ``entry`` is the bucket's, None if it has none.
+    """
 
     name: str
     partitions: int
     local_id: UUID | None
     remote_id: UUID | None
     config: Mapping[str, str]
+    entry: TopicEntry | None = None
 
     @property
     def topic_id(self) -> UUID | None:
@@ -130,11 +141,11 @@ class Tiers:
             if name is None:
                 entries = drive(self.store, list_topics())
             else:
-                entry = drive(self.store, load_topic(name))
+                entry = drive(self.store, load_topic_to_read(name))
                 entries = [entry] if entry is not None else []
             for entry in entries:
                 settings = TopicConfig.from_properties(entry.config).to_text()
-                found[entry.name] = TopicFacts(entry.name, entry.partitions, None, entry.topic_id, settings)
+                found[entry.name] = TopicFacts(entry.name, entry.partitions, None, entry.topic_id, settings, entry)
         if self.local is not None:
             for info in self.local.topics().values():
                 if name is not None and info.name != name:
@@ -146,8 +157,29 @@ class Tiers:
                     info.topic_id,
                     other.remote_id if other is not None else None,
                     info.config.to_text(),
+                    other.entry if other is not None else None,
                 )
         return dict(sorted(found.items()))
+
+    def known(self) -> dict[TopicPartition, Known]:
+        """What the disk has seen of the bucket. Ask it before the bucket."""
+        if self.local is None:
+            return {}
+        return known_partitions(self.local.uploads.read(), self.local.claims.read())
+
+    def root(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> Root | None:
+        """The bucket's root of a partition, held against what the disk and the registry know of it.
+
+        None where there is none and nothing says that there was; raises LogDestroyedError and CorruptionError as
+        ``RootView.load`` does, and for an entry that is gone or names fewer partitions than the disk has uploaded.
+        """
+        if self.store is None:
+            return None
+        check_entry(facts.name, facts.entry, {partition: known}, where=self.store.url)
+        if facts.entry is None:
+            return None
+        known = replace(known, made=facts.entry.roots and partition < facts.entry.partitions)
+        return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).load())
 
     def need_topic(self, name: str) -> TopicFacts:
         """The topic ``name``. Raises ``UnknownTopicError`` with a suggestion."""

@@ -10,11 +10,9 @@ from tiered.cli.dump_items import BatchItem, Item, RecordItem, Tail
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, decompress
-from tiered.format.legacy import Message, read_message, verify_message
+from tiered.format.legacy import Message, inner_messages, read_message, verify_message
 from tiered.inspection import WINDOW_BYTES, batches
 from tiered.model import ByteSource
-
-_OVERHEAD_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +88,8 @@ def _messages(data: memoryview) -> list[tuple[Message, bool]]:
         return [(wrapper, _holds(data, wrapper))]
     key_bytes = int.from_bytes(data[wrapper.body : wrapper.body + 4], "big", signed=True)
     start = wrapper.body + 4 + max(key_bytes, 0) + 4
-    inner = memoryview(decompress(codec, data[start:], max_bytes=MAX_DECOMPRESSED_BYTES, legacy_lz4=wrapper.magic == 0))
-    found: list[tuple[Message, bool]] = []
-    at = 0
-    while at < len(inner):
-        message = read_message(inner, at)
-        size_bytes = message.size + _OVERHEAD_BYTES
-        found.append((message, _holds(inner[at : at + size_bytes], message)))
-        at += size_bytes
-    return found
+    inner = decompress(codec, data[start:], max_bytes=MAX_DECOMPRESSED_BYTES, legacy_lz4=wrapper.magic == 0)
+    return [(message, _holds(message_bytes, message)) for message, message_bytes in inner_messages(inner)]
 
 
 def _holds(data: memoryview, message: Message) -> bool:

@@ -15,7 +15,7 @@ from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error, ti
 from tiered.cli.dump_items import BatchItem, Entry, Item, RecordItem, Tail
 from tiered.cli.dump_kafka import snapshot_error, snapshot_heading
 from tiered.cli.dump_log import Window, log_items
-from tiered.cli.dump_targets import beside, expanded, opened
+from tiered.cli.dump_targets import beside, expanded, holding, opened
 from tiered.cli.dump_verify import VERIFIED_SUFFIXES, segment_of, verify_segment
 from tiered.cli.output import counted
 from tiered.errors import CorruptionError, TieredError
@@ -62,6 +62,9 @@ class Run:
         except TieredError as error:
             self._refuse(error, alone=alone)
             return
+        window = self._wanted.window
+        if window.offset and not (self._wanted.kafka or self._wanted.verify):
+            files = holding(files, window.offset, alone=window.max_batches is not None or window.max_bytes is not None)
         for file in files:
             self.files += 1
             try:

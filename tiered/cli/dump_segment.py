@@ -24,7 +24,12 @@ from tiered.errors import ConfigError
 @click.option("--decoder", type=click.Choice(RECORD_DECODERS), default="auto", help="of Kafka's internal topics")
 @click.option("--offsets-decoder", is_flag=True, help="the same as --records --decoder offsets")
 @click.option("--transaction-log-decoder", is_flag=True, help="the same as --records --decoder transactions")
-@click.option("--offset", type=click.IntRange(min=0), default=0, help="from the batch or index entry that holds it on")
+@click.option(
+    "--offset",
+    type=click.IntRange(min=0),
+    default=0,
+    help="from the batch or index entry that holds it on; of a folder or partition: of its .log files",
+)
 @click.option("--max-batches", type=click.IntRange(min=0), help="of each .log at most so many batches")
 @click.option("--max-bytes", metavar="SIZE", help="of each .log at most so many bytes of whole batches")
 @click.option("--verify", is_flag=True, help="check CRCs, offsets, records and indexes against each other")

@@ -18,6 +18,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.object_source import ObjectSource
+from tiered.plan.known import Known
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
@@ -26,6 +27,7 @@ from tiered.store.location import StoreLocation
 MAX_FILES = 1_000_000
 """Files of one run; a pattern that matches more is a mistake."""
 
+_LOG = re.compile(r"(?P<base>\d{20})(?:-[0-9a-f]{32})?\.log")
 _PATTERN = re.compile(r"[*?\[]")
 _FILE_URL = "file://"
 
@@ -60,6 +62,27 @@ def expanded(app: Application, name: str, *, kafka: bool) -> list[str]:
         if app.log_dir is not None
         else "correct the path, or pass --log-dir for topic-partition",
     )
+
+
+def holding(files: list[str], offset: int, *, alone: bool) -> list[str]:
+    """Of several files those that show the records from ``offset`` on: of each partition the ``.log`` that holds it.
+
+    The ones after it follow unless it is wanted ``alone``. Where there is no ``.log`` all files are shown.
+    """
+    places: dict[str, list[tuple[int, str]]] = {}
+    for file in files:
+        found = _LOG.fullmatch(file.rsplit("/", 1)[-1])
+        if found is not None:
+            place = "" if "://" in file and not file.startswith(_FILE_URL) else str(Path(file).parent)
+            places.setdefault(place, []).append((int(found["base"]), file))
+    if len(files) == 1 or not places:
+        return files
+    chosen: list[str] = []
+    for logs in places.values():
+        logs.sort()
+        first = max((number for number, (base, _) in enumerate(logs) if base <= offset), default=0)
+        chosen += [file for _, file in (logs[first : first + 1] if alone else logs[first:])]
+    return chosen
 
 
 @contextmanager
@@ -139,7 +162,7 @@ def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
         entry = drive(store, load_topic(tp.topic))
         if entry is None or tp.partition >= entry.partitions:
             raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topics list` names what it has")
-        root = drive(store, RootView(entry.topic_id, tp.partition, tp.topic).load())
+        root = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, Known(made=entry.roots)).load())
     finally:
         store.close()
     keys = [] if root is None else [root_key(entry.topic_id, tp.partition)]

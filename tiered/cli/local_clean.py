@@ -58,10 +58,11 @@ def clean_command(app: Application, *, selected: str | None, plan_only: bool, ye
 
 
 def _partitions(log: LocalLog, selected: str | None) -> list[TopicPartition]:
-    """Those that were named; without a name those of compacted topics."""
+    """Those that were named; without a name those of compacted topics that are in service."""
     topics = log.topics()
     if selected is None:
-        return [tp for tp in log.partitions() if topics[tp.topic].config.compacted]
+        broken = log.out_of_service  # said at the open
+        return [tp for tp in log.partitions() if topics[tp.topic].config.compacted and tp not in broken]
     name, partition = split_topic(selected)
     need_topic(name, topics)
     return [TopicPartition(name, number) for number in chosen_partitions(name, topics[name].partitions, partition)]

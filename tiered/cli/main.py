@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
             code = _invoke(list(arguments), flags)
             output.flush()
             return code
-    except StdoutClosed:
+    except (StdoutClosed, BrokenPipeError):  # click prints the help itself
         _discard_stdout()
         return 0
     except click.exceptions.Exit as end:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tiered.cli.doors import Tiers, TopicFacts
 from tiered.cli.output import counted
+from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.root import Root
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
-from tiered.remote.root_view import RootView
-from tiered.store.driver import drive
+from tiered.plan.known import NOTHING_KNOWN, Known
 
 
 @dataclass(slots=True)
 class PartitionStatus:
-    """One partition over both tiers; a tier that was not named, or could not be asked, is None."""
+    """One partition over both tiers; a tier that was not named, or could not be asked, is None.
+
+    ``lost``: why the bucket's part of it is not what the registry, or this disk, has seen of it.
+    """
 
     tp: TopicPartition
     positions: Positions | None = None
@@ -26,6 +32,7 @@ class PartitionStatus:
     fenced: bool = False
     root: Root | None = None
     problems: list[str] = field(default_factory=list)
+    lost: TieredError | None = None
 
     @property
     def end_offset(self) -> int:
@@ -108,17 +115,27 @@ class PartitionStatus:
 
 def gather(tiers: Tiers) -> list[PartitionStatus]:
     """Every partition of every topic."""
-    topics = tiers.topics()
-    return [partition_status(tiers, facts, number) for facts in topics.values() for number in range(facts.partitions)]
+    known = tiers.known()
+    return [
+        partition_status(tiers, facts, number, known)
+        for facts in tiers.topics().values()
+        for number in range(facts.partitions)
+    ]
 
 
-def partition_status(tiers: Tiers, facts: TopicFacts, partition: int) -> PartitionStatus:
-    """One partition, looked at now."""
+def partition_status(
+    tiers: Tiers, facts: TopicFacts, partition: int, known: Mapping[TopicPartition, Known]
+) -> PartitionStatus:
+    """One partition, looked at now. ``known``: what the disk had seen before the bucket was asked."""
     status = PartitionStatus(TopicPartition(facts.name, partition))
     if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
         status.problems.append(f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
     if tiers.local is not None and status.tp in set(tiers.local.partitions()):
-        log = tiers.local.partition(status.tp)
+        try:
+            log = tiers.local.partition(status.tp)
+        except (CorruptionError, LocalPermissionError) as error:
+            status.problems.append(f"{error.message}; {error.hint}")
+            return status
         status.positions = log.positions()
         sealed = log.sealed_segments()
         status.local_segments = len(sealed) + 1
@@ -126,25 +143,45 @@ def partition_status(tiers: Tiers, facts: TopicFacts, partition: int) -> Partiti
         status.active_bytes = active.stat().st_size if active.exists() else 0
         status.local_bytes = sum(segment.size_bytes for segment in sealed) + status.active_bytes
         upload = tiers.local.uploads.read().get(status.tp)
+        if upload is not None and not upload.fenced and status.positions.end_offset < upload.end_offset:
+            status.problems.append(
+                f"this disk ends at offset {status.positions.end_offset}, below the bucket's {upload.end_offset}:"
+                " appends are refused; `tiered repair rejoin` is the way back"
+            )
+        stuck = _stuck(sealed, upload)
+        if stuck is not None:
+            status.problems.append(f"the upload waits: {stuck.message}; {stuck.hint}")
         if upload is not None and upload.fenced:
             status.fenced = True
             status.problems.append(
                 f"fenced: a newer claim owns the partition; {counted(status.only_here, 'record')} only here;"
                 " `tiered repair rejoin` sets them aside and is the way back"
             )
-    if tiers.store is not None and facts.remote_id is not None:
-        status.root = drive(tiers.store, RootView(facts.remote_id, partition, facts.name).load())
-    if status.positions is not None and status.root is not None:
-        if status.positions.uploaded_offset > status.root.next_offset:
-            status.problems.append(
-                f"this disk saw offset {status.positions.uploaded_offset} committed, "
-                f"the catalog ends at {status.root.next_offset}"
-            )
-        if status.positions.local_start_offset > status.root.next_offset:
-            status.problems.append(
-                f"offsets {status.root.next_offset} to {status.positions.local_start_offset} are in neither tier"
-            )
+    try:
+        status.root = tiers.root(facts, partition, known.get(status.tp, NOTHING_KNOWN))
+    except (CorruptionError, LogDestroyedError) as error:
+        status.lost = error
+        status.problems.append(str(error))
+    local, root = status.positions, status.root
+    if local is not None and root is not None and local.local_start_offset > root.next_offset:
+        status.problems.append(f"offsets {root.next_offset} to {local.local_start_offset} are in neither tier")
     return status
+
+
+def _stuck(sealed: Sequence[SealedLocalSegment], upload: PartitionUpload | None) -> CorruptionError | None:
+    """Why the next segment cannot be uploaded, if that is known: an uploader would ask for the same files."""
+    if upload is None or upload.fenced:
+        return None
+    for segment in sealed:
+        if segment.end_offset > upload.end_offset:
+            try:
+                segment.indexes()
+            except CorruptionError as damage:
+                return damage
+            except NotFoundError:
+                return None  # it left the disk at this moment
+            return None
+    return None
 
 
 def _active_base(positions: Positions, sealed: list[Any]) -> int:

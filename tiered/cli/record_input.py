@@ -22,6 +22,9 @@ from tiered.times import parse_time
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longest line that is collected before it is refused; the topic's ``max.message.bytes`` is usually far below."""
 
+MAX_FIELD_CHARS = MAX_LINE_BYTES
+"""Longest field of a CSV."""
+
 OTHER_SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 """What separates the columns of files that are called CSV too."""
 
@@ -144,6 +147,7 @@ def _documents(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[N
 
 
 def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRecord]:
+    csv.field_size_limit(MAX_FIELD_CHARS)  # of the whole process, which is ours: the module's own is 128 KiB
     rows = csv.reader(_text_lines(source), strict=True)
     names: list[str] | None = None
     while True:
@@ -154,6 +158,9 @@ def _rows(source: LineSource, shape: InputShape, now_ms: int) -> Iterator[NewRec
             if "unexpected end of data" in str(cause):
                 text = f"opens a quote that is not closed before the input ends (line {source.number})"
                 raise _wrong(source, text, 'every " that begins a field needs one that ends it', begun) from None
+            if "field limit" in str(cause):
+                text = f"has a field of more than {MAX_FIELD_CHARS:,} characters"
+                raise _wrong(source, text, "append such values as lines or as files of their own", begun) from None
             raise _wrong(source, f"is not CSV: {cause}", "quote fields that hold quotes or commas") from None
         if row is None:
             return

@@ -1,17 +1,19 @@
-"""``tiered repair``: the way back for a log that another volume has fenced."""
+"""``tiered repair``: the way back for a log that another volume has fenced, and for a bucket that lost an object."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import click
 
 from tiered.cli.application import Application, Command, Group, pass_application
 from tiered.cli.confirming import one_partition
-from tiered.cli.doors import need_directory
+from tiered.cli.doors import need_directory, need_topic, open_tiers
 from tiered.cli.output import columns, counted
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, CorruptionError
 from tiered.rejoin import plan_rejoin, rejoin
+from tiered.repair_advice import advise
 
 
 @click.group("repair", cls=Group)
@@ -58,6 +60,38 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
     }
     done = f"{'dry run: ' if dry_run else ''}{counted(len(rows), 'partition')} {verb} in {plan.target}"
     return app.out.result("repair rejoin", fields, [done, "the next open claims and resumes at the bucket's end"])
+
+
+@command.command("advice", cls=Command)
+@click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+@pass_application
+def advice_command(app: Application, *, topics: tuple[str, ...]) -> int:
+    """Say what can be done about roots and registry entries that are lost, or older than what was seen of them.
+
+    Looks at the registry and every root, with --log-dir also at what that disk has seen; changes nothing. Exit code 0:
+    nothing is lost; 13: something is.
+
+    \b
+    Examples:
+      tiered repair advice --log-dir data --remote s3://acme-logs/prod
+      tiered repair advice flights --remote s3://acme-logs/prod --json
+    """
+    app.need_remote()
+    with open_tiers(app) as tiers:
+        if tiers.store is None:
+            raise ConfigError("there is no bucket to look at", hint="pass --remote")
+        held = tiers.topics() if topics else {}
+        found = advise(tiers.store, tiers.local, topics)
+    for name in topics:
+        if name not in {advice.topic for advice in found}:
+            need_topic(name, held)
+    lines = []
+    for advice in found:
+        lines.append(f"{advice.key}: {advice.problem}")
+        lines += [f"  - {step}" for step in advice.steps]
+    fields = {"lost": [dataclasses.asdict(advice) for advice in found]}
+    code = CorruptionError.exit_code if found else 0
+    return app.out.result("repair advice", fields, lines or ["nothing is lost"], code)
 
 
 def _confirm(app: Application, question: str, *, yes: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -11,8 +12,7 @@ from tiered.cli.doors import Tiers, TopicFacts, chosen_partitions, open_tiers
 from tiered.cli.output import columns, human_bytes
 from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
-from tiered.remote.root_view import RootView
-from tiered.store.driver import drive
+from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.times import format_time
 
 
@@ -29,11 +29,12 @@ def command(app: Application, topic: str) -> int:
     """
     name, partition = split_topic(topic)
     with open_tiers(app) as tiers:
+        known = tiers.known()
         facts = tiers.need_topic(name)
         entries = [
             entry
             for chosen in chosen_partitions(name, facts.partitions, partition)
-            for entry in partition_segments(tiers, facts, chosen)
+            for entry in partition_segments(tiers, facts, chosen, known)
         ]
     header = ["partition", "base", "end", "size", "records", "from", "to", "state"]
     rows = [
@@ -52,13 +53,15 @@ def command(app: Application, topic: str) -> int:
     return app.out.result("segments", {"topic": name, "segments": entries}, columns(header, rows))
 
 
-def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int) -> list[dict[str, Any]]:
+def partition_segments(
+    tiers: Tiers, facts: TopicFacts, partition: int, known: Mapping[TopicPartition, Known]
+) -> list[dict[str, Any]]:
     """Segments in offset order; one that both tiers hold is one entry. What a tier does not tell is -1."""
     tp = TopicPartition(facts.name, partition)
     found: dict[tuple[int, int], dict[str, Any]] = {}
-    if tiers.store is not None and facts.remote_id is not None:
-        root = drive(tiers.store, RootView(facts.remote_id, partition, facts.name).load())
-        for row in root.rows if root is not None else ():
+    root = tiers.root(facts, partition, known.get(tp, NOTHING_KNOWN))
+    if root is not None:
+        for row in root.rows:
             hole = bool(row.flags & FLAG_HOLE)
             found[row.base, row.next] = {
                 **_entry(tp, row.base, row.next, row.size, "remote"),
@@ -68,7 +71,7 @@ def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int) -> list[
                 "crc32c": row.crc,
                 "leader_epoch": row.leader_epoch,
                 "claim_epoch": row.claim_epoch,
-                "key": None if hole else segment_key(facts.remote_id, partition, row),
+                "key": None if hole else segment_key(root.topic_id, partition, row),
             }
     for entry in _local_segments(tiers, tp):
         place = (entry["base_offset"], entry["end_offset"])

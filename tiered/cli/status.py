@@ -13,7 +13,7 @@ from tiered.cli.locks import lock_holders
 from tiered.cli.output import counted, human_bytes, human_duration
 from tiered.cli.partition_status import PartitionStatus, gather
 from tiered.config import LogConfig
-from tiered.errors import NotFoundError, RemoteUnavailableError
+from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.local.directory.reports import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.times import format_time
@@ -27,8 +27,8 @@ def command(app: Application) -> int:
     """Positions, segments, lag and health of every partition.
 
     It takes no lock: writers and uploaders go on beside it, and it needs none of them. Exit code 0: healthy; 3:
-    something needs a look; 10: the log directory is lost (the remote part is printed); 75: the bucket cannot be
-    reached (the local part is printed).
+    something needs a look; 10: the log directory is lost (the remote part is printed); 13: the bucket does not hold
+    what it did, or it is another bucket; 75: the bucket cannot be reached (the local part is printed).
 
     \b
     Examples:
@@ -48,6 +48,8 @@ def command(app: Application) -> int:
     if directory is not None:
         problems += directory["problems"]
     code = EXIT_UNHEALTHY if problems else 0
+    if any(entry.lost is not None for entry in entries):
+        code = CorruptionError.exit_code
     for error, words in ((lost, ""), (unreachable, "the bucket cannot be reached: ")):
         if error is not None:
             problems.append(f"{words}{error.message}" + (f"; {error.hint}" if error is lost else ""))

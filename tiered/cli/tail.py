@@ -11,6 +11,7 @@ from tiered.cli.application import Application, Command, pass_application, split
 from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
 from tiered.cli.doors import chosen_partitions, need_topic, open_reader
 from tiered.cli.patience import Patience
+from tiered.config import MAX_LONG
 from tiered.model import ConsumerRecord
 from tiered.topic import TopicReads
 
@@ -27,7 +28,7 @@ POLL_SECONDS = 0.5
     "-n", "--last", type=click.IntRange(min=0), default=LAST_RECORDS, show_default=True, help="of each partition"
 )
 @click.option("-f", "--follow", is_flag=True, help="go on with new records until Ctrl-C")
-@click.option("-c", "--count", type=click.IntRange(min=1), metavar="N", help="stop after N records")
+@click.option("-c", "--count", type=click.IntRange(min=1, max=MAX_LONG), metavar="N", help="stop after N records")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
 @click.option("--format", "text_format", metavar="FORMAT", help="as cat -f")
 @click.option("--interval", type=click.FloatRange(min=0.05), default=POLL_SECONDS, show_default=True, help="seconds")

@@ -10,6 +10,7 @@ from tiered.cli.output import columns, counted
 from tiered.cli.partition_status import partition_status
 from tiered.cli.topic_settings import setting_lines
 from tiered.cli.topics_delete import delete_command
+from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError
 from tiered.format.keys import check_topic_name
 
@@ -48,7 +49,9 @@ def list_topics(app: Application) -> int:
 
 @command.command("create")
 @click.argument("topic")
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="how many partitions")
+@click.option(
+    "--partitions", type=click.IntRange(1, MAX_PARTITIONS), default=1, show_default=True, help="how many partitions"
+)
 @click.option(
     "--set", "settings", multiple=True, metavar="NAME=VALUE", help="topic setting under Kafka's name; repeatable"
 )
@@ -94,9 +97,13 @@ def describe(app: Application, topic: str) -> int:
     """
     name, partition = split_topic(topic)
     with open_tiers(app) as tiers:
+        known = tiers.known()
         facts = tiers.need_topic(name)
         chosen = chosen_partitions(name, facts.partitions, partition)
-        partitions = [partition_status(tiers, facts, number) for number in chosen]
+        partitions = [partition_status(tiers, facts, number, known) for number in chosen]
+    for status in partitions:
+        if status.lost is not None:
+            raise status.lost
     entries = [status.as_json() for status in partitions]
     fields = {
         "topic": name,

@@ -41,7 +41,7 @@ def delete_command(app: Application, *, topic: str, local_only: bool, dry_run: b
                 f"topic {topic} is tiered: its records in the bucket would stay, and so would its name",
                 hint="--local-only deletes the copy on this disk, with all that was not uploaded",
             )
-        positions = {tp: log.partition(tp).positions() for tp in tps}
+        positions = {tp: log.partition(tp).positions() for tp in tps if tp not in log.out_of_service}
         rows = [[tp, p.local_start_offset, p.uploaded_offset, p.end_offset] for tp, p in positions.items()]
         for line in columns(["partition", "local start", "uploaded", "end"], rows):
             app.out.say(line)

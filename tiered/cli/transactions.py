@@ -152,7 +152,8 @@ def _known(log: LocalLog) -> dict[str, TxnValue]:
 
 
 def _open(log: LocalLog) -> Iterator[tuple[TopicPartition, OpenTxn]]:
-    for tp in log.partitions():
+    broken = log.out_of_service
+    for tp in (tp for tp in log.partitions() if tp not in broken):
         yield from ((tp, txn) for txn in log.partition(tp).open_txns())
 
 

@@ -10,15 +10,19 @@ One record inside a v2 batch (section "Record" of Kafka's message format; every 
            | header count | count x (name length, UTF-8 name | value length, value)
 
 Length -1 stands for null. A varint has at most 5 bytes, the timestamp delta (a varlong) at most 10.
+
+What Kafka's consumer reads is read, also where no writer of today makes it: any negative length of a key or value is
+null, and a name that is not UTF-8 is shown as Java shows it.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from tiered.errors import CorruptionError, InvalidTimestampError
-from tiered.model import Headers, NewRecord, Record
+from tiered.model import HeaderName, Headers, NewRecord, Record
 
 MIN_RECORD_BYTES = 7  # length, attributes, two deltas, two lengths and a header count of one byte each
 MAX_RECORD_BYTES = 2**31 - 1
@@ -26,6 +30,7 @@ _SPAN = 8192  # values -_SPAN .. _SPAN-1 take at most two bytes and come out of 
 _WIDE_SPAN = 2**27  # values 0 .. _WIDE_SPAN-1 take two look-ups
 _MASK64 = 2**64 - 1
 _PLAIN = 2**62
+_BYTE_FORMATS = ("B", "b", "c")
 _MAX_VARINT_SHIFT = 35
 _MAX_VARLONG_SHIFT = 70
 
@@ -58,14 +63,31 @@ def encode_varint(n: int) -> bytes:
     return out + _LAST[z]
 
 
+def as_bytes(field: object) -> bytes:
+    """The bytes of any buffer of bytes: ``bytes``, ``bytearray``, a ``memoryview`` or array of unsigned bytes.
+
+    Raises ``TypeError`` for what is no buffer, and for one whose items are not single bytes in a row (integers,
+    floats, an image): which bytes were meant, in which byte order, only the caller knows.
+    """
+    if type(field) is bytes:
+        return field
+    view = memoryview(field)  # type: ignore[arg-type]  # TypeError: no buffer
+    if view.ndim != 1 or view.format not in _BYTE_FORMATS:
+        raise TypeError(f"a buffer of {view.ndim} dimensions of {view.format!r}, not bytes")
+    return bytes(view)
+
+
 def _encode_field(field: bytes | None) -> tuple[bytes, bytes]:
-    return (b"\1", b"") if field is None else (encode_varint(len(field)), field)
+    if field is None:
+        return b"\1", b""
+    field = as_bytes(field)
+    return encode_varint(len(field)), field
 
 
 def _encode_headers(headers: Headers) -> bytes:
     parts = [encode_varint(len(headers))]
     for name, value in headers:
-        raw = name.encode("utf-8")
+        raw = name.raw if type(name) is HeaderName else name.encode("utf-8")
         parts += (encode_varint(len(raw)), raw)
         parts += _encode_field(value)
     return b"".join(parts)
@@ -100,11 +122,18 @@ def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[b
             largest = delta
         tail = _encode_headers(headers) if headers else b"\0"
         try:
-            if key is None:
-                body = join((start, offset, b"\1", small[len(value)], value, tail))  # type: ignore[arg-type]  # None: below
+            if type(value) is bytes:  # other buffers may have another len() than bytes
+                if key is None:
+                    body = join((start, offset, b"\1", small[len(value)], value, tail))
+                elif type(key) is bytes:
+                    body = join((start, offset, small[len(key)], key, small[len(value)], value, tail))
+                else:
+                    raise TypeError
+            elif value is None and type(key) is bytes:
+                body = join((start, offset, small[len(key)], key, b"\1", tail))
             else:
-                body = join((start, offset, small[len(key)], key, small[len(value)], value, tail))  # type: ignore[arg-type]
-        except (IndexError, TypeError):  # 8 KiB or more, or no value
+                raise TypeError
+        except (IndexError, TypeError):  # 8 KiB or more, neither key nor value, or some other buffer
             body = join((start, offset, *_encode_field(key), *_encode_field(value), tail))
         n = len(body)
         add(small[n] if n < span else encode_varint(n))
@@ -170,11 +199,40 @@ def _read_long_delta(data: bytes, position: int) -> tuple[int, int]:
 
 def _decode_field(data: bytes, position: int, end: int, what: str) -> tuple[bytes | None, int]:
     n, position = read_varint(data, position)
-    if n == -1:
+    if n < 0:
         return None, position
-    if n < 0 or n > end - position:
+    if n > end - position:
         raise CorruptionError(f"{what} length {n} exceeds the record", position=position)
     return data[position : position + n], position + n
+
+
+def _replace_as_java(error: UnicodeError) -> tuple[str, int]:
+    """One U+FFFD for what Java's ``new String(bytes, UTF_8)`` replaces by one.
+
+    The only difference from Python's "replace" is a surrogate (ED A0..BF ..): Java takes its bytes together.
+    """
+    if not isinstance(error, UnicodeDecodeError):
+        raise error
+    data, at = error.object, error.start
+    if data[at] == 0xED and data[at + 1 : at + 2] >= b"\xa0" and _continues(data, at + 1):
+        return "\ufffd", at + 2 + _continues(data, at + 2)
+    return "\ufffd", error.end
+
+
+def _continues(data: bytes, at: int) -> bool:
+    return at < len(data) and data[at] & 0xC0 == 0x80
+
+
+_AS_JAVA = "tiered-as-java"
+codecs.register_error(_AS_JAVA, _replace_as_java)
+
+
+def header_name(raw: bytes) -> str:
+    """The name of a header; a :class:`~tiered.model.HeaderName`, which keeps the bytes, if they are not UTF-8."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return HeaderName.of(raw.decode("utf-8", _AS_JAVA), raw)
 
 
 def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[Headers, int]:
@@ -185,10 +243,7 @@ def _decode_headers(data: bytes, position: int, end: int, count: int) -> tuple[H
         n, position = read_varint(data, position)
         if n < 0 or n > end - position:
             raise CorruptionError(f"header name length {n} exceeds the record", position=position)
-        try:
-            name = data[position : position + n].decode("utf-8")
-        except UnicodeDecodeError as e:
-            raise CorruptionError(f"header name is not UTF-8: {e}", position=position) from None
+        name = header_name(data[position : position + n])
         position += n
         value, position = _decode_field(data, position, end, "header value")
         headers.append((name, value))
@@ -225,8 +280,11 @@ def decode_records(  # noqa: PLR0915 - unrolled: a call per varint would double 
     """Yields ``count`` records out of ``data`` (uncompressed, all of it), one at a time.
 
     ``append_time`` replaces every timestamp when it is not None. Raises ``CorruptionError`` with the position
-    in ``data``: a length that does not fit, a record that is not used up, too few records or bytes left.
+    in ``data``: a length that does not fit, a record that is not used up, too few records or bytes left. With a
+    ``count`` of 0 the data is not looked at, as Kafka does.
     """
+    if count == 0:
+        return
     if count < 0 or count * MIN_RECORD_BYTES > len(data):
         raise CorruptionError(f"{count} records cannot be in {len(data)} bytes", position=0)
     unzigzag, new, cls, position = _UNZIGZAG, tuple.__new__, Record, 0
@@ -256,7 +314,7 @@ def decode_records(  # noqa: PLR0915 - unrolled: a call per varint would double 
                 n = n & 0x7F | data[position] << 7
                 position += 1
             if n > 0x3FFF:
-                n, position = _read_long_delta(data, position - 2)
+                n, position = read_varint(data, position - 2)
                 offset = base_offset + n
             else:
                 offset = base_offset + unzigzag[n]

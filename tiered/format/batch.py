@@ -46,6 +46,7 @@ __all__ = [
     "control_type",
     "decode_records",
     "encode_batch",
+    "least_timestamp",
     "read_header",
     "rebuild_batch",
     "scan",
@@ -73,8 +74,8 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
         legacy.verify_message(buf, message)
         if not message.attributes & CODEC_MASK:
             return header
-        records = list(legacy.decode_message(buf, message, MAX_DECOMPRESSED_BYTES))
-        return header_of_message(message, records[0].offset, len(records))
+        records = list(legacy.decode_message(buf, message, MAX_DECOMPRESSED_BYTES, check_crcs=True))
+        return header_of_message(message, min(r.offset for r in records), len(records))
     crc = crc32c(memoryview(buf)[_CRC_START:])
     if crc != header.crc:
         raise CorruptionError(
@@ -106,7 +107,7 @@ def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
     attributes = header.attributes
     records = memoryview(buf)[HEADER_BYTES:]
     if attributes & CODEC_MASK:
-        if header.records_count == 0 and not records:
+        if header.records_count == 0:
             return iter(())
         data = decompress(codec_of(attributes), records, max_bytes=max_bytes)
     else:
@@ -118,6 +119,19 @@ def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
         header.base_timestamp,
         header.max_timestamp if attributes & LOG_APPEND_TIME_BIT else None,
     )
+
+
+def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
+    """The least timestamp of a verified batch's records, -1 if none has one.
+
+    Of records that cannot be decoded, which a leader may have sent and Kafka's followers store, what the header tells.
+    """
+    if header.records_count <= 1 or header.timestamp_type:
+        return header.max_timestamp
+    try:
+        return min((record.timestamp for record in decode_records(batch) if record.timestamp >= 0), default=-1)
+    except CorruptionError:
+        return min((at for at in (header.base_timestamp, header.max_timestamp) if at >= 0), default=-1)
 
 
 def encode_batch(
@@ -137,9 +151,12 @@ def encode_batch(
 ) -> bytes:
     """One v2 batch of ``records`` at consecutive offsets from ``base_offset``. Timestamps are resolved: >= 0, or -1.
 
+    Keys and values are ``bytes`` or a buffer of single bytes in a row (``bytearray``, ``memoryview``, an array of
+    uint8); any other buffer is refused, as an array of integers has no one byte order that all readers know.
     With LogAppendTime the batch reports ``append_time_ms`` for all; the timestamps as given stay in the deltas,
     as a broker leaves them. Raises ``InvalidRecordError`` (with the record's index), ``InvalidTimestampError``,
-    ``RecordTooLargeError`` beyond 2^31-1 bytes, ``ConfigError`` for a level that the codec does not have.
+    ``RecordTooLargeError`` beyond 2^31-1 bytes or, compressed, beyond what is decompressed again,
+    ``MAX_DECOMPRESSED_BYTES``; ``ConfigError`` for a level that the codec does not have.
     """
     if not records:
         raise InvalidRecordError("a batch needs at least one record")
@@ -154,7 +171,7 @@ def encode_batch(
             max_timestamp = append_time_ms
         if codec:
             attributes |= int(codec)
-            data = compress(codec, data, level)
+            data = compress(codec, _readable(data), level)
         if transactional:
             attributes |= TRANSACTIONAL_BIT
         if control:
@@ -163,9 +180,27 @@ def encode_batch(
         checked = _CHECKED.pack(
             attributes, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
         )
-    except (TypeError, ValueError, AttributeError, struct.error, OverflowError, InvalidTimestampError) as e:
+    except (
+        TypeError,
+        ValueError,
+        AttributeError,
+        BufferError,
+        struct.error,
+        OverflowError,
+        InvalidTimestampError,
+    ) as e:
         raise _blame(records, e) from e
     return _assemble(base_offset, leader_epoch, checked, data)
+
+
+def _readable(data: bytes) -> bytes:
+    """Records that are to be compressed, if they may be decompressed again."""
+    if len(data) > MAX_DECOMPRESSED_BYTES:
+        raise RecordTooLargeError(
+            f"{len(data)} bytes of records in a compressed batch, readers decompress {MAX_DECOMPRESSED_BYTES} at most",
+            hint="append fewer records at once, or use no compression for them",
+        )
+    return data
 
 
 def _assemble(base_offset: int, leader_epoch: int, checked: bytes, data: bytes) -> bytes:
@@ -184,6 +219,28 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | None:
+    """Why ``field`` cannot be stored as bytes, if it cannot."""
+    if field is None:
+        return None
+    try:
+        _kernels.as_bytes(field)
+    except (TypeError, ValueError, BufferError):
+        try:
+            view = memoryview(field)  # type: ignore[arg-type]  # TypeError: no buffer
+        except (TypeError, ValueError, BufferError):
+            return InvalidRecordError(
+                f"{what} is {type(field).__name__}, not bytes", index=index, hint="encode it first"
+            )
+        return InvalidRecordError(
+            f"{what} is {type(field).__name__}, {view.ndim}-dimensional with items of {view.itemsize} bytes"
+            f" ({view.format!r}), not bytes",
+            index=index,
+            hint="pass its bytes, in the byte order that readers expect, such as array.tobytes()",
+        )
+    return None
+
+
 def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
     """Finds the record that could not be encoded and says what is wrong with it."""
     for i, record in enumerate(records):
@@ -193,10 +250,8 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
             )
         value, key, timestamp, headers = record
         for what, field in (("value", value), ("key", key)):
-            if field is not None and not isinstance(field, (bytes, bytearray, memoryview)):
-                return InvalidRecordError(
-                    f"record {i}: {what} is {type(field).__name__}, not bytes", index=i, hint="encode it first"
-                )
+            if (refusal := _not_bytes(f"record {i}: {what}", field, i)) is not None:
+                return refusal
         if not isinstance(timestamp, int) or not -1 <= timestamp < 2**63:
             return InvalidTimestampError(f"record {i}: {timestamp!r} is not a timestamp in milliseconds", index=i)
         for header in headers or ():
@@ -208,10 +263,8 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
                 )
             if not _is_unicode(header[0]):
                 return InvalidRecordError(f"record {i}: name of header {header[0]!r} is not valid Unicode", index=i)
-            if header[1] is not None and not isinstance(header[1], (bytes, bytearray, memoryview)):
-                return InvalidRecordError(
-                    f"record {i}: value of header {header[0]!r} is {type(header[1]).__name__}, not bytes", index=i
-                )
+            if (refusal := _not_bytes(f"record {i}: value of header {header[0]!r}", header[1], i)) is not None:
+                return refusal
     return InvalidRecordError(f"batch cannot be encoded: {cause}")
 
 
@@ -247,7 +300,7 @@ def rebuild_batch(
         codec = header.codec if codec is None else codec
         if codec:
             attributes |= int(codec)
-            data = compress(codec, data, level)
+            data = compress(codec, _readable(data), level)
         if not attributes & LOG_APPEND_TIME_BIT:
             max_timestamp = max(r.timestamp for r in records)
     checked = _CHECKED.pack(

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.errors import ConfigError, CorruptionError
+from tiered.errors import ConfigError, CorruptionError, NewerFormatError
 from tiered.model import EpochEntry, TopicPartition
 
 CHECKPOINT_VERSION = 0
@@ -51,7 +51,8 @@ def _decode_lines(text: str, fields: int) -> list[list[str]]:
         return []
     version = _integer(lines[0], "checkpoint version")
     if version != CHECKPOINT_VERSION:
-        raise CorruptionError(f"checkpoint has version {version}, not {CHECKPOINT_VERSION}", position=0)
+        kind = NewerFormatError if version > CHECKPOINT_VERSION else CorruptionError
+        raise kind(f"checkpoint has version {version}, not {CHECKPOINT_VERSION}", position=0)
     if len(lines) == 1:
         return []
     count = _integer(lines[1], "checkpoint entry count")
@@ -118,8 +119,9 @@ def decode_partition_metadata(text: str) -> UUID:
         fields[words[0]] = words[1].strip()
     if "version" not in fields or "topic_id" not in fields:
         raise CorruptionError("partition.metadata lacks version or topic_id")
-    if _integer(fields["version"], "version of partition.metadata") != 0:
-        raise CorruptionError(f"partition.metadata has version {fields['version']}, not 0")
+    if (version := _integer(fields["version"], "version of partition.metadata")) != 0:
+        kind = NewerFormatError if version > 0 else CorruptionError
+        raise kind(f"partition.metadata has version {fields['version']}, not 0")
     topic_id = decode_uuid(fields["topic_id"])
     if topic_id.int == 0:
         raise CorruptionError("partition.metadata has a zero topic id")
@@ -196,7 +198,8 @@ def decode_meta_properties(text: str) -> MetaProperties:
     values, comments = decode_properties(text)
     version = _integer(values.get("version", "0"), "version of meta.properties")
     if version not in (0, 1):
-        raise CorruptionError(f"meta.properties has version {version}, not 0 or 1")
+        kind = NewerFormatError if version > 1 else CorruptionError
+        raise kind(f"meta.properties has version {version}, not 0 or 1")
     node = values.get("node.id" if version else "broker.id")
     if node is None:
         raise CorruptionError("meta.properties has no node.id")

@@ -13,16 +13,18 @@ id    codec  framing
 
 Decompression is bounded: what would grow beyond ``max_bytes`` is refused, and no length that the data claims
 is believed before it was compared with that limit. Compressed bytes are not canonical between libraries.
+
+What follows the compressed data is left alone where Java's decoders leave it alone, each in its own way: see the
+module of the codec. A broker stores such batches, and its consumers read them.
 """
 
 from __future__ import annotations
 
 import enum
-import zlib
 
 from tiered.errors import CodecUnavailableError, ConfigError
-from tiered.format import lz4_frame, snappy, zstd_frame
-from tiered.format.decompression import MAX_DECOMPRESSED_BYTES, Buffer, damaged, too_large
+from tiered.format import gzip_members, lz4_frame, snappy, zstd_frame
+from tiered.format.decompression import MAX_DECOMPRESSED_BYTES, Buffer, too_large
 
 __all__ = [
     "DEFAULT_LEVELS",
@@ -33,8 +35,6 @@ __all__ = [
     "compress",
     "decompress",
 ]
-
-_GZIP_WBITS = 31  # zlib's way to say: gzip header and trailer
 
 
 class Codec(enum.IntEnum):
@@ -91,8 +91,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     elif not lowest <= level <= highest:
         raise ConfigError(f"{codec.label} has no level {level}", hint=f"use {lowest} to {highest}")
     if codec is Codec.GZIP:
-        stream = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
-        return stream.compress(data) + stream.flush()
+        return gzip_members.compress(data, level)
     if codec is Codec.LZ4:
         return lz4_frame.compress(data, level)
     return zstd_frame.compress(data, level)
@@ -113,27 +112,7 @@ def decompress(
     if codec is Codec.SNAPPY:
         return snappy.decompress(data, max_bytes)
     if codec is Codec.GZIP:
-        return _decompress_gzip(data, max_bytes)
+        return gzip_members.decompress(data, max_bytes)
     if len(data) > max_bytes:
         raise too_large("uncompressed", max_bytes)
     return bytes(data)
-
-
-def _decompress_gzip(data: Buffer, max_bytes: int) -> bytes:
-    out: list[bytes] = []
-    size = 0
-    rest = bytes(data)
-    while rest or not out:
-        stream = zlib.decompressobj(_GZIP_WBITS)
-        try:
-            piece = stream.decompress(rest, max_bytes - size + 1)
-        except zlib.error as e:
-            raise damaged("gzip", e, len(data) - len(rest)) from None
-        size += len(piece)
-        if size > max_bytes:
-            raise too_large("gzip", max_bytes)
-        if not stream.eof:
-            raise damaged("gzip", "it ends early", len(data))
-        out.append(piece)
-        rest = stream.unused_data
-    return out[0] if len(out) == 1 else b"".join(out)

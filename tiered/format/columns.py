@@ -2,7 +2,7 @@
 
 Records are length-prefixed, so finding where each begins is a loop; everything behind that is done for thousands of
 records by one numpy call a varint. Keys and values stay where they are: key ``i`` is
-``buffer[key_at[i] : key_at[i] + key_len[i]]``, a length of -1 means null.
+``buffer[key_at[i] : key_at[i] + key_len[i]]``, a negative length means null.
 
 The loop of ``_kernels.decode_records`` is the oracle: what is odd is handed to it, to be refused in its words.
 """
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tiered.errors import CorruptionError
-from tiered.format._kernels import MIN_RECORD_BYTES, read_varint
+from tiered.format._kernels import MIN_RECORD_BYTES, header_name, read_varint
 from tiered.format.batch import HEADER_BYTES, BatchHeader, decode_records
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
 from tiered.format.header import CODEC_MASK
@@ -58,18 +58,15 @@ class Columns:
         if not data[position]:
             return None
         found: Headers = []
-        try:
-            count, position = read_varint(data, position)
-            _within(count * 2, end - position)  # a header takes at least two bytes
-            for _ in range(count):
-                size, position = read_varint(data, position)
-                name = data[position : position + _within(size, end - position)].decode()
-                position += size
-                size, position = read_varint(data, position)
-                found.append((name, data[position : position + _within(size, end - position)] if size != -1 else None))
-                position += max(size, 0)
-        except UnicodeDecodeError as error:
-            raise CorruptionError(f"a header name is not UTF-8: {error}", offset=int(self.offsets[index])) from None
+        count, position = read_varint(data, position)
+        _within(count * 2, end - position)  # a header takes at least two bytes
+        for _ in range(count):
+            size, position = read_varint(data, position)
+            name = header_name(data[position : position + _within(size, end - position)])
+            position += size
+            size, position = read_varint(data, position)
+            found.append((name, data[position : position + _within(size, end - position)] if size >= 0 else None))
+            position += max(size, 0)
         if position != end:
             raise CorruptionError("the headers do not fill the record", offset=int(self.offsets[index]))
         return found or None
@@ -107,6 +104,11 @@ class ColumnReader:
 
     def add(self, header: BatchHeader, batch: bytes | memoryview) -> None:
         """One verified v2 batch. Raises CorruptionError, at the latest in :meth:`take`."""
+        room = MAX_DECOMPRESSED_BYTES if header.attributes & CODEC_MASK else len(batch) - HEADER_BYTES
+        if header.records_count * MIN_RECORD_BYTES > room:
+            raise CorruptionError(
+                f"{header.records_count} records cannot be in {room} bytes", offset=header.base_offset
+            )
         self._parsing = self._needs_parsing(header)
         view = memoryview(batch)
         self._batches.append((header, view))
@@ -154,10 +156,10 @@ class ColumnReader:
         offset_delta, at, fine = _varints(buffer, np.minimum(at, ends))
         good &= fine
         key_len, key_at, fine = _varints(buffer, np.minimum(at, ends))
-        good &= fine and bool(((key_len >= -1) & (key_len <= ends - key_at)).all())
+        good &= fine and bool((key_len <= ends - key_at).all())
         at = np.minimum(key_at + np.maximum(key_len, 0), ends)
         value_len, value_at, fine = _varints(buffer, at)
-        good &= fine and bool(((value_len >= -1) & (value_len <= ends - value_at)).all())
+        good &= fine and bool((value_len <= ends - value_at).all())
         headers_at = np.minimum(value_at + np.maximum(value_len, 0), ends)
         without = buffer[headers_at] == 0
         good &= bool(((headers_at < ends) & (~without | (headers_at + 1 == ends))).all())

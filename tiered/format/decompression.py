@@ -5,7 +5,10 @@ from __future__ import annotations
 from tiered.errors import CorruptionError
 
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
-"""Default limit of one batch after decompression (Kafka's ``max.message.bytes`` is 1 MiB compressed)."""
+"""Default limit of one batch after decompression. Kafka has none; its ``max.message.bytes`` is 1 MiB compressed.
+
+Nothing larger is written compressed, and what would grow beyond it is refused while it is decompressed.
+"""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -15,7 +18,7 @@ def too_large(codec: str, max_bytes: int) -> CorruptionError:
     return CorruptionError(
         f"{codec} data is larger than {max_bytes} bytes when decompressed",
         position=0,
-        hint="raise the limit of decompressed bytes if the batch is genuine",
+        hint="no writer makes such a batch: it is damaged, or was made to fill the memory of its readers",
     )
 
 

@@ -26,6 +26,7 @@ import re
 from typing import NamedTuple
 from uuid import UUID
 
+from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError
 from tiered.model import Row, TopicPartition
 
@@ -90,6 +91,7 @@ def check_topic_name(name: str) -> str:
 # -- object keys ---------------------------------------------------------------------------------------------------
 
 _PARTITION = r"(?P<h2>[0-9a-f]{2})/(?P<topic_id>[0-9a-f]{32})-(?P<partition>0|[1-9][0-9]{0,9})/"
+_PARTITION_KEY = re.compile(_PARTITION + r".+")
 _ROOT_KEY = re.compile(_PARTITION + r"(?:root|hist/(?P<version>[0-9a-f]{16}))")
 _SEGMENT_KEY = re.compile(
     _PARTITION
@@ -147,6 +149,11 @@ def topic_key(topic: str) -> str:
 def probe_key(uid: str) -> str:
     """An object of the start-up probe."""
     return f"probe/{_check_uid(uid)}"
+
+
+def parse_partition_key(key: str) -> tuple[UUID, int] | None:
+    """(topic id, partition) of any key below a partition's prefix, None for any other key."""
+    return _partition_of(_PARTITION_KEY.fullmatch(key))
 
 
 def parse_root_key(key: str) -> tuple[UUID, int] | None:
@@ -325,7 +332,7 @@ def parse_partition_dir(name: str) -> PartitionDir:
     """Topic, partition and kind of a directory: split at the last ``-``, a renamed one cut at the last ``.`` first.
 
     Raises ConfigError, as Kafka refuses to start, for a name without ``-``, an empty topic, a partition that is
-    not a plain decimal int32, or a malformed renamed directory.
+    not a plain decimal below ``MAX_PARTITIONS``, or a malformed renamed directory.
     """
     stem, kind = name, ""
     if name.endswith(("-delete", "-future", "-stray")):
@@ -338,6 +345,10 @@ def parse_partition_dir(name: str) -> PartitionDir:
         raise _bad_dir(name)
     if int(partition) > MAX_INT32 or topic in {".", ".."}:
         raise _bad_dir(name)
+    if int(partition) >= MAX_PARTITIONS:
+        raise ConfigError(
+            f"directory {name!r} is of partition {partition}", hint=f"a topic has at most {MAX_PARTITIONS} partitions"
+        )
     return PartitionDir(TopicPartition(topic, int(partition)), kind)
 
 

@@ -85,25 +85,26 @@ def _read_field(buf: memoryview, position: int, end: int, what: str) -> tuple[by
         raise CorruptionError(f"message ends before its {what}", position=position)
     (length,) = _I32.unpack_from(buf, position)
     position += _I32.size
-    if length < -1 or length > end - position:
+    if length > end - position:
         raise CorruptionError(f"{what} length {length} exceeds the message", position=position)
-    if length == -1:
+    if length < 0:
         return None, position
     return bytes(buf[position : position + length]), position + length
 
 
 def _key_and_value(buf: memoryview, message: Message, end: int) -> tuple[bytes | None, bytes | None]:
+    """Any negative length is null, and bytes behind the value are left alone, as Kafka does."""
     key, position = _read_field(buf, message.body, end, "key")
-    value, position = _read_field(buf, position, end, "value")
-    if position != end:
-        raise CorruptionError(f"{end - position} bytes are left in the message", position=position)
-    return key, value
+    return key, _read_field(buf, position, end, "value")[0]
 
 
-def decode_message(buf: bytes | bytearray | memoryview, message: Message, max_bytes: int) -> Iterator[Record]:
+def decode_message(
+    buf: bytes | bytearray | memoryview, message: Message, max_bytes: int, *, check_crcs: bool = False
+) -> Iterator[Record]:
     """The record, or the inner records of a wrapper, of the one message in ``buf``.
 
-    A wrapper is decoded whole, as v1 offsets count from its end. Raises ``CorruptionError``.
+    A wrapper is decoded whole, as v1 offsets count from its end. ``check_crcs``: those of the messages inside.
+    Raises ``CorruptionError``.
     """
     view = memoryview(buf)
     key, value = _key_and_value(view, message, _OVERHEAD_BYTES + message.size)
@@ -115,27 +116,46 @@ def decode_message(buf: bytes | bytearray | memoryview, message: Message, max_by
     if value is None:
         raise CorruptionError("compressed message without a value", position=message.body)
     data = decompress(codec, value, max_bytes=max_bytes, legacy_lz4=message.magic == 0)
-    return iter(_decode_set(memoryview(data), message))
+    return iter(_decode_set(memoryview(data), message, check_crcs))
 
 
-def _decode_set(view: memoryview, wrapper: Message) -> list[Record]:
-    inner: list[tuple[Message, bytes | None, bytes | None]] = []
+def inner_messages(data: bytes | memoryview) -> Iterator[tuple[Message, memoryview]]:
+    """Each message of a decompressed set with its bytes; as in Kafka one that is cut off ends the set quietly."""
+    view = memoryview(data)
     position = 0
-    while position < len(view):
-        message = read_message(view, position)
-        end = position + _OVERHEAD_BYTES + message.size
+    while len(view) - position >= _OVERHEAD_BYTES:
+        end = position + _OVERHEAD_BYTES + _I32.unpack_from(view, position + _I64.size)[0]
         if end > len(view):
-            raise CorruptionError("the inner message set ends early", position=position)
-        if message.magic != wrapper.magic:
-            raise CorruptionError(f"v{message.magic} message inside a v{wrapper.magic} wrapper", position=position)
-        if message.attributes & 7:
-            raise CorruptionError("compressed message inside a compressed message", position=position)
-        inner.append((message, *_key_and_value(view, message, end)))
+            return
+        message = view[position:end]
+        yield read_message(message, 0), message
         position = end
+
+
+def _decode_set(view: memoryview, wrapper: Message, check_crcs: bool) -> list[Record]:
+    """The inner records. As in Kafka messages of v0 and v1 may stand side by side."""
+    inner: list[tuple[Message, bytes | None, bytes | None]] = []
+    for message, data in inner_messages(view):
+        if check_crcs:
+            verify_message(data, message)
+        if message.attributes & 7:
+            raise CorruptionError("compressed message inside a compressed message", position=0)
+        inner.append((message, *_key_and_value(data, message, len(data))))
     if not inner:
         raise CorruptionError("compressed message without inner messages", position=0)
-    shift = wrapper.offset - inner[-1][0].offset if wrapper.magic else 0
-    if inner[0][0].offset + shift < 0:
+    shift = _shift(wrapper, inner[-1][0].offset)
+    if min(m.offset for m, _, _ in inner) + shift < 0:
         raise CorruptionError(f"inner offsets begin below zero at wrapper {wrapper.offset}", position=0)
-    log_time = wrapper.attributes & _LOG_APPEND_TIME_BIT
-    return [Record(m.offset + shift, wrapper.timestamp if log_time else m.timestamp, k, v, []) for m, k, v in inner]
+    stamp = wrapper.timestamp if wrapper.attributes & _LOG_APPEND_TIME_BIT else None
+    return [
+        Record(m.offset + shift, m.timestamp if stamp is None or m.magic == 0 else stamp, k, v, []) for m, k, v in inner
+    ]
+
+
+def _shift(wrapper: Message, last_inner: int) -> int:
+    """How far absolute offsets are above the inner ones. A producer's v1 wrapper may say 0, whatever is inside."""
+    if wrapper.magic == 0 or wrapper.offset == 0:
+        return 0
+    if wrapper.offset < last_inner:
+        raise CorruptionError(f"wrapper offset {wrapper.offset} is below that of the last message inside, {last_inner}")
+    return wrapper.offset - last_inner

@@ -17,7 +17,7 @@ from tiered.format.decompression import Buffer, damaged, too_large
 
 MAGIC = b"\x04\x22\x4d\x18"
 _HEADER_BYTES = 7
-_BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM, _DICTIONARY = 0x10, 0x08, 0x04, 0x01
+_INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM, _DICTIONARY = 0x20, 0x10, 0x08, 0x04, 0x01
 _BLOCK_BYTES = {4: 64 * 1024, 5: 256 * 1024, 6: 1024 * 1024, 7: 4 * 1024 * 1024}
 _STORED = 0x8000_0000
 _MAX_EXPANSION = 255
@@ -38,16 +38,18 @@ def compress(data: Buffer, level: int) -> bytes:
 
 
 def decompress(data: Buffer, max_bytes: int, *, mend_header: bool = False) -> bytes:
-    """One frame, which fills ``data``; raises ``CorruptionError``. Linked blocks are read too; Java refuses them.
+    """The first frame of ``data``; raises ``CorruptionError``. Linked blocks are read too; Java refuses them.
 
-    ``mend_header`` accepts the header checksum of message format 0.
+    Like Java's reader it does not look at what follows the frame, nor at content size and content checksum.
+    ``mend_header`` takes any header checksum: that of message format 0 was computed wrongly.
     """
-    bound = _bound(memoryview(data))
+    view = memoryview(data)
+    blocks, end_mark, bound = _walk(view)
     stream = lz4.frame.LZ4FrameDecompressor()
     # The library allocates what it is allowed to return: never more than the blocks can hold.
     allowed = min(bound, max_bytes) + 1
     try:
-        out: bytes = stream.decompress(_mended(data) if mend_header else data, max_length=allowed)
+        out: bytes = stream.decompress(_plain(view, blocks, end_mark, mend_header), max_length=allowed)
     except (RuntimeError, EOFError, ValueError, MemoryError) as e:
         raise damaged("lz4", e) from None
     if len(out) > max_bytes:
@@ -57,42 +59,48 @@ def decompress(data: Buffer, max_bytes: int, *, mend_header: bool = False) -> by
     return out
 
 
-def _bound(view: memoryview) -> int:
-    """Upper bound of the decompressed size, from the header and the block sizes; refuses what ends early."""
+def has_linked_blocks(data: Buffer) -> bool:
+    """Whether blocks look back into those before: no reader of Kafka's takes such a frame."""
+    view = memoryview(data)
+    return len(view) > 4 and not view[4] & _INDEPENDENT
+
+
+def _walk(view: memoryview) -> tuple[int, int, int]:
+    """(begin of the blocks, position of the end mark, upper bound of the size); refuses what is cut off."""
     if len(view) < _HEADER_BYTES or view[:4] != MAGIC:
         raise damaged("lz4", "no frame header")
     flags = view[4]
     block_bytes = _BLOCK_BYTES.get(view[5] >> 4)
-    if flags >> 6 != 1 or block_bytes is None:
+    if flags >> 6 != 1 or flags & _DICTIONARY or block_bytes is None:
         raise damaged("lz4", f"unknown frame version or block size, FLG {flags:#04x} BD {view[5]:#04x}", 4)
-    position = _HEADER_BYTES + (8 if flags & _CONTENT_SIZE else 0) + (4 if flags & _DICTIONARY else 0)
+    blocks = position = _HEADER_BYTES + (8 if flags & _CONTENT_SIZE else 0)
     behind_block = 4 if flags & _BLOCK_CHECKSUM else 0
+    behind_frame = 4 if flags & _CONTENT_CHECKSUM else 0
     bound = 0
-    while True:
+    while position + 4 <= len(view):
         head = int.from_bytes(view[position : position + 4], "little")
         size = head & ~_STORED
-        if position + 4 <= len(view) and size > block_bytes:
-            raise damaged("lz4", f"block of {size} bytes where {block_bytes} are the most", position)
-        position += 4
-        if head == 0:
-            break
-        position += size + behind_block
+        if size == 0 and position + 4 + behind_frame <= len(view):
+            return blocks, position, bound
+        if size > block_bytes or head == 1:  # one compressed byte holds nothing: Java takes it for the end
+            raise damaged("lz4", f"block of {size} bytes where 2 to {block_bytes} are possible", position)
+        position += 4 + size + behind_block
         bound += size if head & _STORED else min(block_bytes, size * _MAX_EXPANSION)
-    position += 4 if flags & _CONTENT_CHECKSUM else 0
-    if position > len(view):
-        raise damaged("lz4", "it ends early", len(view))
-    if position < len(view):
-        raise damaged("lz4", f"{len(view) - position} bytes behind the frame", position)
-    return bound
+    raise damaged("lz4", "it ends early", len(view))
 
 
-def _mended(data: Buffer) -> bytes:
-    """Kafka computed the header checksum of format 0 over magic and descriptor; puts the right one in."""
-    fixed = bytearray(data)
-    end = 14 if fixed[4] & _CONTENT_SIZE else 6
-    if fixed[end] == _xxh32_short(bytes(fixed[:end])) >> 8 & 0xFF:
-        fixed[end] = _xxh32_short(bytes(fixed[4:end])) >> 8 & 0xFF
-    return bytes(fixed)
+def _plain(view: memoryview, blocks: int, end_mark: int, mend_header: bool) -> bytes | memoryview:
+    """The frame without what the library checks and Java does not; as it is, if nothing of that is there."""
+    end = end_mark + 4
+    unchecked = view[4] & (_CONTENT_SIZE | _CONTENT_CHECKSUM)
+    if not unchecked and not mend_header and not view[end - 1]:
+        return view if end == len(view) else view[:end]
+    told, wanted = view[blocks - 1], _xxh32_short(bytes(view[4 : blocks - 1])) >> 8 & 0xFF
+    if told != wanted and not mend_header:
+        raise damaged("lz4", f"header checksum {told:#04x}, computed {wanted:#04x}", blocks - 1)
+    descriptor = bytes((view[4] & ~unchecked, view[5]))
+    check = _xxh32_short(descriptor) >> 8 & 0xFF
+    return b"".join((MAGIC, descriptor, bytes((check,)), view[blocks:end_mark], bytes(4)))
 
 
 def _rotate32(n: int, bits: int) -> int:

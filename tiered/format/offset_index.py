@@ -122,6 +122,10 @@ class OffsetIndex:
         i = bisect.bisect_left(self._positions, position + size)
         return self.entry(i) if i < len(self._positions) else None
 
+    def reaches(self, position: int) -> bool:
+        """Whether an entry points at or behind ``position``."""
+        return any(at >= position for at in self._positions)
+
     def append(self, offset: int, position: int) -> bytes:
         """Adds an entry and returns its 8 bytes. Raises ``ConfigError`` if full, out of order, or beyond 31 bits."""
         relative = offset - self.base_offset
@@ -138,6 +142,13 @@ class OffsetIndex:
     def truncate_to(self, offset: int) -> None:
         """Drops every entry with an offset >= ``offset``."""
         self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
+
+    def drop(self, offset: int) -> None:
+        """Forgets the entry of ``offset`` if there is one: lookups then start earlier."""
+        i = bisect.bisect_left(self._relatives, offset - self.base_offset)
+        if i < len(self._relatives) and self._relatives[i] == offset - self.base_offset:
+            del self._relatives[i]
+            del self._positions[i]
 
     def _cut(self, n: int) -> None:
         del self._relatives[n:]

@@ -19,6 +19,7 @@ from tiered.format.decompression import Buffer, damaged, too_large
 XERIAL_HEADER = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
 XERIAL_BLOCK_BYTES = 32 * 1024
 _XERIAL_MAGIC = XERIAL_HEADER[:8]
+_LENGTH_BYTES = 4
 # A copy of 64 bytes takes 3: nothing expands more than about 22 times.
 _MAX_EXPANSION = 32
 _MAX_UVARINT_BYTES = 5
@@ -35,27 +36,40 @@ def compress(data: Buffer) -> bytes:
 
 
 def decompress(data: Buffer, max_bytes: int) -> bytes:
-    """Either framing; raises ``CorruptionError``."""
+    """Either framing; raises ``CorruptionError``.
+
+    As Java's ``SnappyInputStream`` does, the header of a second stream between blocks is passed over, and fewer than
+    four bytes behind the last block are left alone.
+    """
     view = memoryview(data)
-    if bytes(view[:8]) != _XERIAL_MAGIC:
+    header_bytes = len(XERIAL_HEADER)
+    if len(view) < header_bytes or view[:8] != _XERIAL_MAGIC:
         return _decompress_block(view, max_bytes, max_bytes, 0)
-    position = len(XERIAL_HEADER)
-    if len(view) < position:
-        raise damaged("snappy", "the stream header ends early", len(view))
+    position = header_bytes
     out: list[bytes] = []
     size = 0
-    while position < len(view):
-        if position + 4 > len(view):
-            raise damaged("snappy", "it ends inside a block length", position)
-        length = int.from_bytes(view[position : position + 4], "big", signed=True)
-        position += 4
+    while len(view) - position >= _LENGTH_BYTES:
+        if view[position : position + _LENGTH_BYTES] == _XERIAL_MAGIC[:_LENGTH_BYTES]:
+            _check_next_stream(view, position)
+            position += header_bytes
+            continue
+        length = int.from_bytes(view[position : position + _LENGTH_BYTES], "big", signed=True)
+        position += _LENGTH_BYTES
         if length < 0 or length > len(view) - position:
-            raise damaged("snappy", f"block length {length} exceeds the data", position - 4)
+            raise damaged("snappy", f"block length {length} exceeds the data", position - _LENGTH_BYTES)
         piece = _decompress_block(view[position : position + length], max_bytes - size, max_bytes, position)
         size += len(piece)
         out.append(piece)
         position += length
     return b"".join(out)
+
+
+def _check_next_stream(view: memoryview, position: int) -> None:
+    header = view[position : position + len(XERIAL_HEADER)]
+    if len(header) < len(XERIAL_HEADER) or header[:8] != _XERIAL_MAGIC:
+        raise damaged("snappy", "the header of a second stream is cut off or another", position)
+    if int.from_bytes(header[12:], "big", signed=True) < 1:
+        raise damaged("snappy", "a second stream of a version that was never written", position)
 
 
 def _decompress_block(block: memoryview, budget: int, max_bytes: int, position: int) -> bytes:

@@ -133,6 +133,13 @@ class TimeIndex:
         """Drops every entry with an offset >= ``offset``."""
         self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
 
+    def drop(self, timestamp: int) -> None:
+        """Forgets the entry of ``timestamp`` if there is one: lookups then start earlier."""
+        i = bisect.bisect_left(self._timestamps, timestamp)
+        if i < len(self._timestamps) and self._timestamps[i] == timestamp:
+            del self._timestamps[i]
+            del self._relatives[i]
+
     def _cut(self, n: int) -> None:
         del self._timestamps[n:]
         del self._relatives[n:]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from tiered.errors import ConfigError, CorruptionError
+from tiered.format._kernels import as_bytes
 
 MAX_TAGGED_FIELDS = 64
 _MAX_VARINT_BYTES = 5
@@ -198,6 +199,8 @@ class WireWriter:
         self.raw(data or b"")
 
     def blob(self, data: bytes | None) -> None:
+        """Raises ``TypeError`` for a buffer that is not one of single bytes."""
+        data = None if data is None else as_bytes(data)
         self.length(-1 if data is None else len(data))
         self.raw(data or b"")
 

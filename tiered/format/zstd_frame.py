@@ -22,6 +22,7 @@ _RAW_BLOCK, _RLE_BLOCK = 0, 1
 _CAUTIOUS_STEP_BYTES = 256
 _SKIPPABLE_MAGIC = 0x184D2A50
 _SKIPPABLE_HEADER_BYTES = 8
+_MAX_HEADER_BYTES = 18
 
 
 class _Contexts(threading.local):
@@ -45,7 +46,10 @@ def compress(data: Buffer, level: int) -> bytes:
 
 
 def decompress(data: Buffer, max_bytes: int) -> bytes:
-    """Any number of frames, which fill ``data``; raises ``CorruptionError``."""
+    """Any number of frames; raises ``CorruptionError``.
+
+    As in Java, a frame that is cut off behind a whole one ends the data; bytes that begin no frame are refused.
+    """
     view = memoryview(data)
     if not view:
         raise damaged("zstd", "no frame")
@@ -67,25 +71,28 @@ def decompress(data: Buffer, max_bytes: int) -> bytes:
 
 
 def _bound(view: memoryview) -> int:
-    """Upper bound of the decompressed size, by walking frames and blocks; refuses what ends early.
+    """Upper bound of the decompressed size, by walking frames and blocks; refuses a first frame that ends early.
 
     One block expands to 128 KiB at most, so that a bomb shows here.
     """
-    bound = position = 0
+    bound = position = frames = 0
     while position < len(view):
         if int.from_bytes(view[position : position + 4], "little") & ~0xF == _SKIPPABLE_MAGIC:
             length = int.from_bytes(view[position + 4 : position + 8], "little")
             position += _SKIPPABLE_HEADER_BYTES + length
+        elif frames and len(view) - position < _MAX_HEADER_BYTES:
+            break  # too little for a frame: the library says whether one begins
         else:
-            frame_bound, position = _bound_frame(view, position)
+            frame_bound, position = _bound_frame(view, position, may_be_cut=frames > 0)
             bound += frame_bound
-        if position > len(view):
+            frames += 1
+        if position > len(view) and not frames:
             raise damaged("zstd", "it ends early", len(view))
     return bound
 
 
-def _bound_frame(view: memoryview, position: int) -> tuple[int, int]:
-    """(upper bound of one frame's output, position after the frame, which may lie behind the end)."""
+def _bound_frame(view: memoryview, position: int, *, may_be_cut: bool) -> tuple[int, int]:
+    """(upper bound of one frame's output, position after the frame, which lies behind the end if it is cut off)."""
     try:
         parameters = zstandard.get_frame_parameters(view[position:])
         header_bytes = zstandard.frame_header_size(view[position:])
@@ -101,6 +108,7 @@ def _bound_frame(view: memoryview, position: int) -> tuple[int, int]:
         last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
         position += 3 + (1 if kind == _RLE_BLOCK else size)
         bound += size if kind in (_RAW_BLOCK, _RLE_BLOCK) else _BLOCK_BYTES
-    if not last:
+    end = position + (4 if last and parameters.has_checksum else 0)
+    if (not last or end > len(view)) and not may_be_cut:
         raise damaged("zstd", "it ends early", len(view))
-    return bound, position + (4 if parameters.has_checksum else 0)
+    return bound, end if last else max(end, len(view))

@@ -102,9 +102,23 @@ def held_ids(value: str) -> tuple[str, ...]:
 
 
 def hold(value: str, *more: str) -> str:
-    """A held value with ``more`` ids (empty ones are skipped), each once, at most ``HELD_LIMIT``."""
-    ids = dict.fromkeys([*held_ids(value), *(part for one in more for part in held_ids(one))])
-    return HELD_SEPARATOR.join(list(ids)[-HELD_LIMIT:])
+    """A held value with ``more`` ids (empty ones are skipped), each once, in the order in which they came.
+
+    Beyond ``HELD_LIMIT`` the first and the newest stay: the first is the one that the root was seen to carry
+    (``since``), and it must outlive any number of pending ones.
+    """
+    ids = list(dict.fromkeys([*held_ids(value), *(part for one in more for part in held_ids(one))]))
+    return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])
+
+
+def since(value: str, seen: str) -> str:
+    """A held value without the ids before ``seen``, which a root that was read carries; all of it if it is not held.
+
+    Each id belongs to one PUT on the ETag of the root before it, and they were sent one after the other: once a root
+    carries ``seen``, those before it can never land any more. Those after it still may.
+    """
+    ids = held_ids(value)
+    return HELD_SEPARATOR.join(ids[ids.index(seen) :]) if seen in ids else value
 
 
 def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | Refusal:
@@ -128,6 +142,23 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
     return _other_volume(root, volume)
 
 
+def is_own_claim(root: Root, volume: VolumeProof) -> bool:
+    """Whether the claim that ``root`` carries was made for this volume as it is now.
+
+    The id alone does not tell: after a rejoin, or on an older snapshot, the root may still name the claim of the volume
+    that this directory once was.
+    """
+    return root.writer.epoch > 0 and volume.volume_id == root.writer.volume and not _missing(root, volume)
+
+
+def _missing(root: Root, volume: VolumeProof) -> str:
+    """Which part of the proof this volume lacks, ``""`` if none."""
+    writer = root.writer
+    if writer.token not in held_ids(volume.token):
+        return "claim"
+    return "append" if writer.last_append and writer.last_append not in held_ids(volume.last_append) else ""
+
+
 def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
     """A log that ends below ``next_offset`` would give its next records offsets that the catalog holds already."""
     if volume.end_offset >= root.next_offset:
@@ -141,16 +172,13 @@ def _behind(root: Root, volume: VolumeProof) -> Refusal | None:
 
 
 def _same_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
-    writer = root.writer
-    token_held = writer.token in held_ids(volume.token)
-    append_held = not writer.last_append or writer.last_append in held_ids(volume.last_append)
-    if token_held and append_held:
+    missing = _missing(root, volume)
+    if not missing:
         return _behind(root, volume) or Grant(new_leader_epoch=False)
-    missing = "claim" if not token_held else "append"
     return Refusal(
         Reason.FENCED,
         f"{root.where}: volume {volume.volume_id} does not hold the last {missing} that the catalog knows of it: "
-        f"it is a copy, or an older snapshot, of the volume that {writer.owner} claimed",
+        f"it is a copy, or an older snapshot, of the volume that {root.writer.owner} claimed",
         hint="stop the other copy, or run `tiered repair rejoin` to make this one a fresh volume; nothing was deleted",
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from tiered.format.batch import decode_records
 from tiered.format.control import ControlType, control_type, coordinator_epoch
 from tiered.format.header import BatchHeader
 from tiered.format.producer_snapshot import ProducerEntry
@@ -87,6 +88,16 @@ def producer_batch(
         header.is_control,
         marker,
     )
+
+
+def read_producer(
+    header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
+) -> ProducerBatch | None:
+    """What the state needs of a whole batch, None if no producer wrote it."""
+    if header.producer_id < 0:
+        return None
+    record = next(iter(decode_records(data)), None) if header.is_control else None
+    return producer_batch(header, record, timestamp=timestamp)
 
 
 class BatchSpan(NamedTuple):

@@ -5,15 +5,18 @@ spans pieces is joined once, when its last byte is there.
 
 The CRC of a batch leaves out its first 21 bytes (base offset, length, leader epoch, magic and the CRC itself), so
 damage there is found by order instead: offsets never go back inside a segment and never leave the range that the
-catalog gives it, and lengths never reach beyond the object.
+catalog gives it, and lengths never reach beyond the object. Where the catalog counts a record for every offset of the
+segment none may be missing, either.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, read_header, verify_batch
+from tiered.format.crc import crc32c
 from tiered.model import Row, TopicPartition
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
@@ -22,11 +25,40 @@ MAX_BATCH_BYTES = 256 * 1024 * 1024
 _PREFIX_BYTES = 12  # base offset and length: enough to know the size of any batch
 
 
+class IndexDoubtedError(CorruptionError):
+    """Bytes that an offset index chose are not the batches that it promised: the index is wrong, or the ``.log`` is.
+
+    Settled inside the reader, which reads the segment from its start.
+    """
+
+
+class SegmentDiffers(CorruptionError):
+    """A segment that was read whole is not the one that the catalog names; ``base_offset`` is its first offset."""
+
+    def __init__(self, message: str, *, key: str, row: Row) -> None:
+        super().__init__(
+            message,
+            path_or_key=key,
+            position=0,
+            offset=row.base,
+            hint="the object is another one, or was changed: run check; another version of it may be in the bucket",
+        )
+        self.base_offset = row.base
+
+
 class SegmentScan:
     """Batches of the segment ``row`` from byte ``position`` on that touch offsets ``start`` to ``end`` (exclusive).
 
     ``feed`` pieces in order, then ``finish``. Batches wholly below ``start`` are skipped unverified. ``done`` says
     that ``end`` was reached, ``next_offset`` is the offset behind the last batch that was handed on or skipped.
+
+    Fed from byte 0 to the last, the segment's CRC32C is compared with the row's when the last piece comes, before any
+    of that is handed on. What came before was handed on by then: each batch was right by itself, whether all of them
+    are this segment's is known only at its end. Of less than the whole segment batch CRCs, offsets and times are held
+    against the row, and the size of the object.
+
+    ``position`` above 0, and bytes that end below the row's size, are what an index said: where they are not right it
+    is IndexDoubtedError.
     """
 
     def __init__(
@@ -39,15 +71,23 @@ class SegmentScan:
         self._end = end
         self._verify_crc = verify_crc
         self._position = position
+        self._crc = 0
+        self._counted = 0 if verify_crc and position == 0 else -1
         self._held: list[memoryview] = []
         self._held_bytes = 0
         self._held_size = _PREFIX_BYTES
+        self._by_index = position > 0
+        self._dense = row.records == row.next - row.base
+        self._first = True
+        self._beyond = False
         self.next_offset = row.base
         self.done = False
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches that ``data`` completes. Raises CorruptionError naming key, position and offset."""
         view = memoryview(data)
+        if self._counted >= 0:
+            self._count(view)
         at = 0
         if self._held_bytes:
             at = self._hold(view)
@@ -72,8 +112,39 @@ class SegmentScan:
 
     def finish(self) -> None:
         """Call when the last wanted byte was fed. Raises CorruptionError if the bytes end before the offsets do."""
-        if not self.done and (self._held_bytes or self._position != self._row.size):
+        if self.done or (self._beyond and not self._held_bytes):
+            return
+        if self._held_bytes or self._position != self._row.size:
+            self._by_index = self._by_index or self._position + self._held_bytes < self._row.size
             raise self._corrupt(f"the bytes end before offset {self._end}")
+        if self._dense and self.next_offset < self._row.next:
+            raise self._corrupt(f"offsets {self.next_offset} to {self._row.next} are missing")
+
+    def _count(self, view: memoryview) -> None:
+        """Raises SegmentDiffers where the last byte of the segment was counted and the checksum is another one.
+
+        Unless a batch of this piece is damaged by itself: the error is then that batch's, with its place.
+        """
+        self._crc = crc32c(view, self._crc)
+        self._counted += len(view)
+        if self._counted == self._row.size and self._crc != self._row.crc and not self._is_damaged(view):
+            raise SegmentDiffers(
+                f"{self._tp}: {self._key} (offsets {self._row.base} to {self._row.next}) has CRC32C {self._crc:#010x}, "
+                f"the catalog says {self._row.crc:#010x}",
+                key=self._key,
+                row=self._row,
+            )
+
+    def _is_damaged(self, view: memoryview) -> bool:
+        probe = copy.copy(self)
+        probe._held, probe._counted = list(self._held), -1
+        try:
+            for _ in probe.feed(view):
+                pass
+            probe.finish()
+        except CorruptionError:
+            return True
+        return False
 
     def _hold(self, view: memoryview) -> int:
         """Keeps what the batch in hand still lacks; returns how many bytes of ``view`` that took."""
@@ -106,21 +177,37 @@ class SegmentScan:
                     f"a batch of offsets {header.base_offset} to {header.last_offset} stands where "
                     f"{self.next_offset} to {self._row.next - 1} are expected"
                 )
-            if header.base_offset >= self._end:
-                self.done = True
-                return None
-            wanted = header.last_offset >= self._start
+            self._check_gap(header)
+            if header.max_timestamp > self._row.max_ts:
+                raise self._corrupt(
+                    f"a batch has the timestamp {header.max_timestamp}, the catalog says that none is above "
+                    f"{self._row.max_ts}"
+                )
+            wanted = self._start <= header.last_offset and header.base_offset < self._end
             if wanted and self._verify_crc:
                 verify_batch(batch, header)
         except CorruptionError as error:
             raise error if error.path_or_key else self._corrupt(error.message) from error
         self._position += len(batch)
         self.next_offset = header.next_offset
-        self.done = header.next_offset >= self._end
+        if header.base_offset >= self._end:
+            # Offsets are left out up to the end. A base offset that rotted looks the same: the batch behind it tells.
+            self.done, self._beyond = self._beyond, True
+        else:
+            self.done = header.next_offset >= self._end
         return header if wanted else None
 
+    def _check_gap(self, header: BatchHeader) -> None:
+        first, self._first = self._first, False
+        if first and self._by_index:
+            if header.base_offset > self._start:
+                raise self._corrupt(f"the index sends here for offset {self._start}, {header.base_offset} begins here")
+        elif self._dense and header.base_offset > self.next_offset:
+            raise self._corrupt(f"offsets {self.next_offset} to {header.base_offset} are missing")
+
     def _corrupt(self, reason: str) -> CorruptionError:
-        return CorruptionError(
+        kind = IndexDoubtedError if self._by_index else CorruptionError
+        return kind(
             f"{self._tp}: {reason}, at byte {self._position} of {self._key} (offset {self.next_offset} or later)",
             path_or_key=self._key,
             position=self._position,

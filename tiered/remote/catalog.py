@@ -18,8 +18,10 @@ my epoch, my commit before                          proven not committed: again 
 my epoch, a commit that I did not make              ``FencedError``: a copy of this process uses its claim
 ==================================================  =========================================================
 
-After ``CommitUnknown``, or steps that were abandoned with a PUT under way, every call but ``claim``, ``load`` and
-``read_back`` raises: the claim's CAS is the barrier that settles it. Nothing here ever deletes an object.
+After ``CommitUnknown``, a PUT that was refused (403 and the like may come after the effect), or steps that were
+abandoned with a PUT under way, every call but ``claim``, ``load`` and ``read_back`` raises: the claim's CAS is the
+barrier that settles it. Until a root was read back whose CAS settled them, ids that may be in the root stay on the
+volume. Nothing here ever deletes an object.
 """
 
 from __future__ import annotations
@@ -33,34 +35,40 @@ from tiered.errors import (
     CommitUnknown,
     ConfigError,
     FencedError,
+    LockedError,
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.crc import crc32c
 from tiered.format.keys import Role
-from tiered.format.root import Root, encode_root
+from tiered.format.root import Root
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, TrimIntent, create_root
-from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, held_ids, hold
+from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, held_ids, hold, since
 from tiered.remote.fence import Claim, Persist, known_to
 from tiered.remote.refusal import Exclusive, refusal_error
-from tiered.remote.root_view import RootView
+from tiered.remote.root_view import RootView, root_get
+from tiered.remote.roots import need_writable, root_put
 from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
 from tiered.store.base import (
     ABSENT,
     Backoff,
-    Get,
+    Blocking,
     Match,
     NewId,
     Now,
-    Put,
     PutStatus,
     Steps,
     Time,
 )
 
 MAX_CLOCK_LEAD_MS = 3_600_000
-"""A commit whose time would be later than the store's by more than this is refused: grace times are counted from it."""
+"""A machine whose clock is ahead of the store's by more than this may not commit: grace times are counted from it.
+
+What is compared is this machine's clock, not the root's ``ts_ms``: that one never goes back, so a root that was dated
+ahead once (``file://`` has no clock but the machine's own) would keep every later commit out until real time has caught
+up. Commits go on behind such a root, a millisecond each; its grace times last longer, never shorter.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +89,19 @@ class _Held:
     last_commit: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What this process has persisted: ids that a root which may exist can carry (``plan.lifecycle.hold``)."""
+
+    token: str = ""
+    last_append: str = ""
+
+
 class Catalog(RootView):
     """One partition's catalog. ``persist`` is needed by whoever claims the writer's role (``remote.fence``).
+
+    ``is_empty`` looks at the disk of a volume that claims as one without records, after its proof is there: whoever
+    appends a first record meanwhile finds the proof, or is found here (``local.partition.beginning``).
 
     ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before the first.
     """
@@ -94,13 +113,17 @@ class Catalog(RootView):
         topic: str,
         *,
         persist: Persist | None = None,
+        is_empty: Callable[[], bool] | None = None,
         limits: CommitLimits | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
-        super().__init__(topic_id, partition, topic)
+        super().__init__(topic_id, partition, topic, known)
         self._limits = limits or CommitLimits()
         self._persist = persist
+        self._is_empty = is_empty
         self._held: _Held | None = None
-        self._token = self._last_append = ""  # what this process has persisted
+        self._token = ""  # of the claim of this process
+        self._kept = _Kept()
         self._doubt = self._fenced = ""  # why no commit may be made, until the next claim
         self._busy = threading.Lock()
 
@@ -121,7 +144,10 @@ class Catalog(RootView):
     # -- changing ----------------------------------------------------------------------------------------------------
 
     def load_or_create(self, owner: str) -> Steps[Root]:
-        """The newest root; creates an empty one (create-only) if there is none."""
+        """The newest root; creates an empty one (create-only) if there is none and never was.
+
+        Raises as :meth:`load` where the registry or the disk knows that there was one.
+        """
         deadline = yield from deadline_after(self._limits.deadline_ms)
         attempt = 0
         while True:
@@ -131,8 +157,7 @@ class Catalog(RootView):
             stamp = yield from self._stamp(Role.WRITER, 0, owner)
             first = create_root(self.topic_id, self.partition, self.topic, stamp)
             self._check(first, None)
-            body = encode_root(first)
-            settled = yield from settle(Put(self.key, body, ABSENT, crc32c(body)), deadline, self.name)
+            settled = yield from settle(root_put(first, ABSENT), deadline, self.name)
             if settled.status is PutStatus.LANDED:
                 self.root, self.etag = first, settled.etag
                 return first
@@ -140,10 +165,11 @@ class Catalog(RootView):
             yield from self._pause(deadline, attempt)
 
     def claim(self, role: Role | str, owner: str, volume: VolumeProof | None = None) -> Steps[Claim]:
-        """Takes the role for this process and fences every older one. Creates the catalog if there is none.
+        """Takes the role for this process and fences every older one. Creates the catalog if there never was one.
 
         Settles what was in doubt. ``volume`` (writers only) is judged by ``plan.lifecycle``, again on every retry.
-        Raises FencedError if it may not have the role, CommitUnknown if the outcome is not known: claim again.
+        Raises FencedError if it may not have the role, CommitUnknown if the outcome is not known: claim again;
+        LockedError if a volume got its first records while it claimed as one without any: claim again, too.
         """
         role = Role(role)
         if role is Role.WRITER and (volume is None or self._persist is None):
@@ -176,9 +202,8 @@ class Catalog(RootView):
         append_id = yield NewId()
         intent = AppendIntent(tuple(rows), append_id, tuple(epochs))
 
-        def keep() -> None:
-            committed = self.root.writer.last_append if self.root else ""
-            self._keep(self._token, hold(committed, append_id))  # older tokens are dead since the claim landed
+        def keep() -> Steps[None]:
+            yield from self._keep(self._kept.token, hold(self._kept.last_append, append_id))
 
         return (yield from self.commit(intent, before=keep))
 
@@ -186,7 +211,7 @@ class Catalog(RootView):
         """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end."""
         return (yield from self.commit(TrimIntent(offset)))
 
-    def commit(self, intent: Intent, *, before: Callable[[], None] | None = None) -> Steps[Root]:
+    def commit(self, intent: Intent, *, before: Callable[[], Steps[None]] | None = None) -> Steps[Root]:
         """Commits an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent."""
         with Exclusive(self.name, self._busy):
             held = self._require_claim()
@@ -200,8 +225,9 @@ class Catalog(RootView):
                     if planned.reason is Reason.NOTHING:
                         return root
                     raise self._refused(planned, root, intent)
+                need_writable(planned)  # before anything is noted of a commit that must not be
                 if before is not None:
-                    before()
+                    yield from before()
                     before = None
                 if (yield from self._replace(held, planned, deadline)):
                     return self._current()
@@ -243,14 +269,21 @@ class Catalog(RootView):
     ) -> Steps[Claim | None]:
         root = self._current()
         if volume is not None:
-            volume = known_to(volume, self._token, self._last_append)
+            volume = known_to(volume, self._kept.token, self._kept.last_append)
         intent = ClaimIntent(role, owner, volume, token if role is Role.WRITER else "")
         stamp = yield from self._stamp(role, root.roles[role.value].epoch, owner)
         planned = intent.apply(root, stamp)
         if isinstance(planned, Refusal):
             raise self._refused(planned, root, intent)
+        need_writable(planned)
         if volume is not None:
-            self._keep(hold(volume.token, token), hold(volume.last_append, root.writer.last_append))
+            writer = root.writer  # a fresh volume takes over the append that it resumes from
+            yield from self._keep(
+                hold(since(volume.token, writer.token), token),
+                hold(since(volume.last_append, writer.last_append), writer.last_append),
+            )
+            if volume.empty:
+                yield Blocking(self._need_empty)
         mine = yield from self._put(planned, deadline)
         if not mine:
             back = yield from self._read_after_loss(deadline)
@@ -274,21 +307,19 @@ class Catalog(RootView):
             resumes=new_epoch and volume is not None and volume.empty and bool(root.writer.epoch or root.next_offset),
             previous=root.roles[role.value],
             root=self._current(),
+            dated_ahead=self._dated_ahead(root, (yield Now())),
         )
 
     def _put(self, planned: Root, deadline: Deadline) -> Steps[bool]:
         """The CAS itself: True landed, False lost. In doubt from before the PUT until it is settled."""
         self._check(planned, self.root)
-        body = encode_root(planned)
+        put = root_put(planned, Match(self.etag))
         doubt = self._doubt
         self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"
-        put = Put(self.key, body, Match(self.etag), crc32c(body))
         try:
             settled = yield from settle(put, deadline, f"{self.name}, {planned.commit.op}")
-        except CommitUnknown:
-            raise
-        except TieredError:
-            self._doubt = doubt  # settle raises anything else only if nothing of this PUT can have landed
+        except RemoteUnavailableError:
+            self._doubt = doubt  # every attempt was answered 409: nothing of this PUT can have landed
             raise
         if settled.status is PutStatus.ABSENT:
             raise self._destroyed()  # and in doubt for ever: there is nothing left to settle it
@@ -302,7 +333,7 @@ class Catalog(RootView):
         attempt = 0
         while True:
             try:
-                got = yield Get(self.key)
+                got = yield root_get(self.key)
             except RemoteUnavailableError as error:
                 attempt += 1
                 time: Time = yield Now()
@@ -318,6 +349,8 @@ class Catalog(RootView):
     # -- small parts --------------------------------------------------------------------------------------------------
 
     def _accepted(self, root: Root) -> None:
+        writer, kept = root.writer, self._kept
+        self._kept = _Kept(since(kept.token, writer.token), since(kept.last_append, writer.last_append))
         if not self._doubt:
             self._expect_own(root)
 
@@ -361,16 +394,30 @@ class Catalog(RootView):
     def _stamp(self, role: Role, epoch: int, owner: str) -> Steps[Stamp]:
         commit_id = yield NewId()
         time: Time = yield Now()
-        ts_ms = max(time.now_ms, self.root.commit.ts_ms + 1) if self.root else time.now_ms
-        if self._store_date is not None:
-            date_ms, at = self._store_date
-            lead_ms = ts_ms - date_ms - int((time.monotonic - at) * 1000)
-            if lead_ms > self._limits.max_clock_lead_ms:
-                raise ConfigError(
-                    f"{self.name}: this commit would be dated {lead_ms} ms later than the store's clock",
-                    hint="set the clock of this machine: objects are kept for a grace time counted from it",
-                )
+        lead_ms = self._lead_ms(time.now_ms, time)
+        if lead_ms > self._limits.max_clock_lead_ms:
+            raise ConfigError(
+                f"{self.name}: this commit would be dated {lead_ms} ms later than the store's clock",
+                hint="set the clock of this machine: objects are kept for a grace time counted from it",
+            )
         return Stamp(commit_id, time.now_ms, role, epoch, owner)
+
+    def _lead_ms(self, at_ms: int, time: Time) -> int:
+        """How far ``at_ms`` lies ahead of the store's clock; 0 while no answer has told it."""
+        if self._store_date is None:
+            return 0
+        date_ms, read_at = self._store_date
+        return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
+
+    def _dated_ahead(self, root: Root, time: Time) -> str:
+        """One sentence if an earlier commit was made under a clock that was far ahead, else ``""``."""
+        lead_ms = self._lead_ms(root.commit.ts_ms, time)
+        if lead_ms <= self._limits.max_clock_lead_ms:
+            return ""
+        return (
+            f"{self.name}: the catalog was dated {lead_ms} ms ahead of the store's clock, by a fast clock; "
+            "commits go on, what they remove is kept that much longer than its grace time"
+        )
 
     def _pause(self, deadline: Deadline, attempt: int) -> Steps[None]:
         time: Time = yield Now()
@@ -381,10 +428,20 @@ class Catalog(RootView):
             )
         yield Backoff(attempt)
 
-    def _keep(self, token: str, last_append: str) -> None:
-        if self._persist is not None:
-            self._persist(token, last_append)
-        self._token, self._last_append = token, last_append
+    def _keep(self, token: str, last_append: str) -> Steps[None]:
+        """Durable on the volume when it returns; what was kept counts as kept only then."""
+        persist = self._persist
+        if persist is not None:
+            yield Blocking(lambda: persist(token, last_append))
+        self._kept = _Kept(token, last_append)
+
+    def _need_empty(self) -> None:
+        if self._is_empty is not None and not self._is_empty():
+            raise LockedError(
+                f"{self.name}: its first records were appended while it was claimed as a log without records; nothing "
+                "was sent",
+                hint="claim again: then it is judged with its records",
+            )
 
     def _refused(self, refusal: Refusal, root: Root, intent: Intent) -> TieredError:
         if refusal.reason is Reason.FENCED and not isinstance(intent, ClaimIntent):

@@ -52,6 +52,7 @@ class Claim:
 
     ``resumes``: the local log must begin at ``next_offset``, under ``leader_epoch`` (a fresh volume).
     ``new_leader_epoch``: it differs from that of the claim before. ``previous`` is the role before this claim.
+    ``dated_ahead``: one sentence if the catalog was dated ahead of the store's clock before, ``""`` if not.
     """
 
     role: Role
@@ -62,6 +63,7 @@ class Claim:
     resumes: bool
     previous: RoleState
     root: Root
+    dated_ahead: str = ""
 
     @property
     def not_recovered(self) -> str:

@@ -67,13 +67,23 @@ def fetches(
 
 
 def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
-    """Exactly the bytes ``start`` to ``end`` of an object of segment ``row``. Raises SegmentGone, CorruptionError."""
+    """Exactly the bytes ``start`` to ``end`` of the ``.log`` of ``row``. Raises SegmentGone, CorruptionError."""
+    return (yield from _read(tp, key, row, start, end, row.size))
+
+
+def read_bundle(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
+    """Exactly the bytes ``start`` to ``end`` of the index bundle of segment ``row``. Raises as :func:`read_range`."""
+    return (yield from _read(tp, key, row, start, end, row.idx_len))
+
+
+def _read(tp: TopicPartition, key: str, row: Row, start: int, end: int, size: int) -> Steps[bytes]:  # noqa: PLR0917 - as its callers
     found: Object | Missing = yield Get(key, start, end)
     if isinstance(found, Missing):
         raise SegmentGone(key, row)
-    if len(found.data) != end - start:
+    if len(found.data) != end - start or found.size != size:
         raise CorruptionError(
-            f"{tp}: {key} gave {len(found.data)} of the bytes {start} to {end}; the object has {found.size} bytes",
+            f"{tp}: {key} gave {len(found.data)} of the bytes {start} to {end}; the object has {found.size} bytes, the "
+            f"catalog says {size}",
             path_or_key=key,
             position=start + len(found.data),
             offset=row.base,

@@ -6,6 +6,7 @@ than its bytes; of a larger one the head, then single sections by range. All of 
 
 from __future__ import annotations
 
+import logging
 from uuid import UUID
 
 import numpy as np
@@ -21,11 +22,13 @@ from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import collect, decode_txns
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import ByteRange, RequestSizes, SegmentRange, byte_range
-from tiered.remote.assembly import SegmentScan
+from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.cache import ByteCache
-from tiered.remote.fetch import fetches, read_range
+from tiered.remote.fetch import fetches, read_bundle
 from tiered.remote.index_cache import IndexCache, entry_name
 from tiered.store.base import Steps
+
+LOGGER = logging.getLogger("tiered.remote")
 
 WHOLE_BUNDLE_BYTES = 1024 * 1024
 """Bundles up to this size are fetched in one request."""
@@ -34,14 +37,34 @@ INDEX_WORTH_BYTES = 1024 * 1024
 """Segments up to this size are read from their start: fetching an index would cost a request more."""
 
 
+MAX_DOUBTED = 1024
+"""So many segments are remembered whose index sent a reader to a wrong place; then the memory starts anew."""
+
+
+class _TimeIndexWrong(Exception):
+    """The batch that an entry of the time index names does not have the entry's timestamp."""
+
+
 class SegmentLookup:
-    """Index lookups in the segments of one partition. Holds nothing but the cache; safe to share."""
+    """Index lookups in the segments of one partition. Holds the cache, and which indexes are wrong; safe to share."""
 
     def __init__(self, tp: TopicPartition, topic_id: UUID, cache: ByteCache, indexes: IndexCache | None = None) -> None:
         self._tp = tp
         self._topic_id = topic_id
         self._cache = cache
         self._indexes = indexes
+        self._doubted: set[str] = set()
+
+    def doubt(self, error: IndexDoubtedError) -> bool:
+        """From now on the segment is read without its offset index; False if it already was: its log is damaged."""
+        key = error.path_or_key
+        if key in self._doubted:
+            return False
+        if len(self._doubted) >= MAX_DOUBTED:
+            self._doubted.clear()
+        self._doubted.add(key)
+        LOGGER.warning("index_wrong key=%s error=%s hint=the segment is read from its start", key, error.message)
+        return True
 
     def log_key(self, row: Row) -> str:
         """Key of the ``.log`` of a row."""
@@ -72,10 +95,16 @@ class SegmentLookup:
         """Bytes of the ``.log`` of ``row`` with offsets ``start`` to ``end``; no request if all of it is wanted."""
         if start <= row.base and end >= row.next:
             return ByteRange(0, row.size)
-        if row.size <= INDEX_WORTH_BYTES:
+        if row.size <= INDEX_WORTH_BYTES or (self._doubted and self.log_key(row) in self._doubted):
             return ByteRange(0, row.size)
         index = yield from self._offset_index(row)
-        return byte_range(index.entries, row.size, start, end)
+        wanted = byte_range(index.entries, row.size, start, end)
+        if not wanted.size_bytes:  # nothing would be fetched, and nothing missed
+            key = self.log_key(row)
+            what = f"the offset index of {key} has no bytes for offsets {start} to {end}"
+            self.doubt(IndexDoubtedError(what, path_or_key=key, offset=start))
+            return ByteRange(0, row.size)
+        return wanted
 
     def offset_for_time(self, root: Root, timestamp: int) -> Steps[tuple[int, int] | None]:
         """(offset, timestamp) of the first record whose timestamp is at or after ``timestamp``, None if there is none.
@@ -134,24 +163,51 @@ class SegmentLookup:
     def _search(self, row: Row, timestamp: int, start: int) -> Steps[tuple[int, int] | None]:
         data = yield from self.section(row, SectionKind.TIME_INDEX)
         index = TimeIndex.from_bytes(data, row.base)
-        _, below = index.lookup(timestamp)
+        reached, below = index.lookup(timestamp)
         above = next((offset for ts, offset in index.entries if ts > timestamp), row.next - 1)
         begin, middle = max(below, start), above + 1
-        if begin < middle < row.next:
-            found = yield from self._scan_times(row, timestamp, start, begin, middle)
-            if found is not None:
-                return found
-            begin = middle  # all that matched lies below the log's start: the rest of the segment may match, too
-        return (yield from self._scan_times(row, timestamp, start, begin, row.next))
+        proof = reached if reached >= 0 and below > start else None
+        try:
+            if begin < middle < row.next:
+                found = yield from self._scan_times(row, timestamp, start, begin, middle, proof)
+                if found is not None:
+                    return found
+                begin, proof = middle, None  # all that matched lies below the log's start: the rest may match, too
+            return (yield from self._scan_times(row, timestamp, start, begin, row.next, proof))
+        except _TimeIndexWrong:
+            LOGGER.warning(
+                "time_index_wrong key=%s timestamp=%d offset=%d hint=the segment is read from its start",
+                self.log_key(row),
+                reached,
+                below,
+            )
+            return (yield from self._scan_times(row, timestamp, start, start, row.next))
 
-    def _scan_times(self, row: Row, timestamp: int, start: int, begin: int, end: int) -> Steps[tuple[int, int] | None]:
-        """The first match at or after ``start`` in batches that touch offsets ``begin`` to ``end``."""
+    def _scan_times(  # noqa: PLR0917 - private, in the order of a range
+        self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None = None
+    ) -> Steps[tuple[int, int] | None]:
+        """The first match at or after ``start`` in batches that touch offsets ``begin`` to ``end``.
+
+        ``proof``: the largest timestamp that the batch of ``begin`` has if the time index is right.
+        """
+        try:
+            return (yield from self._scan_range(row, timestamp, start, begin, end, proof))
+        except IndexDoubtedError as error:
+            self.doubt(error)
+        return (yield from self._scan_range(row, timestamp, start, begin, end, proof))
+
+    def _scan_range(  # noqa: PLR0917 - private, as _scan_times
+        self, row: Row, timestamp: int, start: int, begin: int, end: int, proof: int | None
+    ) -> Steps[tuple[int, int] | None]:
         wanted = yield from self.byte_range(row, begin, end)
         key = self.log_key(row)
         scan = SegmentScan(self._tp, key, row, position=wanted.start, start=begin, end=end)
         for fetch in fetches(SegmentRange(row, begin, end), key, wanted, RequestSizes()):
             data = yield from fetch.steps(self._tp, self._cache)
             for header, batch in scan.feed(data):
+                if proof not in (None, header.max_timestamp):
+                    raise _TimeIndexWrong
+                proof = None
                 if header.max_timestamp < timestamp:
                     continue
                 for record in decode_records(batch):
@@ -180,7 +236,7 @@ class SegmentLookup:
         if held is None:
             held = self._indexes.read(entry_name(key))
             if held is None or len(held) != row.idx_len:
-                held = yield from read_range(self._tp, key, row, 0, end)
+                held = yield from read_bundle(self._tp, key, row, 0, end)
                 self._indexes.keep(entry_name(key), held)
             self._cache.put(key, 0, held)
         return held
@@ -188,18 +244,24 @@ class SegmentLookup:
     def _cached(self, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
         held = self._cache.get(key, start)
         if held is None:
-            held = yield from read_range(self._tp, key, row, start, end)
+            held = yield from read_bundle(self._tp, key, row, start, end)
             self._cache.put(key, start, held)
         return held
 
     def _check_head(self, head: BundleHead, row: Row, key: str) -> None:
         descriptor = head.descriptor
-        told = (descriptor.topic_id, descriptor.partition, descriptor.base_offset, descriptor.end_offset)
-        wanted = (self._topic_id, self._tp.partition, row.base, row.next)
-        if told != wanted or (descriptor.size_bytes, descriptor.crc32c) != (row.size, row.crc):
+        whose = (descriptor.topic_id, descriptor.partition, descriptor.base_offset, descriptor.end_offset)
+        what = (descriptor.size_bytes, descriptor.crc32c, descriptor.records, descriptor.leader_epoch)
+        times = (descriptor.min_timestamp, descriptor.max_timestamp)
+        if (
+            whose != (self._topic_id, self._tp.partition, row.base, row.next)
+            or what != (row.size, row.crc, row.records, row.leader_epoch)
+            or times != (row.min_ts, row.max_ts)
+        ):
             raise CorruptionError(
                 f"{self._tp}: {key} describes offsets {descriptor.base_offset} to {descriptor.end_offset} of "
-                f"{descriptor.topic_id}-{descriptor.partition}, the catalog names {row.base} to {row.next}",
+                f"{descriptor.topic_id}-{descriptor.partition}, the catalog names {row.base} to {row.next}"
+                + ("" if times == (row.min_ts, row.max_ts) else f"; times {times}, not {(row.min_ts, row.max_ts)}"),
                 path_or_key=key,
                 position=0,
                 offset=row.base,

@@ -15,7 +15,7 @@ A reader never lists the bucket. What it cannot read it reports; two things it s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -27,8 +27,9 @@ from tiered.format.keys import FLAG_HOLE
 from tiered.format.root import Root
 from tiered.format.rows import Rows
 from tiered.model import AbortedTxn, Row, TopicPartition
-from tiered.plan.read import RequestSizes, SegmentRange, segment_ranges
-from tiered.remote.assembly import SegmentScan
+from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.read import ByteRange, RequestSizes, SegmentRange, segment_ranges
+from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
 from tiered.remote.index_cache import IndexCache
@@ -79,15 +80,19 @@ class SegmentReader:
         """Carries steps out on the store."""
         return drive(self._store, steps, clock=self._clock, ids=self._ids)
 
-    def stream(self, segments: Iterator[SegmentRange]) -> Generator[HeadedBatch, None, None]:
+    def stream(
+        self, segments: Iterator[SegmentRange], *, whole: Collection[int] = ()
+    ) -> Generator[HeadedBatch, None, None]:
         """Verified batches that touch the offsets of ``segments``, in order, one attempt each.
 
-        The first and the last batch of a segment may hold offsets outside its range.
+        The first and the last batch of a segment may hold offsets outside its range. A segment that is read whole must
+        have the CRC32C that the catalog says, which is known when its last piece comes (:class:`SegmentScan`); those
+        whose bases are in ``whole`` are read so, whatever their range.
         """
         scan: SegmentScan | None = None
         current: SegmentRange | None = None
         ended: set[int] = set()
-        requests = self._fetches(segments, ended)
+        requests = self._fetches(segments, ended, whole)
         for fetch, data in fetch_ahead(requests, self._fetch, max_bytes=self._buffer_bytes):
             if scan is None or current is None or fetch.segment is not current:
                 if scan is not None:
@@ -111,18 +116,26 @@ class SegmentReader:
     def read(
         self, start: int, segments_from: Callable[[int], Iterator[SegmentRange]]
     ) -> Generator[HeadedBatch, None, None]:
-        """As :meth:`stream` of ``segments_from(start)``, but what is damaged is read once more, past the cache."""
+        """As :meth:`stream` of ``segments_from(start)``, but what is damaged is read once more, past the cache.
+
+        Where an offset index sent it to a wrong place, the segment is read from its start.
+        """
         at, repeated_at = start, -1
+        whole: set[int] = set()
         while True:
             try:
-                for header, batch in self.stream(segments_from(at)):
+                for header, batch in self.stream(segments_from(at), whole=whole):
                     at = header.next_offset
                     yield header, batch
                 return
             except CorruptionError as error:
+                if isinstance(error, IndexDoubtedError) and self.lookup.doubt(error):
+                    continue  # an index that is wrong costs a scan
                 if repeated_at == at:
                     raise
                 repeated_at = at
+                if isinstance(error, SegmentDiffers):
+                    whole.add(error.base_offset)  # from ``at`` on alone it would pass
                 self.forget(error)
 
     def forget(self, error: CorruptionError) -> None:
@@ -131,7 +144,7 @@ class SegmentReader:
         self.cache.drop(stem + ".log")
         self.lookup.forget(stem + ".idx")
 
-    def _fetches(self, segments: Iterator[SegmentRange], ended: set[int]) -> Iterator[Fetch]:
+    def _fetches(self, segments: Iterator[SegmentRange], ended: set[int], whole: Collection[int]) -> Iterator[Fetch]:
         """Reads in order; of a segment whose base is in ``ended`` no more is wanted."""
         sizes = RequestSizes()
         seek = True
@@ -139,7 +152,10 @@ class SegmentReader:
             row = segment.row
             if row.flags & FLAG_HOLE:
                 continue
-            wanted = self.run(self.lookup.byte_range(row, segment.start, segment.end))
+            if row.base in whole:
+                wanted = ByteRange(0, row.size)
+            else:
+                wanted = self.run(self.lookup.byte_range(row, segment.start, segment.end))
             for fetch in fetches(segment, self.lookup.log_key(row), wanted, sizes, seek=seek):
                 if row.base in ended:
                     break
@@ -154,7 +170,8 @@ class RemotePartition:
     """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
 
     The root is loaded on first use and stays pinned until :meth:`refresh`. ``cache`` may be shared by readers of
-    one store. ``verify_crc=False`` leaves out the CRC of batches, nothing else.
+    one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole segments, nothing else. ``known``: what
+    the registry entry and a disk say of the root.
     """
 
     def __init__(
@@ -170,10 +187,11 @@ class RemotePartition:
         indexes: IndexCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
+        known: Known = NOTHING_KNOWN,
     ) -> None:
         self.tp = TopicPartition(topic, partition)
         self.topic_id = topic_id
-        self._view = RootView(topic_id, partition, topic)
+        self._view = RootView(topic_id, partition, topic, known)
         self._segments = SegmentReader(
             store,
             self.tp,
@@ -194,7 +212,7 @@ class RemotePartition:
     def root(self) -> Root | None:
         """The pinned root; None if nothing was ever committed for this partition. Loads it on first use.
 
-        Raises RemoteUnavailableError, RemotePermissionError, CorruptionError: unknown is not empty.
+        Raises RemoteUnavailableError, RemotePermissionError, CorruptionError, LogDestroyedError: unknown is not empty.
         """
         return self._root if self._loaded else self.refresh()
 

@@ -1,4 +1,4 @@
-"""The root of one partition as a reader sees it: fetched, verified, never older than one seen before."""
+"""The root of one partition as a reader sees it: fetched, verified, never older than one that was seen before."""
 
 from __future__ import annotations
 
@@ -6,21 +6,37 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tiered.errors import CorruptionError, LogDestroyedError
+from tiered.format.container import MAX_OBJECT_BYTES
 from tiered.format.keys import root_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
+from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.refusal import uncovered
 from tiered.store.base import Get, Missing, NotModified, Now, Object, Steps, Time
 
 _CHECK_HINT = "run `tiered check`; nothing was written"
+_LOST_HINT = (
+    "an expiry rule or a person removed it, or this is another bucket: correct the URL; `tiered repair advice` says "
+    "what can be done; nothing was deleted"
+)
+_OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair advice` says what can be done"
+
+
+def root_get(key: str, if_none_match: str | None = None) -> Get:
+    """The GET of a root: one that is larger than roots can be is refused before it is downloaded."""
+    return Get(key, if_none_match=if_none_match, max_bytes=MAX_OBJECT_BYTES)
 
 
 class RootView:
-    """Reading half of a catalog. ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before."""
+    """Reading half of a catalog. ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before.
 
-    def __init__(self, topic_id: UUID, partition: int, topic: str) -> None:
+    ``known`` is what the registry and a disk say of the root, taken before it is read here.
+    """
+
+    def __init__(self, topic_id: UUID, partition: int, topic: str, known: Known = NOTHING_KNOWN) -> None:
         self.topic_id, self.partition, self.topic = topic_id, partition, topic
+        self.known = known
         self.key = root_key(topic_id, partition)
         self.root: Root | None = None
         self.etag = ""
@@ -34,9 +50,10 @@ class RootView:
     def load(self) -> Steps[Root | None]:
         """The newest root, None if the partition has no catalog yet. A conditional GET if one was seen before.
 
-        Raises LogDestroyedError if the root vanished, CorruptionError for damaged, foreign or older content.
+        Raises LogDestroyedError if the root vanished, here or since the disk saw it, CorruptionError for damaged,
+        foreign or older content, and for an absent root that the registry vouches for.
         """
-        return (yield from self._received((yield Get(self.key, if_none_match=self.etag or None))))
+        return (yield from self._received((yield root_get(self.key, self.etag or None))))
 
     refresh = load
 
@@ -45,7 +62,7 @@ class RootView:
 
         Call it before local bytes are deleted. Raises CorruptionError if a row is not there.
         """
-        root = yield from self._received((yield Get(self.key)))
+        root = yield from self._received((yield root_get(self.key)))
         if root is None:
             raise self._destroyed()
         for row in rows:
@@ -61,6 +78,7 @@ class RootView:
         if isinstance(got, Missing):
             if self.root is not None:
                 raise self._destroyed()
+            self._need_none()
             return None
         if not isinstance(got, Object):
             raise TypeError(f"a GET gave {got!r}")
@@ -83,6 +101,18 @@ class RootView:
         if violations:
             text = "; ".join(str(violation) for violation in violations[:3])
             raise CorruptionError(f"{root.where}, {self.key}: {text}", path_or_key=self.key, hint=_CHECK_HINT)
+        for older in self.known.contradictions(root):
+            raise CorruptionError(f"{root.where}, {self.key}: {older}", path_or_key=self.key, hint=_OLDER_HINT)
+
+    def _need_none(self) -> None:
+        """The key is absent: raises unless nothing says that there was a root."""
+        why = self.known.absent()
+        if not why:
+            return
+        text = f"{self.name}: the catalog {self.key} is not in the bucket, and {why}"
+        if self.known.by_disk:
+            raise LogDestroyedError(f"{text}: it was there and is gone", hint=_LOST_HINT)
+        raise CorruptionError(f"{text}: it was lost", path_or_key=self.key, hint=_LOST_HINT)
 
     def _destroyed(self) -> LogDestroyedError:
         return LogDestroyedError(

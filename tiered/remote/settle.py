@@ -9,10 +9,15 @@ answer                      meaning
 409                         did not land, says nothing about anybody else: the same request again
 5xx, timeout, reset         landed, lost or still under way: the same body, the same condition again
 deadline                    ``CommitUnknown`` if any attempt is unknown, else ``RemoteUnavailableError``
+403, 400, anything else     raised as it is; it may have landed all the same (below)
 ==========================  ==========================================================================
 
 A read never settles an unknown PUT: the request may still be on its way. Another conditional PUT does, because ETags
 never repeat: after its 200 or 412 the first one can never land.
+
+A refusal (403, 400) proves nothing either: what stands before the store (a proxy, a gateway, an expired session) may
+refuse the answer to a request that the store has carried out. It is raised as what it is, because no repeat mends it
+and its hint is what helps; whoever sent the PUT treats it as in doubt.
 """
 
 from __future__ import annotations
@@ -55,7 +60,8 @@ def deadline_after(after_ms: int) -> Steps[Deadline]:
 def settle(put: Put, deadline: Deadline, what: str) -> Steps[Settled]:
     """Sends ``put`` until it landed, lost or the key is gone. ``what`` names topic and partition for messages.
 
-    Raises CommitUnknown if the outcome is not known, any other error only if nothing can have landed.
+    Raises CommitUnknown if the outcome is not known, RemoteUnavailableError if nothing can have landed. Any other
+    error is the store's refusal: the PUT is in doubt after it.
     """
     attempt, cause = 0, ""
     while True:

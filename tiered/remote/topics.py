@@ -2,8 +2,13 @@
 
 ::
 
-    {"format": 1, "topic": "flights", "topic_id": "<32 hex>", "partitions": 3, "state": "open",
+    {"format": 1, "topic": "flights", "topic_id": "<32 hex>", "partitions": 3, "roots": true, "state": "open",
      "config": {"segment.bytes": "67108864"}, "version": 7, "changes": [["<32 hex>"], ...]}
+
+The roots of all partitions are made first and the entry last; ``roots`` says so, and from then on a root that is
+absent is lost, never "nothing uploaded yet". An entry without ``roots`` was written before that rule: the next writer
+that registers the topic makes the missing roots, unless something tells that they had been there. More partitions are
+added in the same order: their roots, then the entry.
 
 ``changes`` holds the ids of the newest changes. They make each body unique, so that ETags never repeat, and tell
 whoever lost the answer to a PUT whether it landed, even after others have changed the entry again. All
@@ -15,16 +20,27 @@ Listing the registry is the only listing that a user can cause.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, ConfigError, CorruptionError, RemoteUnavailableError, UnknownTopicError
+from tiered.config import MAX_PARTITIONS
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    CorruptionError,
+    LogDestroyedError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    UnknownTopicError,
+)
 from tiered.format.crc import crc32c
-from tiered.format.fields import INT32_MAX, Fields
-from tiered.format.keys import TOPICS_PREFIX, check_topic_name, parse_topic_key, topic_key
-from tiered.format.root import STATE_OPEN, STATES
+from tiered.format.fields import Fields
+from tiered.format.keys import TOPICS_PREFIX, check_topic_name, parse_topic_key, partition_prefix, topic_key
+from tiered.format.root import STATE_OPEN, STATES, Root
+from tiered.plan.known import Known
+from tiered.remote.roots import PartitionIds, load_roots, make_roots
 from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
 from tiered.store.base import (
     ABSENT,
@@ -50,12 +66,15 @@ MAX_CONFIG_CHARS = 65_536
 CHANGES_KEPT = 64
 GETS_AT_ONCE = 16
 
+REPAIR_HINT = "`tiered repair advice` says what can be done; nothing was deleted"
+
 
 @dataclass(frozen=True, slots=True)
 class TopicEntry:
     """A topic as registered. ``config`` holds Kafka's names with text values; ``state`` as that of a root.
 
-    ``version`` counts changes, ``changes`` are the ids of the newest ones, the newest last.
+    ``version`` counts changes, ``changes`` are the ids of the newest ones, the newest last. ``roots``: the root of
+    every partition was made before the entry said so.
     """
 
     name: str
@@ -65,33 +84,183 @@ class TopicEntry:
     state: str = STATE_OPEN
     version: int = 1
     changes: tuple[str, ...] = ()
+    roots: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Registrant:
+    """Who registers a topic. ``here``: the partitions on its disk, None for all. ``seen``: those whose roots that disk
+    has seen, by number: they are never made anew.
+    """
+
+    owner: str = ""
+    here: Collection[int] | None = None
+    seen: Collection[int] = ()
+
+
+ANYBODY = Registrant()
 Change = Callable[[TopicEntry], TopicEntry]
 
 
-def register_topic(name: str, topic_id: UUID, partitions: int, config: Mapping[str, str]) -> Steps[TopicEntry]:
-    """Creates the entry, or gives the one that is there: compare its ``topic_id`` and ``partitions`` with yours.
+def register_topic(
+    name: str, topic_id: UUID, partitions: int, config: Mapping[str, str], registrant: Registrant = ANYBODY
+) -> Steps[TopicEntry]:
+    """Creates the roots and then the entry, or gives the one that is there: compare its ``topic_id`` with yours.
 
-    Raises ConfigError for a bad name, CommitUnknown if the outcome is not known (register again).
+    An entry with the same id gets the partitions that it lacks, and the roots that it does not vouch for: one GET for
+    an entry that lacks neither. Raises ConfigError for a bad name or number, CommitUnknown if the outcome is not known
+    (register again), LogDestroyedError for a root that ``registrant`` has seen and that is gone, CorruptionError for
+    an entry that says less than the bucket or ``registrant`` holds.
     """
     key = topic_key(name)
-    if not 1 <= partitions <= INT32_MAX or topic_id.int == 0:
-        raise ConfigError(f"topic {name}: {partitions} partitions, topic id {topic_id}")
-    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
+    if not 1 <= partitions <= MAX_PARTITIONS or topic_id.int == 0:
+        raise ConfigError(
+            f"topic {name}: {partitions} partitions, topic id {topic_id}", hint=f"1 to {MAX_PARTITIONS} partitions"
+        )
+    entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)), roots=True)
+    encode_topic(entry)  # what cannot be an entry is refused before the first root is made
     attempt = 0
+    deadline: Deadline | None = None
     while True:
         found = yield from load_topic(name)
         if found is not None:
-            return found
+            return (yield from _completed(found, entry, registrant))
+        used = yield from _made(entry, range(partitions), registrant)
         change = yield NewId()
-        entry = TopicEntry(name, topic_id, partitions, MappingProxyType(dict(config)), changes=(change,))
-        body = encode_topic(entry)
+        body = encode_topic(replace(entry, changes=(change,)))
+        deadline = deadline or (yield from deadline_after(COMMIT_DEADLINE_MS))
+        if used and (yield from load_topic(name)) is None:
+            raise CorruptionError(
+                f"topic {name}: there is no entry {key}, and the root {used[0].key} holds offsets "
+                f"{used[0].start_offset} to {used[0].next_offset}: the entry was lost",
+                path_or_key=key,
+                hint=REPAIR_HINT,
+            )
         settled = yield from settle(Put(key, body, ABSENT, crc32c(body)), deadline, f"topic {name}")
         if settled.status is PutStatus.LANDED:
-            return entry
+            return replace(entry, changes=(change,))
         attempt += 1  # lost to another registration, or to our own earlier attempt: read whose it is
         yield from _pause(deadline, attempt, name)
+
+
+def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant) -> Steps[TopicEntry]:
+    """The entry with all partitions of ``wanted``, and vouching for its roots, as far as this can be made so."""
+    if found.topic_id != wanted.topic_id or (found.roots and found.partitions >= wanted.partitions):
+        return found
+    name, before = found.name, found.partitions
+    if found.roots:
+        check_entry(name, found, dict.fromkeys(registrant.seen, Known(writer_epoch=1)))
+    vouched = found.roots or (yield from _vouched(found, registrant))
+    used = yield from _made(wanted, range(before, wanted.partitions), registrant)
+    if used and found.roots:
+        again = yield from load_topic(name)  # somebody may have added them while we did
+        if again is None or used[-1].partition >= again.partitions:
+            raise CorruptionError(
+                f"topic {name}: {topic_key(name)} names {before} partitions, and the root {used[-1].key} is in use: "
+                f"the entry is an older one",
+                path_or_key=topic_key(name),
+                hint=REPAIR_HINT,
+            )
+
+    def completed(entry: TopicEntry) -> TopicEntry:
+        partitions = max(entry.partitions, wanted.partitions)
+        return replace(entry, partitions=partitions, roots=entry.roots or vouched)
+
+    return (yield from update_topic(name, completed))
+
+
+def _vouched(found: TopicEntry, registrant: Registrant) -> Steps[bool]:
+    """Of an entry of before the rule: makes the missing roots of the registrant's partitions, if they never were.
+
+    Gives whether all partitions have theirs now.
+    """
+    here = range(found.partitions) if registrant.here is None else set(registrant.here)
+    roots = yield from load_roots(PartitionIds(found.name, found.topic_id), range(found.partitions))
+    absent = [partition for partition, root in roots.items() if root is None]
+    ours = [partition for partition in absent if partition in here]
+    yield from _never_there(found, ours)
+    yield from _made(found, ours, registrant)
+    return len(ours) == len(absent)
+
+
+def _never_there(entry: TopicEntry, partitions: Sequence[int]) -> Steps[None]:
+    """Objects tell that a root had been there. Asked once in the life of a topic that was registered without roots."""
+    for at in range(0, len(partitions), GETS_AT_ONCE):
+        prefixes = [partition_prefix(entry.topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
+        try:
+            pages = yield Together(tuple(List(prefix, limit=1) for prefix in prefixes))
+        except RemotePermissionError:
+            return  # a writer's role need not list
+        for prefix, page in zip(prefixes, pages, strict=True):
+            if page.entries:
+                raise LogDestroyedError(
+                    f"topic {entry.name}: the catalog {prefix}root is gone, {page.entries[0].key} is there",
+                    hint=REPAIR_HINT,
+                )
+
+
+def _made(entry: TopicEntry, partitions: Collection[int], registrant: Registrant) -> Steps[list[Root]]:
+    """Makes roots, create-only; gives those that were there and are in use: of the same topic, registered before."""
+    ids = PartitionIds(entry.name, entry.topic_id)
+    wanted = sorted(partitions)
+    seen = sorted(set(wanted).intersection(registrant.seen))
+    roots = yield from load_roots(ids, seen)
+    for partition in seen:
+        if roots[partition] is None:
+            raise LogDestroyedError(
+                f"{entry.name}-{partition}: the catalog {partition_prefix(entry.topic_id, partition)}root was there "
+                f"and is gone: the partition was destroyed",
+                hint=REPAIR_HINT,
+            )
+    there = yield from make_roots(
+        ids, [partition for partition in wanted if roots.get(partition) is None], registrant.owner
+    )
+    known = [*there.values(), *(root for root in roots.values() if root is not None)]
+    return sorted((root for root in known if root.version > 1), key=lambda root: root.partition)
+
+
+def check_entry(name: str, entry: TopicEntry | None, known: Mapping[int, Known], *, where: str = "the bucket") -> None:
+    """Holds an entry (None: there is none) against what a disk knows of the topic's partitions, by number.
+
+    Raises LogDestroyedError if the disk has seen roots of a topic that has no entry, CorruptionError if the entry
+    vouches for fewer partitions than the disk has seen.
+    """
+    seen = [number for number, what in known.items() if what.by_disk]
+    if entry is None and seen:
+        raise LogDestroyedError(
+            f"topic {name}: {known[min(seen)].absent()} (partition {min(seen)}), and {where} does not know it",
+            hint=f"it is another bucket or prefix, or it was emptied: correct the URL; {REPAIR_HINT}",
+        )
+    if entry is not None and entry.roots and seen and max(seen) >= entry.partitions:
+        raise CorruptionError(
+            f"topic {name}: {topic_key(name)} in {where} names {entry.partitions} partitions, this disk has uploaded "
+            f"partition {max(seen)}: the entry is an older one",
+            path_or_key=topic_key(name),
+            hint=REPAIR_HINT,
+        )
+
+
+def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None, *, where: str) -> None:
+    """Holds an entry against one that the same process saw before: what was registered never gets less.
+
+    Raises LogDestroyedError (it is gone, or is another topic's), CorruptionError (it is an older one).
+    """
+    if seen is None:
+        return
+    key = topic_key(name)
+    if entry is None or entry.topic_id != seen.topic_id:
+        now = "is gone" if entry is None else f"names topic id {entry.topic_id}"
+        raise LogDestroyedError(
+            f"topic {name}: {key} in {where} named topic id {seen.topic_id} before and {now}",
+            hint=f"if the topic was deleted, and perhaps made again, open a new reader; {REPAIR_HINT}",
+        )
+    if entry.partitions < seen.partitions or entry.version < seen.version or (seen.roots and not entry.roots):
+        raise CorruptionError(
+            f"topic {name}: {key} in {where} had version {seen.version} and {seen.partitions} partitions before, now "
+            f"version {entry.version} and {entry.partitions}: an older entry was put back",
+            path_or_key=key,
+            hint=REPAIR_HINT,
+        )
 
 
 def load_topic(name: str) -> Steps[TopicEntry | None]:
@@ -100,8 +269,39 @@ def load_topic(name: str) -> Steps[TopicEntry | None]:
     return found[0] if found else None
 
 
+def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
+    """The entry, or the newer one that took its place meanwhile: none of its topic's partitions is in use behind them.
+
+    For whoever reads without a disk that has seen the partitions: an older entry names fewer of them than were
+    written, and all that tells is the root behind the last one. One GET. Raises CorruptionError if it is in use.
+    """
+    for _ in range(CHANGES_KEPT):
+        roots = yield from load_roots(PartitionIds(entry.name, entry.topic_id), (entry.partitions,))
+        root = roots[entry.partitions]
+        if root is None or root.version == 1:  # none, or one that waits for its entry: partitions are being added
+            return entry
+        again = yield from load_topic(entry.name)
+        if again is None or again.topic_id != entry.topic_id or again.partitions <= entry.partitions:
+            break
+        entry = again
+    raise CorruptionError(
+        f"topic {entry.name}: {topic_key(entry.name)} names {entry.partitions} partitions, and the root of partition "
+        f"{entry.partitions} is in use: the entry is an older one",
+        path_or_key=topic_key(entry.name),
+        hint=REPAIR_HINT,
+    )
+
+
+def load_topic_to_read(name: str) -> Steps[TopicEntry | None]:
+    """:func:`load_topic`, confirmed. Raises CorruptionError also for an entry that is an older one."""
+    entry = yield from load_topic(name)
+    return None if entry is None else (yield from confirm_topic(entry))
+
+
 def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
     """Applies ``change`` by compare-and-swap, again after each lost race. It may alter partitions, config and state.
+
+    Partitions that it adds must have their roots: ``register_topic`` makes them first.
 
     ``change`` gives the entry itself where nothing is to be done. Raises UnknownTopicError, CommitUnknown, ConfigError
     for a change of name or topic id, or fewer partitions.
@@ -135,6 +335,19 @@ def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
 
 def list_topics() -> Steps[list[TopicEntry]]:
     """All registered topics, by name. Foreign objects under the prefix are passed over; an unreadable entry raises."""
+    names = yield from list_topic_names()
+    entries: list[TopicEntry] = []
+    for at in range(0, len(names), GETS_AT_ONCE):
+        group = names[at : at + GETS_AT_ONCE]
+        objects = yield Together(tuple(_get(topic_key(name)) for name in group))
+        for name, got in zip(group, objects, strict=True):
+            if isinstance(got, Object):
+                entries.append(decode_topic(got.data, key=topic_key(name)))
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def list_topic_names() -> Steps[list[str]]:
+    """Names of all registered topics, whether or not their entries can be read, in the order of their keys."""
     names: list[str] = []
     after, more = "", True
     while more:
@@ -142,14 +355,7 @@ def list_topics() -> Steps[list[TopicEntry]]:
         names += [name for entry in page.entries if (name := parse_topic_key(entry.key)) is not None]
         more = page.more and bool(page.entries)
         after = page.entries[-1].key if page.entries else ""
-    entries: list[TopicEntry] = []
-    for at in range(0, len(names), GETS_AT_ONCE):
-        group = names[at : at + GETS_AT_ONCE]
-        objects = yield Together(tuple(Get(topic_key(name)) for name in group))
-        for name, got in zip(group, objects, strict=True):
-            if isinstance(got, Object):
-                entries.append(decode_topic(got.data, key=topic_key(name)))
-    return sorted(entries, key=lambda entry: entry.name)
+    return names
 
 
 def encode_topic(entry: TopicEntry) -> bytes:
@@ -160,6 +366,7 @@ def encode_topic(entry: TopicEntry) -> bytes:
             "topic": entry.name,
             "topic_id": entry.topic_id.hex,
             "partitions": entry.partitions,
+            "roots": entry.roots,
             "state": entry.state,
             "config": dict(sorted(entry.config.items())),
             "version": entry.version,
@@ -184,31 +391,40 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
         fields.refuse("topic", f"is {name[:64]!r}: the entry of another topic was copied in place")
     if state not in STATES:
         fields.refuse("state", f"is none of {', '.join(STATES)}")
+    roots = fields.values.get("roots", False)  # absent in entries of before the rule
+    if not isinstance(roots, bool):
+        fields.refuse("roots", "is neither true nor false")
     config = fields.child("config")
     return TopicEntry(
         name=name,
         topic_id=UUID(int=fields.hex_number("topic_id", 32)),
-        partitions=fields.number("partitions", 1, INT32_MAX),
+        partitions=fields.number("partitions", 1, MAX_PARTITIONS),
         config=MappingProxyType({option: config.text(option, MAX_CONFIG_CHARS) for option in config.values}),
         state=state,
         version=fields.number("version", 1),
         changes=fields.tuples("changes", CHANGES_KEPT, lambda one: one.text("id"), ("id",)),
+        roots=roots,
     )
+
+
+def _get(key: str) -> Get:
+    return Get(key, max_bytes=MAX_ENTRY_BYTES)
 
 
 def _fetch(name: str) -> Steps[tuple[TopicEntry, str] | None]:
     key = topic_key(name)
-    got: Object | Missing = yield Get(key)
+    got: Object | Missing = yield _get(key)
     return (decode_topic(got.data, key=key), got.etag) if isinstance(got, Object) else None
 
 
 def _changed(entry: TopicEntry, change: Change) -> TopicEntry:
     wanted = change(entry)
-    if (wanted.name, wanted.topic_id) != (entry.name, entry.topic_id) or wanted.partitions < entry.partitions:
+    fits = entry.partitions <= wanted.partitions <= MAX_PARTITIONS
+    if (wanted.name, wanted.topic_id) != (entry.name, entry.topic_id) or not fits:
         raise ConfigError(
             f"topic {entry.name}: name and topic id cannot change, {entry.partitions} partitions cannot become "
             f"{wanted.partitions}",
-            hint="partitions can only be added, as in Kafka",
+            hint=f"partitions can only be added, as in Kafka, up to {MAX_PARTITIONS}",
         )
     return wanted
 

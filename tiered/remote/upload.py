@@ -32,7 +32,14 @@ from tiered.format.keys import (
 )
 from tiered.model import ByteSource, Row, SealedIndexes, SealedSegment, SegmentDescriptor
 from tiered.store.base import Capabilities, NewId, PutResult, Steps
-from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES, put_unique, upload_object, verify_stored
+from tiered.store.puts import (
+    MULTIPART_FROM_BYTES,
+    PART_BYTES,
+    PUT_DEADLINE_SECONDS,
+    put_unique,
+    upload_object,
+    verify_stored,
+)
 
 HASH_PIECE_BYTES = 1024 * 1024
 """Piece in which a file is read again to find out whether it or the object is wrong."""
@@ -74,11 +81,13 @@ def upload_segment(
     on_multipart: Callable[[str], None] | None = None,
     multipart_from_bytes: int = MULTIPART_FROM_BYTES,
     part_bytes: int = PART_BYTES,
+    deadline_seconds: float = PUT_DEADLINE_SECONDS,
 ) -> Steps[Row]:
     """Stores and verifies both objects of ``segment``; returns its row. Nothing is committed.
 
     ``plan`` is what the caller journalled; without one a fresh name is taken. ``on_multipart`` is called with the
-    id of each multipart upload before its first part is sent, to be journalled too.
+    id of each multipart upload before its first part is sent, to be journalled too. ``deadline_seconds`` bounds how
+    long each object is sent again; one attempt is always made, and never cut short.
 
     Raises CorruptionError if the file is not what was sealed or the store holds other bytes than were sent,
     RemoteUnavailableError if the store does not answer. A multipart upload that failed is aborted first.
@@ -94,6 +103,7 @@ def upload_segment(
     if plan is None:
         uid: str = yield NewId()
         plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=role)
+    indexes = segment.indexes()  # first: a segment whose indexes cannot be told leaves no orphan
     source = segment.open_log()
     try:
         _check_size(source, descriptor)
@@ -104,6 +114,7 @@ def upload_segment(
             SEGMENT_TAGS,
             multipart_from_bytes=multipart_from_bytes,
             part_bytes=part_bytes,
+            deadline_seconds=deadline_seconds,
             on_started=on_multipart,
         )
         try:
@@ -113,10 +124,9 @@ def upload_segment(
             raise
     finally:
         source.close()
-    indexes = segment.indexes()
     bundle = encode_bundle(descriptor, indexes, claim_epoch)
     crc = crc32c(bundle)
-    sent = yield from put_unique(plan.idx_key, bundle, crc, INDEX_TAGS)
+    sent = yield from put_unique(plan.idx_key, bundle, crc, INDEX_TAGS, deadline_seconds=deadline_seconds)
     yield from _verify(plan.idx_key, len(bundle), crc, sent, capabilities)
     return _row(descriptor, indexes, uid=plan.uid, role=Role(role), claim_epoch=claim_epoch, idx_len=len(bundle))
 

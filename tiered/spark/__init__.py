@@ -5,8 +5,12 @@
     df = spark.read.format("tiered").option("subscribe", "flights").load("s3://acme-logs/prod")
 
 Spark finds the source through the package ``pyspark_tiered``; where it does not (an archive shipped by hand),
-``tiered.spark.register(spark)`` does the same. A DataFrame is a snapshot: what was committed when ``load`` ran;
-load again to see more.
+``tiered.spark.register(spark)`` does the same.
+
+A DataFrame is a snapshot that is **pinned at its first action**, not at ``load``: then Spark plans, and every frame
+derived from it shares the plan. What is appended later is not seen: load again. What retention or a rewrite takes from
+under the plan is read where it is now; offsets that are gone fail the query, or with ``failOnDataLoss=false`` are
+skipped and counted in a warning of the task.
 """
 
 from __future__ import annotations

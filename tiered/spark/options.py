@@ -13,12 +13,16 @@
                                           which wins over ``startingOffsets``; ``endingTimestamp`` likewise
 ``startingOffsetsByTimestampStrategy``    ``error`` (default) or ``latest``: where no record is that late
 ``minPartitions``, ``slice_bytes``        at least so many tasks; bytes of one task (128 MiB)
+``maxRecordsPerPartition``                offsets of one task at most; as in Kafka, gaps of compaction count
 ``includeHeaders``                        adds the column ``headers``
 ``isolation.level``                       ``read_uncommitted`` (default) or ``read_committed``
-``failOnDataLoss``                        true (default): offsets that are gone are an error, not skipped
-``local_dir``                             log directory that driver and executors can both read: newest records, too
+``failOnDataLoss``                        true (default): offsets that are gone are an error, when the query is planned
+                                          and while it runs; false: they are skipped, and counted in a warning
+``local_dir``                             log directory that driver and executors can both read: newest records, too;
+                                          what has left that disk is read from the bucket
 ========================================  =============================================================================
 
+Options of Kafka's source that have no meaning here are refused with what replaces them (``kafka_options``).
 Credentials are no options: options are part of the query plan. They come from the environment of driver and workers.
 """
 
@@ -33,14 +37,17 @@ from typing import Any, TypeVar
 
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
+from tiered.format.fields import INT64_MAX
 from tiered.format.keys import check_topic_name
 from tiered.model import TopicPartition
+from tiered.spark.kafka_options import replacement
 
 EARLIEST = -2
 LATEST = -1
 SLICE_BYTES = 128 * 1024 * 1024
 MIN_SLICE_BYTES = 64 * 1024
-MAX_MIN_PARTITIONS = 100_000
+MAX_SLICES = 100_000
+"""Tasks of one query at most: the driver holds and sends a description of each."""
 
 NAMES = (
     "path",
@@ -57,6 +64,7 @@ NAMES = (
     "endingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy",
     "minPartitions",
+    "maxRecordsPerPartition",
     "slice_bytes",
     "includeHeaders",
     "isolation.level",
@@ -65,6 +73,8 @@ NAMES = (
 )
 _KNOWN = {name.lower(): name for name in NAMES}
 _SECRETS = re.compile(r"secret|password|access.?key|session.?token", re.IGNORECASE)
+
+_MAX_DIGITS = len(str(INT64_MAX))
 
 T = TypeVar("T")
 PerPartition = Mapping[TopicPartition, int]
@@ -102,6 +112,7 @@ class ReadOptions:
     end: Bound = field(default_factory=lambda: Bound(LATEST))
     missing_start: str = "error"
     min_partitions: int = 1
+    max_records: int | None = None
     slice_bytes: int = SLICE_BYTES
     include_headers: bool = False
     read_committed: bool = False
@@ -128,6 +139,7 @@ class ReadOptions:
             end=_bound(given, "ending", LATEST),
             missing_start=_value(given, "startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error"),
             min_partitions=_value(given, "minPartitions", _count, 1),
+            max_records=_value(given, "maxRecordsPerPartition", _records, None),
             slice_bytes=_value(given, "slice_bytes", _slice_bytes, SLICE_BYTES),
             include_headers=_value(given, "includeHeaders", _flag, False),
             read_committed=_value(given, "isolation.level", _isolation, False),
@@ -139,6 +151,9 @@ def _check_names(given: Mapping[str, str]) -> None:
     for key in given:
         if key in _KNOWN:
             continue
+        instead = replacement(key)
+        if instead:
+            raise ConfigError(f"option {key} of Kafka's source is refused", hint=instead)
         if _SECRETS.search(key):
             raise ConfigError(
                 f"option {key} is refused: options are part of the query plan and its logs",
@@ -254,15 +269,22 @@ def _pattern(text: str) -> str:
 
 
 def _milliseconds(text: str) -> int:
-    if not text.strip().isdecimal():
-        raise ConfigError("it is not a time in milliseconds since 1970", hint="for example 1700000000000")
-    return int(text)
+    return _number(text, 0, INT64_MAX, "a time in milliseconds since 1970", hint="for example 1700000000000")
 
 
 def _count(text: str) -> int:
-    if not text.strip().isdecimal() or not 1 <= int(text) <= MAX_MIN_PARTITIONS:
-        raise ConfigError(f"it is not a number of tasks from 1 to {MAX_MIN_PARTITIONS}")
-    return int(text)
+    return _number(text, 1, MAX_SLICES, f"a number of tasks from 1 to {MAX_SLICES}")
+
+
+def _records(text: str) -> int:
+    return _number(text, 1, INT64_MAX, "a number of records from 1 on", hint="for example 1000000")
+
+
+def _number(text: str, low: int, high: int, what: str, hint: str = "") -> int:
+    digits = text.strip()
+    if not digits.isdecimal() or len(digits) > _MAX_DIGITS or not low <= int(digits) <= high:
+        raise ConfigError(f"it is not {what}", hint=hint)
+    return int(digits)
 
 
 def _slice_bytes(text: str) -> int:

@@ -1,27 +1,43 @@
-"""Options and the log as it is now -> the pieces to read. Runs on the driver, once per ``load``.
+"""Options and the log as it is now -> the pieces to read. Runs on the driver, at the first action of a DataFrame.
 
 Every partition is looked at once: one GET of its root, which pins what the query sees. Times and ``read_committed``
-cost index bundles besides. Nothing lists the bucket but ``subscribePattern``, which lists ``topics/``.
+cost index bundles besides, which are fetched concurrently. Nothing lists the bucket but ``subscribePattern``, which
+lists ``topics/``.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import ConfigError, OffsetOutOfRangeError, UnknownTopicError
-from tiered.format.root import Root
+import numpy as np
+
+from tiered.errors import ConfigError, OffsetGapError, UnknownTopicError
+from tiered.format.keys import FLAG_ABORTED_TXNS
+from tiered.format.root import STATE_DELETING, Root
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.witness import known_partitions
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, TopicPartition
-from tiered.plan.read import Tier, plan_tiers, segment_ranges
+from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.read import (
+    LocalSpan,
+    RemoteSpan,
+    Tier,
+    TierRange,
+    earliest_offset,
+    latest_offset,
+    plan_tiers,
+)
 from tiered.remote.reader import RemotePartition
-from tiered.remote.topics import list_topics, load_topic
+from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
+from tiered.spark.losses import lose
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import Piece
 from tiered.store.base import Store
@@ -29,18 +45,21 @@ from tiered.store.driver import drive
 from tiered.stream import PartitionStream
 
 PLANNING_THREADS = 16
-"""Roots that are fetched at once."""
+"""Roots, and of one partition index bundles, that are fetched at once."""
 
 _logger = logging.getLogger("tiered.spark")
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenTopic:
-    """A topic as both tiers know it; ``topic_id`` empty if only the disk does."""
+    """A topic as both tiers know it. ``registered``: whether the bucket does. ``made``: how many partitions the
+    registry vouches for, whose roots were made."""
 
     name: str
     topic_id: str
     partitions: int
+    registered: bool
+    made: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +84,26 @@ class Tiers:
             return self.local.last_stable_offset()
         return self.remote.last_stable_offset() if self.remote is not None else 0
 
-    def aborted_txns(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
+    def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
         """Aborted transactions in a range, over both tiers."""
         found: set[AbortedTxn] = set()
-        for tier in (self.local, self.remote):
-            if tier is not None:
-                found.update(tier.aborted_txns(start, end))
-        return tuple(sorted(found))
+        if self.local is not None:
+            found.update(self.local.aborted_txns(start, end))
+        remote, root = self.remote, self.root
+        if remote is not None and root is not None:
+            windows = aborted_windows(root, start, end)
+            for txns in pool.map(lambda window: remote.aborted_txns(*window), windows):
+                found.update(txns)
+        return tuple(sorted(found, key=lambda txn: (txn.first_offset, txn)))
+
+
+def aborted_windows(root: Root, start: int, end: int, count: int = PLANNING_THREADS) -> list[tuple[int, int]]:
+    """``start`` to ``end`` as at most ``count`` windows with as many transaction indexes each, one more or less."""
+    rows = root.rows
+    inside = (rows.next > start) & (rows.base < end) & ((rows.columns["flags"] & FLAG_ABORTED_TXNS) != 0)
+    bases = rows.base[np.flatnonzero(inside)].tolist()
+    edges = [base for at in range(1, count) if start < (base := bases[len(bases) * at // count])] if bases else []
+    return list(itertools.pairwise(sorted({start, *edges, end})))
 
 
 def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
@@ -82,34 +114,64 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
     """
     local = LocalLog.open(Path(options.local_dir), read_only=True) if options.local_dir else None
     try:
-        topics = _chosen_topics(options, store, local)
+        known = known_partitions(local.uploads.read(), local.claims.read()) if local and store else {}
+        topics = _chosen_topics(options, store, local, known)
         wanted = list(options.assign) or [TopicPartition(t.name, p) for t in topics for p in range(t.partitions)]
         _check_partitions(wanted, {topic.name: topic for topic in topics})
         _check_named(options.start, wanted, "starting")
         _check_named(options.end, wanted, "ending")
-        ids = {topic.name: topic.topic_id for topic in topics}
-        on_disk = {tp: local.partition(tp) for tp in local.partitions()} if local is not None else {}
-        with ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix="tiered-plan") as pool:
-            found = pool.map(lambda tp: _pieces_of(_tiers(tp, ids[tp.topic], store, on_disk.get(tp)), options), wanted)
-            return [piece for pieces in found for piece in pieces]
+        named = {topic.name: topic for topic in topics}
+        needed = set(wanted)  # one that is out of service is no concern of a query that does not name it
+        on_disk = {tp: local.partition(tp) for tp in local.partitions() if tp in needed} if local is not None else {}
+        # Two pools: a partition's thread waits for its bundles, and must not keep their threads from running.
+        with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
+
+            def pieces_of(tp: TopicPartition) -> list[Piece]:
+                tiers = _tiers(tp, named[tp.topic], store, on_disk.get(tp), known.get(tp, NOTHING_KNOWN))
+                return _pieces_of(tiers, options, bundles)
+
+            return [piece for pieces in partitions.map(pieces_of, wanted) for piece in pieces]
     finally:
         if local is not None:
             local.close()
 
 
-def _chosen_topics(options: ReadOptions, store: Store | None, local: LocalLog | None) -> list[ChosenTopic]:
+def planning_pool(what: str) -> ThreadPoolExecutor:
+    """Threads for requests of the planner."""
+    return ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix=f"tiered-plan-{what}")
+
+
+def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEntry]:
+    """The registry's entries: all of them for a pattern, else those that are named."""
+    if store is None:
+        return {}
+    with planning_pool("topics") as pool:
+        if options.pattern is not None:
+            listed = drive(store, list_topics())
+            return {entry.name: entry for entry in pool.map(lambda each: drive(store, confirm_topic(each)), listed)}
+        names = {*options.subscribe, *(tp.topic for tp in options.assign)}
+        entries = pool.map(lambda name: drive(store, load_topic_to_read(name)), sorted(names))
+        return {entry.name: entry for entry in entries if entry is not None}
+
+
+def _chosen_topics(
+    options: ReadOptions, store: Store | None, local: LocalLog | None, known: Mapping[TopicPartition, Known]
+) -> list[ChosenTopic]:
+    entries = _registered(options, store)
     on_disk = local.topics() if local is not None else {}
     if options.pattern is not None:
-        entries = {entry.name: entry for entry in drive(store, list_topics())} if store is not None else {}
         # Internal topics are never matched by a pattern, as in Kafka's consumer.
         names = sorted(n for n in {*entries, *on_disk} if re.fullmatch(options.pattern, n) and not n.startswith("__"))
     else:
         names = sorted({*options.subscribe, *(tp.topic for tp in options.assign)})
-        loaded = {name: drive(store, load_topic(name)) for name in names} if store is not None else {}
-        entries = {name: entry for name, entry in loaded.items() if entry is not None}
     topics = []
     for name in names:
         entry, info = entries.get(name), on_disk.get(name)
+        if entry is not None and entry.state == STATE_DELETING:
+            _refuse_deleting(name, options)
+            continue
+        if store is not None:
+            check_entry(name, entry, {tp.partition: k for tp, k in known.items() if tp.topic == name}, where=store.url)
         if entry is None and info is None:
             where = " and ".join(place for place in (options.path, options.local_dir) if place)
             raise UnknownTopicError(f"there is no topic {name} in {where}", hint="correct subscribe or path")
@@ -119,8 +181,20 @@ def _chosen_topics(options: ReadOptions, store: Store | None, local: LocalLog | 
                 hint="local_dir is the directory of another log: leave it out",
             )
         partitions = max(entry.partitions if entry else 0, info.partitions if info else 0)
-        topics.append(ChosenTopic(name, entry.topic_id.hex if entry else "", partitions))
+        topic_id = entry.topic_id if entry else info.topic_id if info else UUID(int=0)
+        made = entry.partitions if entry is not None and entry.roots else 0
+        topics.append(ChosenTopic(name, topic_id.hex, partitions, entry is not None, made))
     return topics
+
+
+def _refuse_deleting(name: str, options: ReadOptions) -> None:
+    """Returns only where a pattern matched the topic and the user allows that data is lost."""
+    if options.pattern is None or options.fail_on_data_loss:
+        raise UnknownTopicError(
+            f"topic {name} is being deleted: its records are going",
+            hint="choose other topics; failOnDataLoss=false leaves it out of what a subscribePattern matches",
+        )
+    _logger.warning("topic %s is being deleted and is left out (failOnDataLoss=false)", name)
 
 
 def _check_partitions(wanted: Iterable[TopicPartition], topics: dict[str, ChosenTopic]) -> None:
@@ -149,53 +223,79 @@ def _list(tps: Sequence[TopicPartition]) -> str:
     return ", ".join(str(tp) for tp in tps[:5]) + (f" and {len(tps) - 5} more" if len(tps) > 5 else "")
 
 
-def _tiers(tp: TopicPartition, topic_id: str, store: Store | None, on_disk: PartitionLog | None) -> Tiers:
+def _tiers(
+    tp: TopicPartition, topic: ChosenTopic, store: Store | None, on_disk: PartitionLog | None, known: Known
+) -> Tiers:
     remote = None
-    if store is not None and topic_id:
-        remote = RemotePartition(store, tp.topic, UUID(topic_id), tp.partition)
-    return Tiers(tp, topic_id, on_disk, remote, PartitionStream(tp, local=on_disk, remote=remote))
+    if store is not None and topic.registered:
+        known = replace(known, made=tp.partition < topic.made)
+        remote = RemotePartition(store, tp.topic, UUID(topic.topic_id), tp.partition, known=known)
+    return Tiers(tp, topic.topic_id, on_disk, remote, PartitionStream(tp, local=on_disk, remote=remote))
 
 
-def _pieces_of(tiers: Tiers, options: ReadOptions) -> list[Piece]:
+def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece]:
     """The wanted range of one partition, tier by tier."""
     if tiers.local is None and tiers.remote is None:
         return []
-    earliest, latest = tiers.stream.earliest(), tiers.stream.latest()
-    start = _start(tiers, options, earliest, latest)
-    end = _end(tiers, options, latest)
+    if tiers.root is not None and tiers.root.state == STATE_DELETING:
+        _refuse_deleting(tiers.tp.topic, options)
+        return []
+    latest = tiers.stream.latest()
+    start, end = _start(tiers, options, tiers.stream.earliest(), latest), _end(tiers, options, latest)
     if start > end and options.start.timestamp is None and options.start.timestamps is None:
         raise ConfigError(
             f"{tiers.tp}: the query starts at offset {start} and ends at {end}",
             hint="correct startingOffsets or endingOffsets; the end is exclusive",
         )
-    start, end = _within(tiers.tp, start, end, (earliest, latest), options)
+    start, end = _within(tiers.tp, start, end, tiers.stream.spans(), options)
+    aborted: tuple[AbortedTxn, ...] = ()
     if options.read_committed:
         end = min(end, tiers.last_stable_offset())
+        aborted = tiers.aborted_txns(start, end, pool) if start < end else ()
     if start >= end:
         return []
-    aborted = tiers.aborted_txns(start, end) if options.read_committed else ()
-    local, remote = tiers.stream.spans()
+    # The tiers may have moved: a lookup that met an object which retention took has pinned a newer root.
+    spans = tiers.stream.spans()
+    start, end = _within(tiers.tp, start, end, spans, options)
     return [
         _piece(tiers, part.tier, part.start, part.end, aborted)
-        for part in plan_tiers(tiers.tp, start, end, local=local, remote=remote)
+        for part in _tier_ranges(tiers.tp, start, end, spans, fail=options.fail_on_data_loss)
     ]
 
 
-def _within(tp: TopicPartition, start: int, end: int, held: tuple[int, int], options: ReadOptions) -> tuple[int, int]:
+Spans = tuple[LocalSpan | None, RemoteSpan | None]
+
+
+def _within(tp: TopicPartition, start: int, end: int, spans: Spans, options: ReadOptions) -> tuple[int, int]:
     """The range inside what the log holds; anything outside is data loss."""
-    earliest, latest = held
+    earliest, latest = earliest_offset(*spans), latest_offset(*spans)
     if earliest <= start <= latest and end <= latest:
         return start, end
-    if options.fail_on_data_loss:
-        raise OffsetOutOfRangeError(
-            f"{tp}: offsets {start} to {end} were asked for, the log holds {earliest} to {latest}",
-            requested=start if start < earliest else max(start, end),
-            earliest=earliest,
-            latest=latest,
-            hint="failOnDataLoss=false reads what there is",
-        )
-    _logger.warning("%s: offsets %s to %s were asked for, %s to %s are read", tp, start, end, earliest, latest)
+    lost = max(0, min(end, earliest) - start) + max(0, end - max(start, latest))
+    lose(
+        f"{tp}: offsets {start} to {end} were asked for, the log holds {earliest} to {latest}",
+        lost,
+        requested=start if start < earliest else max(start, end),
+        held=(earliest, latest),
+        fail=options.fail_on_data_loss,
+        hint="failOnDataLoss=false reads what there is",
+    )
     return min(max(start, earliest), latest), min(max(end, earliest), latest)
+
+
+def _tier_ranges(tp: TopicPartition, start: int, end: int, spans: Spans, *, fail: bool) -> Iterator[TierRange]:
+    """Which tier serves which offsets. A hole between the tiers is data loss."""
+    local, remote = spans
+    while start < end:
+        try:
+            yield from plan_tiers(tp, start, end, local=local, remote=remote)
+            return
+        except OffsetGapError as gap:
+            if fail:
+                raise
+            yield from plan_tiers(tp, start, gap.start, local=local, remote=remote)
+            start = min(gap.end, end)
+            lose(gap.message, start - gap.start, requested=gap.start, held=(gap.start, gap.end), fail=False)
 
 
 def _start(tiers: Tiers, options: ReadOptions, earliest: int, latest: int) -> int:
@@ -227,10 +327,12 @@ def _piece(tiers: Tiers, tier: Tier, start: int, end: int, aborted: tuple[Aborte
     hidden = tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
     root = tiers.root
     if tier is Tier.REMOTE and root is not None:
-        rows = tuple(part.row for part in segment_ranges(root.rows, start, end))
+        first, last = root.rows.find_offset(start), root.rows.find_offset(end - 1)
+        rows = () if first is None or last is None else tuple(root.rows.slice(first, last + 1))
         size = sum(row.size * (min(row.next, end) - max(row.base, start)) // (row.next - row.base) for row in rows)
-        return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden)
-    return Piece(tiers.tp, tiers.topic_id, tier, start, end, _local_bytes(tiers, start, end), (), hidden)
+        return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden, root.version)
+    size, version = _local_bytes(tiers, start, end), root.version if root is not None else 0
+    return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, (), hidden, version)
 
 
 def _local_bytes(tiers: Tiers, start: int, end: int) -> int:

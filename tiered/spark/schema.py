@@ -28,6 +28,7 @@ _TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
+_NAMES = {name.lower(): name for name in _TYPES}
 
 
 def kafka_schema(*, include_headers: bool) -> StructType:
@@ -37,24 +38,46 @@ def kafka_schema(*, include_headers: bool) -> StructType:
 
 
 def check_schema(schema: StructType, *, include_headers: bool) -> StructType:
-    """``schema`` with every field nullable. Raises ConfigError for a column that the log does not have, or its type."""
-    fields = []
+    """``schema`` itself: its names in the user's letters, its order and nullability, since Spark compares with it.
+
+    Names are matched without regard to case, as Spark resolves columns. Raises ConfigError, in one sentence, for a
+    column that the log does not have, one that is named twice, or one of another type.
+    """
+    seen: set[str] = set()
+    for wanted, name in zip(schema.fields, column_names(schema), strict=True):
+        if name in seen:
+            raise ConfigError(
+                f"schema: column {wanted.name} is named twice",
+                hint=f"name {name} once, select it twice behind the source",
+            )
+        seen.add(name)
+        if _shape(wanted.dataType) != _shape(_TYPES[name]):
+            raise ConfigError(
+                f"schema: column {wanted.name} is {_TYPES[name].simpleString()}, not {wanted.dataType.simpleString()}",
+                hint="choose columns in the schema, convert them behind the source",
+            )
+        if name == "headers" and not include_headers:
+            raise ConfigError("schema: headers needs the option includeHeaders=true")
+    return schema
+
+
+def column_names(schema: StructType) -> list[str]:
+    """The log's own names of the columns of ``schema``. Raises ConfigError for one that the log does not have."""
+    names = []
     for wanted in schema.fields:
-        kind = _TYPES.get(wanted.name)
-        if kind is None:
+        name = _NAMES.get(wanted.name.lower())
+        if name is None:
             raise ConfigError(
                 f"schema: there is no column {wanted.name}",
                 hint=f"columns: {', '.join(_TYPES)}; cast and parse value behind the source",
             )
-        if wanted.dataType.simpleString() != kind.simpleString():
-            raise ConfigError(
-                f"schema: column {wanted.name} is {kind.simpleString()}, not {wanted.dataType.simpleString()}",
-                hint="choose columns in the schema, convert them behind the source",
-            )
-        if wanted.name == "headers" and not include_headers:
-            raise ConfigError("schema: headers needs the option includeHeaders=true")
-        fields.append(StructField(wanted.name, kind))
-    return StructType(fields)
+        names.append(name)
+    return names
+
+
+def _shape(kind: DataType) -> str:
+    """A type without nullability and letter case; field names of ``headers`` resolve as column names do."""
+    return kind.simpleString().lower()
 
 
 def arrow_schema_of(schema: StructType) -> pa.Schema:

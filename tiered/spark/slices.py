@@ -2,22 +2,33 @@
 
 A slice pins what it reads: rows of one root version, so that a retried or a speculative task reads the same bytes.
 It holds one or more pieces: neighbours that are small share a task, because a task costs about 70 ms by itself; a
-segment larger than a slice is cut behind batches that its offset index names.
+segment larger than a slice is cut behind batches that its offset index names::
+
+    pieces ── _parts ──> parts of one segment each ── _join ──> groups ── _spread ──> groups ── _slice ──> slices
+
+Every step walks its input once, so that planning is linear in segments, slices and aborted transactions.
 """
 
 from __future__ import annotations
 
+import bisect
+import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from tiered.errors import ConfigError
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import SegmentRange, Tier
+from tiered.spark.options import MAX_SLICES
 
 Entries = Sequence[tuple[int, int]]
 """An offset index: (last offset of a batch, byte where it begins)."""
+Cuts = Mapping[tuple[TopicPartition, int], Sequence[int]]
+"""Offsets at which large segments are cut, by partition and base offset."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +36,7 @@ class Piece:
     """Offsets ``start`` to ``end`` (exclusive) of one partition, from one tier.
 
     ``rows`` are the remote segments that hold them (none for the local tier), ``aborted`` what ``read_committed``
-    hides in them.
+    hides in them. ``root_version`` is that of the root that was pinned, 0 without one.
     """
 
     tp: TopicPartition
@@ -36,19 +47,13 @@ class Piece:
     size_bytes: int
     rows: tuple[Row, ...] = ()
     aborted: tuple[AbortedTxn, ...] = ()
+    root_version: int = 0
 
     def segments_from(self, offset: int) -> Iterator[SegmentRange]:
         """Segments of the piece from ``offset`` on."""
         for row in self.rows:
-            if row.next > offset:
+            if row.next > offset and row.base < self.end:
                 yield SegmentRange(row, max(offset, row.base, self.start), min(row.next, self.end))
-
-    def hides(self, producer_id: int, base_offset: int) -> bool:
-        """Whether a transactional batch of this producer belongs to an aborted transaction.
-
-        A producer has one transaction at a time, so every batch between the first offset and the ABORT marker is in it.
-        """
-        return any(t.producer_id == producer_id and t.first_offset <= base_offset < t.last_offset for t in self.aborted)
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,40 @@ class Slice(InputPartition):
         return sum(piece.size_bytes for piece in self.pieces)
 
 
+class HiddenBatches:
+    """Tells which transactional batches belong to an aborted transaction.
+
+    A producer has one transaction at a time, so every batch of it between the first offset and the ABORT marker is in
+    that transaction.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._ends: dict[int, list[int]] = {}
+        for txn in sorted(aborted, key=lambda txn: txn.first_offset):
+            ends = self._ends.setdefault(txn.producer_id, [])
+            self._firsts.setdefault(txn.producer_id, []).append(txn.first_offset)
+            ends.append(max(txn.last_offset, ends[-1] if ends else 0))
+
+    def hides(self, producer_id: int, base_offset: int) -> bool:
+        """Whether the batch of this producer at ``base_offset`` was aborted."""
+        firsts = self._firsts.get(producer_id)
+        if not firsts:
+            return False
+        begun = bisect.bisect_right(firsts, base_offset)
+        return begun > 0 and base_offset < self._ends[producer_id][begun - 1]
+
+
+class _Part(NamedTuple):
+    """A part of a piece that lies in one segment (``row``; None in the local tier)."""
+
+    piece: Piece
+    start: int
+    end: int
+    size_bytes: int
+    row: Row | None
+
+
 def target_bytes(pieces: Iterable[Piece], slice_bytes: int, min_partitions: int) -> int:
     """The size of one slice that gives at least about ``min_partitions`` of them."""
     total = sum(piece.size_bytes for piece in pieces)
@@ -70,77 +109,16 @@ def target_bytes(pieces: Iterable[Piece], slice_bytes: int, min_partitions: int)
 
 
 def rows_to_cut(pieces: Iterable[Piece], target: int) -> list[tuple[Piece, Row]]:
-    """Segments that are larger than a slice: their offset indexes are needed to cut them."""
-    return [(piece, row) for piece in pieces for row in piece.rows if row.size > target]
+    """Segments with more wanted bytes than a slice: their offset indexes are needed to cut them."""
+    return [
+        (piece, segment.row)
+        for piece in pieces
+        for segment in piece.segments_from(piece.start)
+        if _share(segment) > target
+    ]
 
 
-def cut_slices(
-    pieces: Iterable[Piece],
-    *,
-    slice_bytes: int,
-    min_partitions: int = 1,
-    entries: Mapping[tuple[TopicPartition, int], Entries] | None = None,
-) -> list[Slice]:
-    """Slices of about ``slice_bytes``, each wanted offset in exactly one, the largest first.
-
-    ``entries``: offset indexes of segments to be cut, by partition and base offset; one that is missing is cut at
-    offsets in between, which costs its readers a batch twice.
-    """
-    pieces = [piece for piece in pieces if piece.start < piece.end]
-    target = target_bytes(pieces, slice_bytes, min_partitions)
-    small = [part for piece in pieces for part in _cut_piece(piece, target, entries or {})]
-    groups = _join(small, target)
-    while len(groups) < min_partitions:
-        widest = max(range(len(groups)), key=lambda at: _splits(groups[at]), default=-1)
-        if widest < 0 or _splits(groups[widest]) < 2:
-            break
-        groups[widest : widest + 1] = _halves(groups[widest])
-    return sorted((Slice(tuple(group)) for group in groups), key=lambda part: -part.size_bytes)
-
-
-def _join(parts: Iterable[Piece], target: int) -> list[list[Piece]]:
-    """Neighbours together, as long as they stay within ``target``."""
-    groups: list[list[Piece]] = []
-    size = 0
-    for part in parts:
-        if groups and size + part.size_bytes <= target:
-            _append(groups[-1], part)
-            size += part.size_bytes
-        else:
-            groups.append([part])
-            size = part.size_bytes
-    return groups
-
-
-def _append(group: list[Piece], part: Piece) -> None:
-    last = group[-1]
-    if last.tp == part.tp and last.tier is part.tier and last.end == part.start:
-        rows = (*last.rows, *(row for row in part.rows if row not in last.rows))
-        group[-1] = replace(last, end=part.end, rows=rows, size_bytes=last.size_bytes + part.size_bytes)
-    else:
-        group.append(part)
-
-
-def _cut_piece(piece: Piece, target: int, entries: Mapping[tuple[TopicPartition, int], Entries]) -> list[Piece]:
-    """Pieces of at most one segment each, the large ones cut further."""
-    if piece.tier is Tier.LOCAL:
-        return _cut_evenly(piece, -(-piece.size_bytes // target))
-    parts: list[Piece] = []
-    for segment in piece.segments_from(piece.start):
-        row = segment.row
-        share = row.size * (segment.end - segment.start) // (row.next - row.base)
-        part = replace(piece, start=segment.start, end=segment.end, rows=(row,), size_bytes=share)
-        index = entries.get((piece.tp, row.base))
-        if share <= target:
-            parts.append(part)
-        elif index is None:
-            parts += _cut_evenly(part, -(-share // target))
-        else:
-            parts += _cut_at(part, _cuts(index, target))
-    return parts
-
-
-def _cuts(index: Entries, target: int) -> list[int]:
+def cuts_of(index: Entries, target: int) -> list[int]:
     """Offsets behind indexed batches, about ``target`` bytes apart."""
     cuts: list[int] = []
     since = 0
@@ -151,34 +129,180 @@ def _cuts(index: Entries, target: int) -> list[int]:
     return cuts
 
 
-def _cut_evenly(piece: Piece, parts: int) -> list[Piece]:
-    span = piece.end - piece.start
-    count = max(1, min(parts, span))
-    return _cut_at(piece, [piece.start + span * at // count for at in range(1, count)])
+def cut_slices(
+    pieces: Iterable[Piece],
+    *,
+    slice_bytes: int,
+    min_partitions: int = 1,
+    max_records: int | None = None,
+    cuts: Cuts | None = None,
+    max_slices: int = MAX_SLICES,
+) -> list[Slice]:
+    """Slices of about ``slice_bytes`` and at most ``max_records`` offsets, each wanted offset in exactly one.
+
+    They are in the order of the pieces, which is that of offsets. ``cuts``: where to cut large segments; one that is
+    missing is cut at offsets in between, which costs its readers a batch twice. Raises ConfigError for more than
+    ``max_slices``.
+    """
+    pieces = [piece for piece in pieces if piece.start < piece.end]
+    target = target_bytes(pieces, slice_bytes, min_partitions)
+    parts = (part for piece in pieces for part in _parts(piece, target, max_records, cuts or {}))
+    groups: list[list[_Part]] = []
+    for group in _join(parts, target, max_records):
+        if len(groups) == max_slices:
+            raise ConfigError(
+                f"the options cut this query into more than {max_slices} tasks",
+                hint="a larger maxRecordsPerPartition or slice_bytes, or fewer offsets in one query",
+            )
+        groups.append(group)
+    return _slices(_spread(groups, min_partitions))
 
 
-def _cut_at(piece: Piece, cuts: Iterable[int]) -> list[Piece]:
-    edges = [piece.start, *(cut for cut in cuts if piece.start < cut < piece.end), piece.end]
-    span = piece.end - piece.start
-    return [
-        replace(
-            piece,
-            start=start,
-            end=end,
-            rows=tuple(row for row in piece.rows if row.base < end and row.next > start),
-            size_bytes=piece.size_bytes * (end - start) // span,
-        )
-        for start, end in itertools.pairwise(edges)
-    ]
+# -- pieces -> parts -------------------------------------------------------------------------------------------------
 
 
-def _splits(group: Sequence[Piece]) -> int:
-    """Into how many a group can be split: its offsets."""
-    return sum(piece.end - piece.start for piece in group)
+def _share(segment: SegmentRange) -> int:
+    """Estimated bytes of the wanted part of a segment."""
+    row = segment.row
+    return row.size * (segment.end - segment.start) // (row.next - row.base)
 
 
-def _halves(group: Sequence[Piece]) -> list[list[Piece]]:
-    if len(group) > 1:
-        middle = len(group) // 2
-        return [list(group[:middle]), list(group[middle:])]
-    return [[part] for part in _cut_evenly(group[0], 2)]
+def _parts(piece: Piece, target: int, max_records: int | None, cuts: Cuts) -> Iterator[_Part]:
+    """The piece in parts of at most one segment each, the large ones cut further."""
+    if piece.tier is Tier.LOCAL:
+        whole = _Part(piece, piece.start, piece.end, piece.size_bytes, None)
+        yield from _evenly(whole, _count(whole, target, max_records))
+        return
+    for segment in piece.segments_from(piece.start):
+        share = _share(segment)
+        whole = _Part(piece, segment.start, segment.end, share, segment.row)
+        at = cuts.get((piece.tp, segment.row.base)) if share > target else None
+        if at is None:
+            yield from _evenly(whole, _count(whole, target, max_records))
+        else:
+            for part in _cut_at(whole, at):
+                yield from _evenly(part, _count(part, part.size_bytes or 1, max_records))
+
+
+def _count(part: _Part, target: int, max_records: int | None) -> int:
+    """Into how many parts these bytes and offsets are to be cut."""
+    by_offsets = -(-(part.end - part.start) // max_records) if max_records else 1
+    return max(1, -(-part.size_bytes // target), by_offsets)
+
+
+def _evenly(part: _Part, count: int) -> Iterable[_Part]:
+    span = part.end - part.start
+    count = min(count, span)
+    if count <= 1:
+        return (part,)
+    return _cut_at(part, (part.start + span * at // count for at in range(1, count)))
+
+
+def _cut_at(part: _Part, cuts: Iterable[int]) -> Iterator[_Part]:
+    """At those of ``cuts``, in order, that lie inside."""
+    span = part.end - part.start
+    inside = (cut for cut in cuts if part.start < cut < part.end)
+    for start, end in itertools.pairwise(itertools.chain([part.start], inside, [part.end])):
+        yield part._replace(start=start, end=end, size_bytes=part.size_bytes * (end - start) // span)
+
+
+# -- parts -> groups -------------------------------------------------------------------------------------------------
+
+
+def _join(parts: Iterable[_Part], target: int, max_records: int | None) -> Iterator[list[_Part]]:
+    """Neighbours together, as long as they stay within the limits."""
+    group: list[_Part] = []
+    size = offsets = 0
+    for part in parts:
+        span = part.end - part.start
+        fits = size + part.size_bytes <= target and (max_records is None or offsets + span <= max_records)
+        if group and not fits:
+            yield group
+            group, size, offsets = [], 0, 0
+        group.append(part)
+        size += part.size_bytes
+        offsets += span
+    if group:
+        yield group
+
+
+def _spread(groups: Sequence[list[_Part]], wanted: int) -> Iterator[list[_Part]]:
+    """Each group cut so that there are ``wanted`` in all, or one an offset: the widest ones most often."""
+    widths = [sum(part.end - part.start for part in group) for group in groups]
+    counts = [1] * len(groups)
+    widest: list[tuple[float, int]] = [(-width, at) for at, width in enumerate(widths) if width > 1]
+    heapq.heapify(widest)
+    for _ in range(wanted - len(groups)):
+        if not widest:
+            break
+        at = widest[0][1]
+        counts[at] += 1
+        if counts[at] < widths[at]:
+            heapq.heapreplace(widest, (-widths[at] / counts[at], at))
+        else:
+            heapq.heappop(widest)
+    for group, width, count in zip(groups, widths, counts, strict=True):
+        yield from [group] if count == 1 else _divide(group, width, count)
+
+
+def _divide(group: Iterable[_Part], width: int, count: int) -> Iterator[list[_Part]]:
+    """``count`` groups with as many offsets each, one more or less; ``width`` are the offsets of the group."""
+    edges = (width * at // count for at in range(1, count))
+    edge = next(edges, width)
+    passed = 0
+    current: list[_Part] = []
+    for part in group:
+        rest = part
+        while passed + rest.end - rest.start > edge:
+            *before, rest = _cut_at(rest, [rest.start + edge - passed])
+            yield [*current, *before]
+            current, passed, edge = [], edge, next(edges, width)
+        current.append(rest)
+        passed += rest.end - rest.start
+    yield current
+
+
+# -- groups -> slices ------------------------------------------------------------------------------------------------
+
+
+def _slices(groups: Iterable[Sequence[_Part]]) -> list[Slice]:
+    """Parts of one piece that follow each other become one piece again."""
+    sweeps: dict[int, _Sweep] = {}  # by the identity of the piece: its value is all of its rows
+    slices = []
+    for group in groups:
+        pieces = []
+        for key, run in itertools.groupby(group, key=lambda part: id(part.piece)):
+            parts = list(run)
+            piece, start, end = parts[0].piece, parts[0].start, parts[-1].end
+            sweep = sweeps.get(key)
+            if sweep is None:
+                sweep = sweeps[key] = _Sweep(piece.aborted)
+            size = sum(part.size_bytes for part in parts)
+            aborted = sweep.within(start, end)
+            pieces.append(replace(piece, start=start, end=end, size_bytes=size, rows=_rows(parts), aborted=aborted))
+        slices.append(Slice(tuple(pieces)))
+    return slices
+
+
+def _rows(parts: Iterable[_Part]) -> tuple[Row, ...]:
+    """The segments of the parts, each once."""
+    rows: list[Row] = []
+    for part in parts:
+        if part.row is not None and (not rows or rows[-1] is not part.row):
+            rows.append(part.row)
+    return tuple(rows)
+
+
+class _Sweep:
+    """The aborted transactions that touch ranges which are asked for in ascending order."""
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._coming = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
+        self._open: list[AbortedTxn] = []
+
+    def within(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
+        """Those with offsets in ``start`` to ``end`` (exclusive), by first offset."""
+        while self._coming and self._coming[-1].first_offset < end:
+            self._open.append(self._coming.pop())
+        self._open = [txn for txn in self._open if txn.last_offset >= start]
+        return tuple(self._open)

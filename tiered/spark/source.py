@@ -4,7 +4,8 @@
 call                          process             does
 ============================  ==================  ===============================================================
 ``schema``, ``reader``        driver's planner    checks options and columns
-``partitions``                driver's planner    pins one root per partition, cuts slices; once per ``load``
+``partitions``                driver's planner    pins one root per partition, cuts slices: at the first action
+                                                  of a DataFrame, once for it and all that is derived from it
 ``read(slice)``               worker of the task  streams, verifies and decodes the slice into Arrow batches
 ============================  ==================  ===============================================================
 
@@ -14,8 +15,7 @@ rows of the others. Options prune, and the columns of ``.schema(...)``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import pyarrow as pa
@@ -23,19 +23,16 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tiered.arrow import ArrowDecoder
-from tiered.errors import NotFoundError
-from tiered.format.batch import BatchHeader, read_header
 from tiered.format.bundle import SectionKind
 from tiered.format.offset_index import OffsetIndex
-from tiered.local.directory.manager import LocalLog
 from tiered.model import Row
-from tiered.plan.read import Tier
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import SegmentReader
 from tiered.spark.options import ReadOptions
-from tiered.spark.ranges import resolve_pieces
-from tiered.spark.schema import arrow_schema_of, check_schema, kafka_schema
-from tiered.spark.slices import Entries, Piece, Slice, cut_slices, rows_to_cut, target_bytes
+from tiered.spark.pin import Batches, PinnedPiece, Sources
+from tiered.spark.ranges import planning_pool, resolve_pieces
+from tiered.spark.schema import arrow_schema_of, check_schema, column_names, kafka_schema
+from tiered.spark.slices import Cuts, HiddenBatches, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
 from tiered.spark.stores import worker_store
 from tiered.store.base import Store
 
@@ -66,86 +63,74 @@ class TieredReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Slices of the wanted ranges, as the log is now.
+        """Slices of the wanted ranges, as the log is now, in the order of topic, partition and offset.
 
-        Raises ConfigError, UnknownTopicError, OffsetOutOfRangeError (data loss), and what the store raises.
+        Raises ConfigError, UnknownTopicError (also for a topic that is being deleted), OffsetOutOfRangeError and
+        OffsetGapError (data loss), and what the store raises.
         """
         options = self._options
         pieces = resolve_pieces(options, self._store())
         target = target_bytes(pieces, options.slice_bytes, options.min_partitions)
-        entries = {(piece.tp, row.base): self._entries(piece, row) for piece, row in rows_to_cut(pieces, target)}
         return list(
-            cut_slices(pieces, slice_bytes=options.slice_bytes, min_partitions=options.min_partitions, entries=entries)
+            cut_slices(
+                pieces,
+                slice_bytes=options.slice_bytes,
+                min_partitions=options.min_partitions,
+                max_records=options.max_records,
+                cuts=self._cuts(rows_to_cut(pieces, target), target),
+            )
         )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Record batches of about 1 MB. Raises CorruptionError, NotFoundError for a snapshot that has expired."""
+        """Record batches of about 1 MB. What is no longer where it was planned is read where it is now (``pin``).
+
+        Raises OffsetOutOfRangeError and OffsetGapError for offsets that are gone (with ``failOnDataLoss=false`` they
+        are skipped and counted in a warning), CorruptionError, ConfigError for a null in a column that is NOT NULL.
+        """
         if not isinstance(partition, Slice):  # a query without slices is one call with an empty partition
             return
         schema = arrow_schema_of(self._schema)
-        for piece in partition.pieces:
-            decoder = ArrowDecoder(
-                piece.tp,
-                columns=self._schema.names,
-                timestamp_unit="us",
-                start=piece.start,
-                end=piece.end,
-                schema=schema,
-            )
-            yield from decoder.record_batches(_visible(piece, self._batches(piece)))
-
-    def _batches(self, piece: Piece) -> Iterator[tuple[BatchHeader, bytes | memoryview]]:
-        if piece.tier is Tier.LOCAL:
-            return _local_batches(self._options.local_dir or "", piece)
-        return _remote_batches(_segment_reader(self._store(), piece), piece)
-
-    def _entries(self, piece: Piece, row: Row) -> Entries:
-        """The offset index of a segment that is larger than a slice."""
-        reader = _segment_reader(self._store(), piece)
+        columns = column_names(self._schema)
+        sources = Sources(self._store(), self._options.local_dir)
         try:
-            data = reader.run(reader.lookup.section(row, SectionKind.OFFSET_INDEX))
-        except SegmentGone as gone:
-            raise _expired(piece, gone) from None
-        return OffsetIndex.from_bytes(data, row.base).entries
+            for piece in partition.pieces:
+                hidden = HiddenBatches(piece.aborted)
+                pinned = PinnedPiece(piece, sources, fail_on_data_loss=self._options.fail_on_data_loss)
+                for start, batches in pinned.runs():
+                    decoder = ArrowDecoder(
+                        piece.tp, columns=columns, timestamp_unit="us", start=start, end=piece.end, schema=schema
+                    )
+                    yield from decoder.record_batches(_visible(hidden, batches))
+        finally:
+            sources.close()
+
+    def _cuts(self, rows: Sequence[tuple[Piece, Row]], target: int) -> Cuts:
+        """Where to cut the segments that are larger than a slice; their offset indexes are fetched concurrently."""
+        store = self._store()
+        if store is None or not rows:
+            return {}
+
+        def of(piece: Piece, row: Row) -> list[int] | None:
+            reader = SegmentReader(store, piece.tp, UUID(piece.topic_id))
+            try:
+                data = reader.run(reader.lookup.section(row, SectionKind.OFFSET_INDEX))
+            except SegmentGone:
+                return None  # rewritten or trimmed since the root was read: the task will look where it is
+            return cuts_of(OffsetIndex.from_bytes(data, row.base).entries, target)
+
+        with planning_pool("indexes") as pool:
+            found = pool.map(of, *zip(*rows, strict=True))
+            return {
+                (piece.tp, row.base): cuts for (piece, row), cuts in zip(rows, found, strict=True) if cuts is not None
+            }
 
     def _store(self) -> Store | None:
         options = self._options
         return worker_store(options.path, options.endpoint_url, options.region) if options.path else None
 
 
-def _segment_reader(store: Store | None, piece: Piece) -> SegmentReader:
-    if store is None:
-        raise NotFoundError(f"{piece.tp}: a remote piece without a store", hint="option path is missing")
-    return SegmentReader(store, piece.tp, UUID(piece.topic_id))
-
-
-def _remote_batches(reader: SegmentReader, piece: Piece) -> Iterator[tuple[BatchHeader, memoryview]]:
-    try:
-        yield from reader.read(piece.start, piece.segments_from)
-    except SegmentGone as gone:
-        raise _expired(piece, gone) from None
-
-
-def _expired(piece: Piece, gone: SegmentGone) -> NotFoundError:
-    return NotFoundError(
-        f"{piece.tp}: {gone.key} is gone: it was rewritten or trimmed after this DataFrame was loaded",
-        hint="load again",
-    )
-
-
-def _local_batches(local_dir: str, piece: Piece) -> Iterator[tuple[BatchHeader, bytes | memoryview]]:
-    log = LocalLog.open(Path(local_dir), read_only=True)
-    try:
-        for batch in log.partition(piece.tp).read_batches(piece.start, piece.end):
-            yield read_header(batch), batch
-    finally:
-        log.close()
-
-
-def _visible(
-    piece: Piece, batches: Iterator[tuple[BatchHeader, bytes | memoryview]]
-) -> Iterator[tuple[BatchHeader, bytes | memoryview]]:
+def _visible(hidden: HiddenBatches, batches: Batches) -> Batches:
     """Without what ``read_committed`` hides."""
     for header, batch in batches:
-        if not (header.is_transactional and piece.hides(header.producer_id, header.base_offset)):
+        if not (header.is_transactional and hidden.hides(header.producer_id, header.base_offset)):
             yield header, batch

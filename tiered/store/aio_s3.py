@@ -11,7 +11,7 @@ from tiered.errors import ClosedError, ConfigError, TieredError
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
-from tiered.store.s3_requests import S3Target, call_for, forbid_redirect, outcome_of
+from tiered.store.s3_requests import S3Target, call_for, forbid_redirect, outcome_of, tell_page
 from tiered.store.source_reader import PIECE_BYTES
 
 
@@ -51,7 +51,7 @@ class AioS3Store:
         call = call_for(self.target, request)
         try:
             response = await getattr(client, call.method)(**call.parameters)
-            data = await _read_body(response) if isinstance(request, Get) else b""
+            data = await _read_body(request, response) if isinstance(request, Get) else b""
             return outcome_of(self.target, request, response, data)
         except self._sdk_errors as error:
             settled = translate(self.target, request, call, error)
@@ -95,6 +95,7 @@ class AioS3Store:
         except (exceptions.BotoCoreError, ValueError) as error:
             raise ConfigError(f"cannot connect to {self.url}: {error}", hint="check region and endpoint") from error
         client.meta.events.register("before-call.s3", forbid_redirect)
+        client.meta.events.register("response-received.s3", tell_page)
         return client
 
 
@@ -113,11 +114,15 @@ def _single_attempt(base: Any) -> Any:
     return SingleAttemptSession
 
 
-async def _read_body(response: dict[str, Any]) -> bytes:
+async def _read_body(request: Get, response: dict[str, Any]) -> bytes:
     if "Body" not in response:
         return b""
     pieces: list[bytes] = []
+    size = 0
     async with response["Body"] as body:
+        request.check_body(response.get("ContentLength") or 0)
         while piece := await body.read(PIECE_BYTES):
+            size += len(piece)
+            request.check_body(size)
             pieces.append(piece)
     return b"".join(pieces)

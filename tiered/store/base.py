@@ -15,19 +15,25 @@ Hard rules, checked for each backend by ``tiered.testing.store_contract``:
   not known is never raised but returned as ``UNKNOWN``.
 * GET after a landed PUT sees it (strong consistency). LIST is in UTF-8 order where the store does so; callers sort.
 * DELETE of an absent key succeeds.
+* A GET whose body would be larger than ``Get.body_limit`` raises CorruptionError; no more than that is read of it.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Generator
+import math
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from tiered.errors import CorruptionError
 from tiered.model import ByteSource
 
 MAX_DELETE_KEYS = 1000
 """Keys of one :class:`Delete`, S3's limit."""
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Largest body of a GET that names neither an end nor a limit of its own."""
 
 MIN_PART_BYTES = 5 * 1024 * 1024
 """Smallest part of a multipart upload but the last, S3's limit."""
@@ -56,13 +62,30 @@ class Get:
     """Bytes ``start`` to ``end`` (exclusive, None: to the end) of an object; both None-able ends default to all.
 
     A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an
-    ETag; gives :class:`NotModified` while it is current.
+    ETag; gives :class:`NotModified` while it is current. A body larger than ``max_bytes``, of a GET without
+    ``end``, is refused with CorruptionError before it is in memory.
     """
 
     key: str
     start: int = 0
     end: int | None = None
     if_none_match: str | None = None
+    max_bytes: int = MAX_BODY_BYTES
+
+    @property
+    def body_limit(self) -> int:
+        """Most bytes that an answer may have, also one of a server that ignores ranges."""
+        return self.max_bytes if self.end is None else max(self.max_bytes, self.end)
+
+    def check_body(self, size_bytes: int) -> None:
+        """Raises CorruptionError if an answer of ``size_bytes`` is larger than what was asked for can be."""
+        if size_bytes > self.body_limit:
+            raise CorruptionError(
+                f"the object {self.key} has {size_bytes} bytes, {self.body_limit} are the most that is read of it",
+                path_or_key=self.key,
+                position=self.body_limit,
+                hint="it is not the object that was stored: look for another version of it in the bucket, run check",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +169,13 @@ class AbortUpload:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Wait before attempt ``attempt`` (from 1): full jitter, bounded; no store is touched. Gives None."""
+    """Wait before attempt ``attempt`` (from 1): full jitter, bounded; no store is touched. Gives None.
+
+    ``most_seconds``: no longer than this, whatever the attempt: what is left until a deadline.
+    """
 
     attempt: int
+    most_seconds: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +189,18 @@ class NewId:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocking:
+    """Work on this machine that may wait for its disk, in the middle of a protocol: what must be durable before the
+    next request. No store is touched. Gives None; a ``TieredError`` of ``call`` is thrown into the steps.
+
+    The asyncio driver calls it in a thread and, when cancelled, waits until it has ended: a write that went on behind
+    its caller's back could replace what a later one has written.
+    """
+
+    call: Callable[[], None] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Together:
     """Requests that may run at the same time; gives a tuple of outcomes in the same order.
 
@@ -172,7 +211,7 @@ class Together:
 
 
 StoreRequest = Get | Head | Put | Delete | List | StartUpload | UploadPart | CompleteUpload | AbortUpload
-Request = StoreRequest | Backoff | Now | NewId | Together
+Request = StoreRequest | Backoff | Now | NewId | Blocking | Together
 
 
 @dataclass(frozen=True, slots=True)

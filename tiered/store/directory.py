@@ -167,6 +167,7 @@ class DirectoryStore:
             if request.if_none_match == info.etag:
                 return NotModified()
             end = info.size if request.end is None else min(request.end, info.size)
+            request.check_body(end - request.start)
             return self._object(info, read_body(fd, request.start, end, request.key))
 
     def _object(self, info: ObjectInfo, data: bytes) -> Object:

@@ -9,16 +9,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
+from tiered.errors import NotFoundError
 from tiered.store.object_file import read_info
 
 OBJECT_SUFFIX = ".obj"
 NAME_FILE = ".name"
 INTERNAL_DIR = ".tiered"
+MAX_NAMES = 100_000
+"""Names of a folder that are looked at to see whether it is a store."""
+_OF_A_STORE = re.compile(r"\.tiered|topics|[0-9a-f]{2}")
 MAX_NAME_BYTES = 240
 """Longest path part that is kept as it is: with the suffix it stays below the 255 bytes of Linux file systems."""
 
@@ -31,6 +37,20 @@ def folder_name(part: str) -> str:
 def file_name(part: str) -> str:
     """File name of the last path part."""
     return (_hashed(part) if _is_special(part) else part) + OBJECT_SUFFIX
+
+
+def require_store_folder(root: Path) -> None:
+    """Raises NotFoundError for a folder that is absent, or that holds things but none of a store's."""
+    hint = "mount it, create it, or correct the file:// URL"
+    try:
+        with os.scandir(root) as entries:
+            names = {entry.name for entry in itertools.islice(entries, MAX_NAMES)}
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotFoundError(f"the folder {root} does not exist", hint=hint) from None
+    except PermissionError:
+        return  # the first request says what is not allowed
+    if names and not any(_OF_A_STORE.fullmatch(name) for name in names):
+        raise NotFoundError(f"the folder {root} is no store: it holds {min(names)!r} and no topics", hint=hint)
 
 
 def object_path(root: Path, key: str) -> Path:

@@ -19,7 +19,7 @@ from typing import TypeVar
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import TieredError
 from tiered.store.backoff import backoff_seconds
-from tiered.store.base import AioStore, Backoff, NewId, Now, Outcome, Request, Steps, Store, Time, Together
+from tiered.store.base import AioStore, Backoff, Blocking, NewId, Now, Outcome, Request, Steps, Store, Time, Together
 
 TOGETHER_REQUESTS = 4
 """Requests of one :class:`Together` that are under way at once."""
@@ -98,13 +98,16 @@ async def adrive(
 
 def _carry_out(store: Store, request: Request, clock: Clock, ids: IdSource, together: int) -> object:
     match request:
-        case Backoff(attempt):
-            clock.sleep(backoff_seconds(attempt, ids.random()))
+        case Backoff(attempt, most_seconds):
+            clock.sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
             return None
         case Now():
             return Time(clock.now_ms(), clock.monotonic())
         case NewId():
             return ids.uid()
+        case Blocking(call):
+            call()
+            return None
         case Together():
             return _execute_together(store, request, together)
         case _:
@@ -115,17 +118,35 @@ async def _carry_out_aio(
     store: AioStore, request: Request, clock: Clock, ids: IdSource, sleep: AioSleep, *, together: int
 ) -> object:
     match request:
-        case Backoff(attempt):
-            await sleep(backoff_seconds(attempt, ids.random()))
+        case Backoff(attempt, most_seconds):
+            await sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
             return None
         case Now():
             return Time(clock.now_ms(), clock.monotonic())
         case NewId():
             return ids.uid()
+        case Blocking(call):
+            await _in_thread(call)
+            return None
         case Together():
             return await _execute_together_aio(store, request, together)
         case _:
             return await store.execute(request)
+
+
+async def _in_thread(call: Callable[[], None]) -> None:
+    """To its end, also when cancelled; the cancellation is raised then, whatever became of the call."""
+    work = asyncio.get_running_loop().run_in_executor(None, call)
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        work.exception()  # looked at, so that nobody complains that it was not
+        raise cancelled
+    work.result()
 
 
 def _execute_together(store: Store, request: Together, limit: int) -> tuple[Outcome, ...]:

@@ -25,10 +25,12 @@ from tiered.store.aio import ThreadedAioStore
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.directory import DirectoryStore
+from tiered.store.directory_paths import require_store_folder
 from tiered.store.key_rules import check_key
 from tiered.store.limit import AioLimitedStore, LimitedStore, Limits
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
+from tiered.store.outage import AioNoticingStore, NoticingStore
 from tiered.store.retry import RETRY_DEADLINE_SECONDS, AioRetryingStore, RetryingStore
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import CONNECT_TIMEOUT_SECONDS, POOL_CONNECTIONS, READ_TIMEOUT_SECONDS, S3Target
@@ -127,6 +129,14 @@ class StoreLocation:
     def __str__(self) -> str:
         return self.url
 
+    def require_folder(self) -> None:
+        """Raises NotFoundError for a ``file://`` folder that is absent or holds other things than a store.
+
+        An empty folder is an empty store. Asks nothing of other stores.
+        """
+        if self.path is not None:
+            require_store_folder(self.path)
+
     def raw_store(self, *, clock: Clock | None = None, ids: IdSource | None = None, create: bool = True) -> Store:
         """The store alone, one attempt a request. ``create`` makes the folder of a ``file://`` URL."""
         if self.path is not None:
@@ -158,14 +168,20 @@ class StoreLocation:
         requests_per_second: float | None = None,
         bytes_per_second: float | None = None,
         create: bool = True,
+        notice_outages: bool = False,
     ) -> Store:
-        """A store that repeats what is safe for ``deadline_seconds``, keeps to the limits and counts in ``metrics``."""
+        """A store that repeats what is safe for ``deadline_seconds``, keeps to the limits and counts in ``metrics``.
+
+        ``notice_outages``: the log says when the store stops to answer and when it answers again.
+        """
         store: Store = MeteredStore(
             self.raw_store(clock=clock, ids=ids, create=create), metrics or StoreMetrics(), clock=clock
         )
         if requests_per_second is not None or bytes_per_second is not None:
             limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
             store = LimitedStore(store, limits)
+        if notice_outages:
+            store = NoticingStore(store, clock=clock)
         return RetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
 
     def open_aio(
@@ -178,6 +194,7 @@ class StoreLocation:
         requests_per_second: float | None = None,
         bytes_per_second: float | None = None,
         create: bool = True,
+        notice_outages: bool = False,
     ) -> AioStore:
         """The same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
         raw: AioStore
@@ -189,6 +206,8 @@ class StoreLocation:
         if requests_per_second is not None or bytes_per_second is not None:
             limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
             store = AioLimitedStore(store, limits)
+        if notice_outages:
+            store = AioNoticingStore(store, clock=clock)
         return AioRetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
 
 
@@ -204,6 +223,7 @@ def open_store(
     requests_per_second: float | None = None,
     bytes_per_second: float | None = None,
     create: bool = True,
+    notice_outages: bool = False,
 ) -> Store:
     """``StoreLocation.parse(url, ...).open(...)``. Opening connects to nothing; the first request does."""
     location = StoreLocation.parse(url, endpoint_url=endpoint_url, region=region)
@@ -215,6 +235,7 @@ def open_store(
         requests_per_second=requests_per_second,
         bytes_per_second=bytes_per_second,
         create=create,
+        notice_outages=notice_outages,
     )
 
 

@@ -170,7 +170,9 @@ class MemoryStore:
             return Missing()
         if request.if_none_match == stored.etag:
             return NotModified()
-        return self._object(stored, stored.data[request.start : request.end])
+        end = len(stored.data) if request.end is None else min(request.end, len(stored.data))
+        request.check_body(end - request.start)
+        return self._object(stored, stored.data[request.start : end])
 
     def _head(self, request: Head) -> Outcome:
         stored = self._bucket.objects.get(self._prefix + request.key)

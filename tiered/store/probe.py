@@ -117,6 +117,9 @@ def _put(key: str, body: bytes, condition: Condition, crc: int | None = None) ->
             result = PutResult(PutStatus.UNKNOWN, cause=str(error))
         if result.status not in (PutStatus.UNKNOWN, PutStatus.CONFLICT):
             return result
+        if attempt == 1:
+            with contextlib.suppress(RemoteUnavailableError):
+                yield Get(key)  # of a read it can be said at once that what answers there is no S3 server: ConfigError
         if attempt < PROBE_ATTEMPTS:
             yield Backoff(attempt)
     raise RemoteUnavailableError(

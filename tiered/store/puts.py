@@ -8,6 +8,7 @@ is wrong for ``root`` and ``topics/``, which others write too: ``remote.catalog`
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c as crc32c_of
@@ -16,6 +17,7 @@ from tiered.store.base import (
     ABSENT,
     AbortUpload,
     Backoff,
+    Blocking,
     Body,
     Capabilities,
     CompleteUpload,
@@ -123,7 +125,7 @@ def upload_multipart(
         started = yield StartUpload(key, tags)
         upload_id: str = started.upload_id
         if on_started is not None:
-            on_started(upload_id)
+            yield Blocking(partial(on_started, upload_id))
         try:
             parts = yield from _upload_parts(key, upload_id, body, part_bytes, parallel_parts)
             result = yield from _complete(CompleteUpload(key, upload_id, parts), deadline)
@@ -227,7 +229,7 @@ def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[
             + (f"; {result.cause}" if result.cause else ""),
             hint="the data is still local and will be sent again under a new key",
         )
-    yield Backoff(attempt)
+    yield Backoff(attempt, deadline - now.monotonic)
 
 
 def _abort(key: str, upload_id: str) -> Steps[None]:

@@ -34,7 +34,7 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
 )
-from tiered.store.s3_requests import S3Call, S3Target
+from tiered.store.s3_requests import NO_XML, S3Call, S3Target, not_s3
 
 
 class NeedsHead:
@@ -124,7 +124,7 @@ def translate(target: S3Target, request: StoreRequest, call: S3Call, error: Exce
     if isinstance(response, dict) and "Error" in response:
         return _from_answer(target, request, response)
     raised = _from_sdk(target, request, error)
-    if isinstance(raised, RemoteUnavailableError) and isinstance(request, Put | CompleteUpload):
+    if isinstance(raised, RemoteUnavailableError) and _writes(request):
         return PutResult(PutStatus.UNKNOWN, cause=str(raised))
     return raised
 
@@ -160,6 +160,10 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
         region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") or response["Error"].get("Region")
         where = f"the bucket is in {region}: " if region else "the bucket is in another region: "
         return ConfigError(what, hint=where + "set region= or AWS_REGION")
+    strange = _strangeness(request, status, code)
+    if strange:
+        refused = not_s3(target, request, strange)
+        return PutResult(PutStatus.UNKNOWN, cause=str(refused)) if _writes(request) else refused
     if status == 404:
         return _absent(request, code, what)
     if isinstance(request, Put | CompleteUpload):
@@ -170,6 +174,15 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
     if isinstance(request, Get) and (status == 416 or code == "InvalidRange"):
         return NeedsHead()
     return _refused(target, request, status, code, what)
+
+
+def _strangeness(request: StoreRequest, status: int, code: str) -> str:
+    """Why an error is not S3's, empty if it is: S3 says in XML what is absent (HEAD alone has no body)."""
+    if code == NO_XML:
+        return "the answer is no XML"
+    if status == 404 and code == "404" and not isinstance(request, Head):
+        return "404 without an S3 error code"
+    return ""
 
 
 def _absent(request: StoreRequest, code: str, what: str) -> Settled:
@@ -260,6 +273,11 @@ def _network_hint(names: set[str], text: str) -> str:
     if "EndpointConnectionError" in names or "ConnectTimeoutError" in names:
         return "nothing answers there: check the endpoint, the network and that the server runs"
     return "check the network; it is tried again later"
+
+
+def _writes(request: StoreRequest) -> bool:
+    """Whether the request may have changed a key for which an UNKNOWN is settled by its sender."""
+    return isinstance(request, Put | CompleteUpload)
 
 
 def _name(request: StoreRequest) -> str:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-from tiered.errors import RemoteUnavailableError
+from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.format.crc import crc32c
 from tiered.model import ByteSource, BytesSource
 from tiered.store.base import (
@@ -55,6 +55,13 @@ DEFAULT_REGION = "us-east-1"
 
 _CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 _CRC32C_BASE64_CHARS = 8
+_PAGE_LOOK_BYTES = 64
+_HTML = (b"<!doctype html", b"<html")
+NO_XML = "NoXML"
+"""Not S3's: the code of an answer that :func:`tell_page` found to be no XML."""
+_PAGES = frozenset({"text/html", "application/xhtml+xml"})
+_LIST_FIELDS = ("IsTruncated", "KeyCount", "MaxKeys", "Name")
+"""S3's answer to a listing has them all, also where there is nothing to list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +137,19 @@ def forbid_redirect(params: dict[str, Any], **_: Any) -> None:
     The SDK would look the region up and send the PUT again, without end if the answers name no region.
     """
     params.get("context", {}).setdefault("s3_redirect", {})["redirected"] = True
+
+
+def tell_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any) -> None:
+    """Handler of ``response-received.s3``: names a success whose body is no XML.
+
+    The SDK takes it for XML that was cut on the way and makes it "500, try again". Cut XML still begins as XML does.
+    """
+    if parsed_response is None or response_dict is None or "Error" not in parsed_response:
+        return
+    body = response_dict.get("body")
+    begins = bytes(body[:_PAGE_LOOK_BYTES]).lstrip().lower() if isinstance(body, bytes | bytearray) else b"<"
+    if 200 <= int(response_dict["status_code"]) < 300 and (not begins.startswith(b"<") or begins.startswith(_HTML)):
+        parsed_response["Error"] = {"Code": NO_XML, "Message": ""}
 
 
 def encode_crc(value: int) -> str:
@@ -278,8 +298,47 @@ def _tagging(tags: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return {"Tagging": urlencode(tags)} if tags else {}
 
 
+def not_s3(target: S3Target, request: StoreRequest, why: str) -> ConfigError:
+    """The error for a server that answers, but not as S3 does: an empty or absent thing must not be read into that."""
+    where = target.endpoint_url or "the endpoint"
+    return ConfigError(
+        f"{type(request).__name__} {target.resource(request)}: {where} does not answer as S3 does: {why}",
+        hint="correct the endpoint: it may be the port of a web console, of a proxy or of another program",
+    )
+
+
+def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
+    """What an answer with a status of success has, or lacks, that no S3 server's has or lacks; empty if nothing."""
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    kind = str(headers.get("content-type", "")).partition(";")[0].strip().lower()
+    if kind in _PAGES and not any(str(name).lower().startswith("x-amz") for name in headers):
+        return f"a page ({kind})"  # an object may be of that type, but S3 sends headers of its own with it
+    match request:
+        case List():
+            known = any(name in response for name in _LIST_FIELDS)
+            return "" if known else "the answer is no ListBucketResult"
+        case Get() | Head():
+            lacking = [name for name in ("ETag", "ContentLength") if name not in response]
+        case Put() | CompleteUpload() | UploadPart():
+            lacking = [] if "ETag" in response else ["ETag"]
+        case StartUpload():
+            lacking = [] if "UploadId" in response else ["UploadId"]
+        case _:
+            lacking = []
+    return f"no {' and no '.join(lacking)}" if lacking else ""
+
+
 def outcome_of(target: S3Target, request: StoreRequest, response: dict[str, Any], data: bytes = b"") -> Outcome:
-    """The outcome of a successful call; ``data`` is the body of a GET, read to its end."""
+    """The outcome of a successful call; ``data`` is the body of a GET, read to its end.
+
+    Raises ConfigError for an answer that is not S3's. A conditional write that is answered so may have landed: UNKNOWN.
+    """
+    strange = _strangeness(request, response)
+    if strange:
+        error = not_s3(target, request, strange)
+        if isinstance(request, Put | CompleteUpload):
+            return PutResult(PutStatus.UNKNOWN, cause=str(error))
+        raise error
     match request:
         case Get():
             return _object(target, request, response, data)

@@ -158,6 +158,20 @@ class StoreContract:
             same((start, end, got.data, got.size), (start, end, wanted, 10))
             true(bool(got.etag), "a range has an ETag")
 
+    def test_a_body_above_its_limit_is_refused(self) -> None:
+        store = self.store()
+        landed(store.execute(Put("k", b"0123456789", ABSENT)))
+        for request in (Get("k", max_bytes=9), Get("k", 1, max_bytes=8)):
+            try:
+                got = store.execute(request)
+            except CorruptionError as error:
+                same((error.path_or_key, error.position), ("k", request.max_bytes))
+            else:
+                raise AssertionError(f"{request} gave {got}")
+        same(found(store.execute(Get("k", max_bytes=10))).data, b"0123456789")
+        same(found(store.execute(Get("k", 2, 8, max_bytes=1))).data, b"234567")
+        same(found(store.execute(Get("k", 9, max_bytes=1))).data, b"9")
+
     def test_not_modified(self) -> None:
         store = self.store()
         put = landed(store.execute(Put("k", b"one", ABSENT)))

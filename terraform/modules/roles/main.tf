@@ -25,10 +25,13 @@ locals {
   probes   = "${local.objects}probe/*"
   log      = [local.topics, local.roots, local.pages, local.segments, local.pins, local.history, local.txns]
 
+  # `check`, `restore` and `repair advice` list the prefix itself, to find what a lost registry entry no longer names.
+  # It tells a role names of keys, and of sizes, never more bytes than it may get. Other prefixes stay out.
+  named = [for kind in ["", "topics/*", "??/*"] : "${var.prefix}${kind}"]
   listed = {
-    reader     = ["${var.prefix}topics/*"]
-    writer     = ["${var.prefix}topics/*"]
-    maintainer = [for kind in ["topics", "??/*/s", "??/*/p", "??/*/pin", "??/*/hist", "txn", "jobs"] : "${var.prefix}${kind}/*"]
+    reader     = local.named
+    writer     = local.named
+    maintainer = concat(local.named, [for kind in ["txn/*", "jobs/*"] : "${var.prefix}${kind}"])
   }
 
   list = { for role, prefixes in local.listed : role => concat(

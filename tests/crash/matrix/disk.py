@@ -3,7 +3,8 @@
 :class:`Disk` replays effects one by one and knows at each point what the page cache holds (``now``), what an fsync has
 made safe (``safe``) and what lies between the two (``later``). Names follow a journal: of the changes to one directory
 since its last fsync a beginning survives. Data follow nothing: any part of what was written since the file's last
-fsync survives.
+fsync survives. :meth:`Disk.losses` lists every loss of a single directory by itself, with all else safe: the state that
+shows an fsync of that directory which is missing before something else was done that relies on its names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.crash.matrix.trace import Effect
 
@@ -86,6 +88,14 @@ def renamed(names: dict[str, Inode | Folder], change: dict[str, Inode | Folder |
             names.pop(name, None)
         else:
             names[name] = node
+
+
+def after(folder: Folder, count: int) -> dict[str, Inode | Folder]:
+    """The names when the first ``count`` changes since the last fsync survive."""
+    names = dict(folder.safe)
+    for change in folder.later[:count]:
+        renamed(names, change)
+    return names
 
 
 class Disk:
@@ -167,8 +177,14 @@ class Disk:
 
     def _rename(self, effect: Effect) -> None:
         assert effect.target is not None
-        assert effect.target.parent == effect.path.parent
         folder = self._folder(effect.path.parent)
+        if effect.target.parent != effect.path.parent:  # one entry in the journal, which takes both directories along
+            target = self._folder(effect.target.parent)
+            target.change({effect.target.name: folder.now[effect.path.name]})
+            folder.change({effect.path.name: None})
+            target.sync()
+            folder.sync()
+            return
         folder.change({effect.path.name: None, effect.target.name: folder.now[effect.path.name]})
 
     def _unlink(self, effect: Effect) -> None:
@@ -187,6 +203,21 @@ class Disk:
 
     def _rmdir(self, effect: Effect) -> None:
         self._folder(effect.path.parent).change({effect.path.name: None})
+
+    def losses(self) -> list[Loss]:
+        """Each end of each directory's changes that a power cut may take, the directories by path."""
+        found: list[Loss] = []
+        seen: set[int] = set()
+        waiting = [self.top]
+        while waiting:
+            folder = waiting.pop()
+            if id(folder) in seen:
+                continue
+            seen.add(id(folder))
+            found += [Loss(folder, kept) for kept in range(len(folder.later))]
+            children = [names[name] for names in (folder.now, folder.safe) for name in sorted(names, reverse=True)]
+            waiting += [child for child in children if isinstance(child, Folder)]
+        return found
 
     def state(self, cut: Cut | None) -> Tree:
         """Files and directories as the next process finds them: after a kill (None), after a power cut."""
@@ -208,6 +239,14 @@ class Disk:
 Tree = dict[Path, bytes | None]
 """Paths below a root, parents first; None for a directory."""
 
+
+class Loss(NamedTuple):
+    """Of the changes to this directory only the first ``kept`` survive."""
+
+    folder: Folder
+    kept: int
+
+
 POWER_CUTS = ("lost", "names", "data", "zeros", "torn", "any")
 
 
@@ -215,26 +254,28 @@ class Cut:
     """Which of the changes that were not fsynced survive a power cut.
 
     ``lost`` none; ``names`` the names only; ``data`` the data only; ``zeros`` names and lengths; ``torn`` a beginning
-    of each, a write cut in the middle; ``any`` a beginning of the names, any of the writes.
+    of each, a write cut in the middle; ``any`` a beginning of the names, any of the writes; ``suffix`` all, but for the
+    ``loss`` of one directory.
     """
 
-    def __init__(self, kind: str, dice: random.Random) -> None:
+    def __init__(self, kind: str, dice: random.Random, loss: Loss | None = None) -> None:
         self.kind = kind
         self._dice = dice
+        self._loss = loss
 
     def names(self, folder: Folder) -> dict[str, Inode | Folder]:
         """The names in a directory."""
+        if self._loss is not None:
+            kept = self._loss.kept if folder is self._loss.folder else len(folder.later)
+            return after(folder, kept)
         count = {"lost": 0, "data": 0, "names": len(folder.later), "zeros": len(folder.later)}.get(self.kind)
         if count is None:
             count = self._dice.randint(0, len(folder.later))
-        names = dict(folder.safe)
-        for change in folder.later[:count]:
-            renamed(names, change)
-        return names
+        return after(folder, count)
 
     def content(self, inode: Inode) -> bytes:
         """The bytes of a file."""
-        if self.kind == "data":
+        if self.kind in ("data", "suffix"):
             return bytes(inode.now)
         content = bytearray(inode.safe)
         unsafe = [change for change in inode.later if not change.safe]

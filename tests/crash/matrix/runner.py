@@ -24,8 +24,8 @@ from tiered.local.disk.files import disk_failed
 from tiered.model import TopicPartition
 
 HOW_MUCH = os.environ.get("TIERED_CRASH_MATRIX", "")
-GIVEN_SEED = os.environ.get("TIERED_CRASH_SEED", "1")
-"""The same cases in each ``make test``; ``random`` (as ``make crash-matrix`` has it) draws others."""
+GIVEN_SEED = os.environ.get("TIERED_CRASH_SEED", "random")
+"""Other cases in each run, whose seed each failure prints; a number repeats a run."""
 
 SEED = random.SystemRandom().randrange(2**32) if GIVEN_SEED == "random" else int(GIVEN_SEED)
 SHARE = 1.0 if HOW_MUCH == "all" else float(HOW_MUCH or 0.025)
@@ -42,7 +42,10 @@ class Operation(NamedTuple):
 
 
 class Case(NamedTuple):
-    """``variant``: ``kill``, ``kill torn``, ``power {cut}``, ``EIO``, ``ENOSPC``; ``call`` counts from 0."""
+    """``variant``: ``kill``, ``kill torn``, ``power {cut}``, ``EIO``, ``ENOSPC``; ``call`` counts from 0.
+
+    ``seed`` of a ``power suffix`` is the number of its loss among those that the disk lists at that call.
+    """
 
     call: int
     variant: str
@@ -86,13 +89,18 @@ def cases_of(recording: Recording, dice: random.Random) -> list[Case]:
     """Every call with every variant that it can have."""
     cases = []
     effects = recording.world.files.effects
+    disk = Disk(recording.world.root)
+    for effect in effects[: recording.begin]:
+        disk.apply(effect)
     for call in range(recording.begin, len(effects) + 1):
         after = effects[call - 1] if call > recording.begin else None
         if after is None or after.name not in READS:
             cases.append(Case(call, "kill", 0))
             cases += [Case(call, f"power {cut}", dice.getrandbits(32)) for cut in POWER_CUTS]
+            cases += [Case(call, "power suffix", number) for number in range(len(disk.losses()))]
         if call == len(effects):
             break
+        disk.apply(effects[call])
         if effects[call].name == "write" and len(effects[call].data) > 1:
             cases.append(Case(call, "kill torn", dice.getrandbits(32)))
         cases.append(Case(call, "EIO", dice.getrandbits(32)))
@@ -174,7 +182,9 @@ class Matrix:
         dice = random.Random(case.seed)
         power = case.variant.startswith("power")
         at = case.call
-        if power:
+        if case.variant == "power suffix":
+            tree = disk.state(Cut("suffix", dice, disk.losses()[case.seed]))
+        elif power:
             tree = disk.state(Cut(case.variant.removeprefix("power "), dice))
         elif case.variant == "kill":
             tree = disk.state(None)
@@ -232,7 +242,9 @@ class Matrix:
             disk = Disk(place)
             for effect in world.files.effects:
                 disk.apply(effect)
-            tree = disk.state(Cut(dice.choice(POWER_CUTS), dice))
+            kind, losses = dice.choice((*POWER_CUTS, "suffix")), disk.losses()
+            loss = dice.choice(losses) if kind == "suffix" and losses else None
+            tree = disk.state(Cut(kind, dice, loss))
             shutil.rmtree(place)
             write_tree(tree, place)
         self.result.checked += 1

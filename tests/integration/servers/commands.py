@@ -15,7 +15,7 @@ S3_SERVERS = ("moto", "minio", "seaweedfs", "localstack")
 BUCKET = "tiered"
 
 
-def run(name: str, *arguments: str, check: bool = True, **environment: str) -> str:
+def run(name: str, *arguments: str, check: bool = True, standard_input: str | None = None, **environment: str) -> str:
     """Standard output of ``localstack/NAME ARGUMENTS``; what it says on standard error goes into a failure."""
     command = [str(ROOT / "localstack" / name), *arguments]
     done = subprocess.run(
@@ -23,7 +23,7 @@ def run(name: str, *arguments: str, check: bool = True, **environment: str) -> s
         check=False,
         capture_output=True,
         text=True,
-        stdin=subprocess.DEVNULL,
+        input=standard_input or "",
         env={**os.environ, **environment},
     )
     if check and done.returncode:

@@ -139,8 +139,8 @@ def _ask(bootstrap: str, key: int, body: WireWriter, *, version: int = 0) -> Wir
     host, _, port = bootstrap.rpartition(":")
     with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as connection:
         connection.sendall(len(request).to_bytes(4, "big") + request)
-        size = int.from_bytes(_receive(connection.recv, 4), "big")
-        answer = _receive(connection.recv, size)
+        size = int.from_bytes(receive(connection.recv, 4), "big")
+        answer = receive(connection.recv, size)
     reader = WireReader(answer, "answer", flexible=True)
     assert reader.int32() == CORRELATION_ID
     reader.tagged()
@@ -148,7 +148,8 @@ def _ask(bootstrap: str, key: int, body: WireWriter, *, version: int = 0) -> Wir
     return reader
 
 
-def _receive(recv: Callable[[int], bytes], count: int) -> bytes:
+def receive(recv: Callable[[int], bytes], count: int) -> bytes:
+    """Exactly ``count`` bytes of a connection."""
     data = b""
     while len(data) < count:
         more = recv(count - len(data))

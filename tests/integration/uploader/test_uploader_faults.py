@@ -95,3 +95,20 @@ async def test_a_rejected_upload_leaves_nothing_behind(tmp_path: Path) -> None:
     again = await Service(Place(tmp_path / "log", location(name)), monkey).run(oneshot=DrainMode.ALL)
     assert again.code == 0
     assert judge(f"memory://{name}", tmp_path / "log", [T0]) == 3
+
+
+async def test_a_drain_that_can_send_nothing_more_ends_at_once(tmp_path: Path) -> None:
+    """The end comes in the moment in which the drain wakes the scan: a cancel that is lost there is never repeated."""
+    name = f"stuck-{tmp_path.name}"
+    make_log(tmp_path / "log", records=50, partitions=1)
+    refused = FaultStore(MemoryStore(name), [Fault(FaultKind.PERMISSION, "put", "*/s/*.log", times=-1)])
+    settings = Settings(http=None, commit_wait=1, scan=60_000)
+    service = Service(Place(tmp_path / "log", location(name, ThreadedAioStore(refused))), settings)
+    run = asyncio.create_task(service.run())
+    async with asyncio.timeout(30):
+        while not any(view.waiting and view.waiting.code == "permission" for view in service.views()):
+            await asyncio.sleep(0.01)
+        service.drain()
+        done, _ = await asyncio.wait([run], timeout=20)
+    assert done == {run}, "the drain did not end"
+    assert (await run).code == 75

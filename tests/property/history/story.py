@@ -13,6 +13,7 @@ from tests.property.history import (
     acts_life,
     acts_producer,
     acts_read,
+    acts_settings,
     acts_transact,
 )
 from tests.property.history.checks import check, check_ends
@@ -45,6 +46,8 @@ LOCAL: list[tuple[int, Callable[[World, Subject], None]]] = [
     (40, acts_read.read),
     (10, acts_read.read_committed),
     (20, acts_read.find_time),
+    (8, acts_settings.alter),
+    (10, acts_settings.append_from_threads),
     (5, acts_life.move),
     (2, acts_life.recreate),
 ]

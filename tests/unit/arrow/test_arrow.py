@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 import sys
+import tracemalloc
 import zlib
 from collections.abc import Iterable
 from typing import Any
@@ -208,6 +209,21 @@ def test_a_wrong_count_is_refused() -> None:
         struct.pack_into(">i", part, 57, count)
         with pytest.raises(CorruptionError):
             decode([bytes(part)])
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_hostile_count_allocates_nothing(codec: Codec) -> None:
+    part = bytearray(encode_batch([NewRecord(b"v", None, 1)], codec=codec))
+    struct.pack_into(">i", part, 23, 2**31 - 2)
+    struct.pack_into(">i", part, 57, 2**31 - 1)
+    for parse in (False, True):
+        tracemalloc.start()
+        try:
+            with pytest.raises(CorruptionError, match="2147483647 records cannot be in"):
+                ColumnReader(parse=parse).add(read_header(part), part)
+            assert tracemalloc.get_traced_memory()[1] < 500_000
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_reader_is_empty_after_taking() -> None:

@@ -27,8 +27,8 @@ class ScriptedStore:
     """Each PUT takes the next word of ``script``; without one it is simply carried out.
 
     ``ok``; ``lost`` applied, the answer is lost; ``drop`` never arrives; ``late`` arrives at :meth:`deliver`;
-    ``conflict`` 409; ``denied`` refused; ``down`` raised as unavailable. A callable runs first and consumes no PUT.
-    ``fail_gets``: how many GETs are answered by 503.
+    ``conflict`` 409; ``denied`` refused; ``denied-late`` applied, then refused; ``down`` raised as unavailable. A
+    callable runs first and consumes no PUT. ``fail_gets``: how many GETs are answered by 503.
     """
 
     def __init__(self, clock: FakeClock) -> None:
@@ -84,7 +84,9 @@ class ScriptedStore:
                 return unknown
             case "conflict":
                 return PutResult(PutStatus.CONFLICT)
-            case "denied":
+            case "denied" | "denied-late":
+                if word == "denied-late":
+                    self._apply(request)
                 raise RemotePermissionError("denied", operation="PUT", resource=request.key)
             case "down":
                 raise RemoteUnavailableError("503")

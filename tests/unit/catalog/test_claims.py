@@ -7,11 +7,12 @@ import dataclasses
 import pytest
 
 from tests.unit.catalog.script import TOPIC_ID, Desk, World
-from tiered.errors import CommitUnknown, ConfigError, FencedError, RemotePermissionError
+from tiered.errors import CommitUnknown, ConfigError, FencedError, LogDestroyedError, RemotePermissionError
 from tiered.model import EpochEntry
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.fence import Claim, forget, owner_of, sink_proof
+from tiered.store.base import PutStatus
 
 
 @pytest.fixture
@@ -277,7 +278,8 @@ def test_claims_over_sixty_four_epochs_prune_the_sealed_table(world: World) -> N
         claim = desk.claim()
     assert claim.epoch == 100
     assert [entry.epoch for entry in claim.root.sealed] == list(range(36, 100))
-    assert len(desk.token.split(",")) <= 101
+    assert len(desk.token.split(",")) == 2
+    world.run(desk.catalog.read_back())
     world.run(desk.catalog.append([desk.row(0, 1)]))
     assert len(desk.token.split(",")) == 1
 
@@ -285,3 +287,36 @@ def test_claims_over_sixty_four_epochs_prune_the_sealed_table(world: World) -> N
 def test_a_claim_is_a_value(world: World) -> None:
     claim = written(world).claim()
     assert dataclasses.replace(claim, epoch=9).epoch == 9
+
+
+@pytest.mark.parametrize("seen", ["token", "restored_from"])
+def test_a_volume_that_has_seen_a_root_makes_none(world: World, seen: str) -> None:
+    desk = world.desk()
+    proof = desk.proof(end_offset=10)
+    proof = dataclasses.replace(proof, **{seen: "t1" if seen == "token" else RestoredFrom(3, 10)})
+    with pytest.raises(LogDestroyedError, match="was there and is gone"):
+        desk.claim(proof)
+    assert world.store.puts == []
+
+
+def test_an_append_that_lands_behind_its_process_leaves_the_owner_its_claim(world: World) -> None:
+    """Its id stays on the volume until a root was read that settles it, also by a claim that dies half-way."""
+    desk = written(world, end=10)
+    world.store.script += ["late", "denied"]
+    with pytest.raises(CommitUnknown):
+        world.run(desk.catalog.append([desk.row(10, 20)]))
+    second = world.desk("v1", "host-v1:2")
+    second.token, second.last_append = desk.token, desk.last_append
+
+    def arrives_now() -> None:
+        assert world.store.deliver() == [PutStatus.LANDED]
+        world.store.fail_gets = 1_000
+
+    world.store.script += [arrives_now, "ok"]
+    with pytest.raises(CommitUnknown):
+        second.claim(second.proof(end_offset=20))
+    world.store.fail_gets = 0
+    third = world.desk("v1", "host-v1:3")
+    third.token, third.last_append = second.token, second.last_append
+    claim = third.claim(third.proof(end_offset=20))
+    assert (claim.epoch, claim.next_offset, claim.new_leader_epoch) == (2, 20, False)

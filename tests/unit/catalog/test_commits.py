@@ -20,8 +20,9 @@ from tiered.errors import (
 )
 from tiered.format.root import Root, encode_root
 from tiered.model import EpochEntry
+from tiered.plan.lifecycle import HELD_LIMIT
 from tiered.remote.catalog import Catalog, CommitLimits
-from tiered.store.base import ABSENT, Delete, NewId, Now, Put, PutResult, PutStatus, Time
+from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Time
 
 
 @pytest.fixture
@@ -120,6 +121,23 @@ def test_fenced_and_proven_not_committed(world: World, desk: Desk) -> None:
         world.run(desk.catalog.trim(0))
 
 
+@pytest.mark.parametrize("op", ["append", "trim"])
+@pytest.mark.parametrize("seen", ["before the commit", "in its race"])
+def test_the_claim_epoch_is_compared_at_every_commit(world: World, desk: Desk, op: str, seen: str) -> None:
+    world.run(desk.catalog.append([desk.row(0, 10)]))
+    if seen == "before the commit":
+        fence(world)
+        world.run(desk.catalog.load())
+    else:
+        world.store.script.append(lambda: fence(world))
+    sent = len(world.store.puts)
+    with pytest.raises(FencedError, match=r"epoch 2.*this process held epoch 1"):
+        world.run(desk.catalog.append([desk.row(10, 20)]) if op == "append" else desk.catalog.trim(5))
+    root = stored(world)
+    assert (root.version, root.next_offset, root.start_offset, root.writer.epoch) == (4, 10, 0, 2)
+    assert len(world.store.puts) - sent <= (0 if seen == "before the commit" else 2)  # the claim, and the lost commit
+
+
 def test_fenced_over_sixty_four_claims_ago_is_unknown(world: World, desk: Desk) -> None:
     def chain() -> None:
         thief = world.desk("v2")
@@ -169,11 +187,13 @@ def test_conflicts_until_the_deadline_leave_nothing_in_doubt(world: World, desk:
     assert world.run(desk.catalog.append([desk.row(0, 10)])).next_offset == 10
 
 
-def test_a_refusal_leaves_nothing_in_doubt_unless_an_attempt_is_unknown(world: World, desk: Desk) -> None:
+def test_a_refusal_leaves_the_commit_in_doubt_until_a_claim(world: World, desk: Desk) -> None:
     world.store.script.append("denied")
     with pytest.raises(RemotePermissionError):
         world.run(desk.catalog.append([desk.row(0, 10)]))
-    assert desk.catalog.in_doubt == ""
+    with pytest.raises(CommitUnknown, match="was sent and is not settled"):
+        world.run(desk.catalog.append([desk.row(0, 10)]))
+    desk.claim(desk.proof(end_offset=10))
     world.store.script.extend(["late", "denied"])
     with pytest.raises(CommitUnknown):
         world.run(desk.catalog.append([desk.row(0, 10)]))
@@ -185,12 +205,53 @@ def test_a_refusal_leaves_nothing_in_doubt_unless_an_attempt_is_unknown(world: W
     assert desk.catalog.in_doubt == ""
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_a_refusal_that_came_after_the_effect_does_not_lock_the_owner_out(
+    world: World, desk: Desk, rounds: int
+) -> None:
+    """A proxy may refuse the answer to a PUT that the store has carried out, at every attempt."""
+    end = 0
+    for _ in range(rounds):
+        world.store.script.append("denied-late")
+        with pytest.raises(RemotePermissionError):
+            world.run(desk.catalog.append([desk.row(end, end + 10)]))
+        end += 10
+        restarted = world.desk("v1")  # the claim may be made by another process of the volume
+        restarted.token, restarted.last_append = desk.token, desk.last_append
+        assert restarted.claim(restarted.proof(end_offset=end)).next_offset == end
+        desk = restarted
+    assert world.run(desk.catalog.append([desk.row(end, end + 1)])).next_offset == end + 1
+
+
+def test_ids_that_may_have_landed_are_kept_until_a_root_was_read_back(world: World, desk: Desk) -> None:
+    world.run(desk.catalog.read_back())
+    rows = [desk.row(0, 10), desk.row(10, 20), desk.row(20, 30)]
+    ids = [world.run(desk.catalog.append([row])).writer.last_append for row in rows]
+    assert desk.last_append.split(",") == ids  # acknowledged, but no root was read
+    world.run(desk.catalog.read_back())
+    ids.append(world.run(desk.catalog.append([desk.row(30, 40)])).writer.last_append)
+    assert desk.last_append.split(",") == ids[2:]  # the root that was read back carried the third
+
+
+def test_any_number_of_pending_ids_leaves_the_one_in_the_root(world: World, desk: Desk) -> None:
+    for _ in range(HELD_LIMIT + 10):  # a policy that forbids the PUT for hours
+        world.store.script.append("denied")
+        with pytest.raises(RemotePermissionError):
+            desk.claim(desk.proof(end_offset=0))
+    assert len(desk.token.split(",")) == HELD_LIMIT
+    again = world.desk("v1")
+    again.token, again.last_append = desk.token, desk.last_append
+    assert again.claim(again.proof(end_offset=0)).epoch == 2
+
+
 def test_abandoned_steps_leave_the_catalog_in_doubt(world: World, desk: Desk) -> None:
     steps = desk.catalog.append([desk.row(0, 10)])
     request = next(steps)
     while not isinstance(request, Put):
         answer: object = world.ids.uid() if isinstance(request, NewId) else Time(1_700_000_000_000, 0.0)
-        assert isinstance(request, NewId | Now)
+        assert isinstance(request, NewId | Now | Blocking)
+        if isinstance(request, Blocking):
+            request.call()
         request = steps.send(answer)
     with pytest.raises(ConfigError, match="under way"):
         world.run(desk.catalog.trim(0))
@@ -307,6 +368,24 @@ def test_time_never_goes_back_and_a_clock_far_ahead_is_refused(world: World, des
     with pytest.raises(ConfigError, match="later than the store's clock"):
         world.run(desk.catalog.append([desk.row(20, 30)]))
     assert desk.catalog.in_doubt == ""
+
+
+def test_a_root_that_was_dated_ahead_keeps_no_commit_out(world: World, desk: Desk) -> None:
+    """One commit under a fast clock where nothing else tells the time, as on ``file://``."""
+    world.clock.jump(3 * 86_400)
+    fast = world.run(desk.catalog.append([desk.row(0, 10)]))
+    world.clock.jump(-3 * 86_400)
+    world.run(desk.catalog.read_back())
+    root = world.run(desk.catalog.append([desk.row(10, 20)]))
+    assert root.commit.ts_ms == fast.commit.ts_ms + 1
+    claim = desk.claim(desk.proof(end_offset=20))
+    assert claim.dated_ahead.startswith("flights-0: the catalog was dated 259200001 ms ahead")
+    assert "kept that much longer" in claim.dated_ahead
+
+
+def test_a_claim_under_the_right_time_has_nothing_to_say_of_it(world: World, desk: Desk) -> None:
+    world.run(desk.catalog.read_back())
+    assert desk.claim(desk.proof(end_offset=0)).dated_ahead == ""
 
 
 def test_a_commit_that_loses_every_race_gives_up_at_the_deadline(world: World, desk: Desk) -> None:

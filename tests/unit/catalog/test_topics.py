@@ -10,9 +10,13 @@ import pytest
 
 from tests.unit.catalog.script import World
 from tiered.errors import CommitUnknown, ConfigError, CorruptionError, UnknownTopicError
+from tiered.format.container import MAX_OBJECT_BYTES
+from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
+from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import (
     CHANGES_KEPT,
+    MAX_ENTRY_BYTES,
     TopicEntry,
     decode_topic,
     encode_topic,
@@ -21,7 +25,10 @@ from tiered.remote.topics import (
     register_topic,
     update_topic,
 )
-from tiered.store.base import ABSENT, Put, PutStatus
+from tiered.store.base import ABSENT, Outcome, Put, PutResult, PutStatus, StoreRequest
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock, SeededIds
 
 ID, OTHER = UUID(int=5), UUID(int=6)
 CONFIG = {"segment.bytes": "1024", "x": "ü"}
@@ -119,6 +126,15 @@ def test_bad_calls(world: World) -> None:
         world.run(register_topic("a", ID, 1, {"x": "y" * 300_000}))
 
 
+def test_an_entry_or_a_root_that_is_too_large_is_refused_before_it_is_in_memory(world: World) -> None:
+    desk = world.desk()
+    for key, limit in ((topic_key("flights"), MAX_ENTRY_BYTES), (desk.catalog.key, MAX_OBJECT_BYTES)):
+        world.store.inner.execute(Put(key, bytes(limit + 1), ABSENT))
+        with pytest.raises(CorruptionError, match=f"{limit} are the most that is read of it") as error:
+            world.run(load_topic("flights") if key == topic_key("flights") else desk.catalog.load())
+        assert (error.value.path_or_key, error.value.position) == (key, limit)
+
+
 def test_hostile_entries() -> None:
     good = json.loads(encode_topic(TopicEntry("t", ID, 1, {"a": "b"}, changes=("c",))))
     decode_topic(json.dumps(good).encode(), key="topics/t")
@@ -144,3 +160,33 @@ def test_hostile_entries() -> None:
             decode_topic(data, key="topics/t")
     with pytest.raises(ConfigError, match="newer"):
         decode_topic(json.dumps({**good, "format": 2}).encode(), key="topics/t")
+
+
+class Denying(MemoryStore):
+    """It answers the first PUTs of roots with 412 although nothing is there, as a proxy or a retry inside one may."""
+
+    denied = 0
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        if isinstance(request, Put) and request.key.endswith("/root") and self.denied:
+            self.denied -= 1
+            return PutResult(PutStatus.LOST)
+        return super().execute(request)
+
+
+@pytest.mark.parametrize("denied", [1, 3, 5])
+def test_an_entry_vouches_for_no_root_that_is_not_there(denied: int) -> None:
+    store, clock, ids = Denying(), FakeClock(), SeededIds(1)
+    store.denied = denied
+    entry = drive(store, register_topic("flights", ID, 3, {}), clock=clock, ids=ids)
+    roots = drive(store, load_roots(PartitionIds("flights", ID), range(3)), clock=clock, ids=ids)
+    assert entry.roots
+    assert {number: root is not None for number, root in roots.items()} == {0: True, 1: True, 2: True}
+
+
+def test_a_store_that_never_lets_a_root_be_made_gets_no_entry() -> None:
+    store, clock, ids = Denying(), FakeClock(), SeededIds(1)
+    store.denied = 1 << 30
+    with pytest.raises(CommitUnknown, match="there is none"):
+        drive(store, register_topic("flights", ID, 2, {}), clock=clock, ids=ids)
+    assert drive(store, load_topic("flights"), clock=clock, ids=ids) is None

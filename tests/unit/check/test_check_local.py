@@ -11,8 +11,8 @@ import pytest
 import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
 from tiered.check import MAX_FINDINGS, CheckOptions, check
-from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
-from tiered.findings import Finding, Severity
+from tiered.errors import ConfigError, NewerFormatError, NotFoundError, UnknownTopicError
+from tiered.findings import NEWER_RELEASE, Finding, Severity
 from tiered.format.batch import assign_offsets
 
 
@@ -304,3 +304,44 @@ def test_what_cannot_be_looked_at_is_never_a_clean_report(log: Scenario, tmp_pat
         check(tmp_path / "absent", None)
     with pytest.raises(UnknownTopicError, match="no topic 'trains'"):
         check(log.directory, log.store, CheckOptions(topics=("trains",)))
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("tiered-topics.json", b'"version": 1', b'"version": 2'),
+        ("tiered-offset-checkpoint", b'"version": 1', b'"version": 2'),
+        ("tiered-claims.json", b'"version":2', b'"version":3'),
+        ("recovery-point-offset-checkpoint", b"0\n", b"1\n"),
+        ("meta.properties", b"version=1", b"version=2"),
+        ("{tp}/partition.metadata", b"version: 0", b"version: 1"),
+        ("{tp}/leader-epoch-checkpoint", b"0\n", b"1\n"),
+    ],
+)
+def test_what_a_newer_release_wrote_is_a_finding(log: Scenario, name: str, old: bytes, new: bytes) -> None:
+    """It may be whole: to upgrade is another exit code than damage, and the rest is checked."""
+    path = log.directory / name.format(tp=f"{TOPIC}-0")
+    data = path.read_bytes()
+    path.write_bytes(data.replace(old, new, 1))
+    assert path.read_bytes() != data
+    report = check(log.directory, None)
+    assert codes(report.findings) == {NEWER_RELEASE}
+    assert (report.errors, report.newer, report.exit_code) == (1, 1, 2)
+    assert report.local_segments == len(log.logs())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("tiered-topics.json", b'"version": 1', b'"version": 2'),
+        ("tiered-claims.json", b'"version":2', b'"version":3'),
+        ("meta.properties", b"version=1", b"version=2"),
+    ],
+)
+def test_what_a_newer_release_wrote_is_not_opened(log: Scenario, name: str, old: bytes, new: bytes) -> None:
+    path = log.directory / name
+    newer = path.read_bytes().replace(old, new, 1)
+    path.write_bytes(newer)
+    with pytest.raises(NewerFormatError, match="upgrade"), tiered.open(log.directory, log.url) as again:
+        again.topic(TOPIC)
+    assert path.read_bytes() == newer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,21 @@ import pytest
 import tiered
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
 from tiered.check import CheckOptions, CheckReport, check
-from tiered.errors import CorruptionError, RemoteUnavailableError
-from tiered.findings import Severity
+from tiered.errors import RemoteUnavailableError
+from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
+from tiered.format.crc import crc32c
 from tiered.format.keys import Role, SegmentName, partition_prefix, segment_key
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
-from tiered.store.base import ABSENT, Object, Outcome, Put, StoreRequest
+from tiered.local.directory.manager import LocalLog
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import TopicPartition
+from tiered.restore import restore
+from tiered.store.base import ABSENT, List, Object, Outcome, Page, Put, Store, StoreRequest
+from tiered.store.directory_paths import object_path
+from tiered.store.location import open_store
+from tiered.stream import PartitionStream, ReadRange
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 
@@ -222,10 +231,120 @@ def test_a_store_that_cannot_be_asked_is_an_error_not_a_report(log: Scenario) ->
         check(None, FaultStore(log.store, [Fault(FaultKind.ERROR, "head", times=-1)]))
 
 
-def test_an_unreadable_registry_is_an_error(log: Scenario) -> None:
-    log.replace(f"topics/{TOPIC}", b"{}")
-    with pytest.raises(CorruptionError):
-        check(None, log.store)
+@pytest.mark.parametrize("damage", [b"{}", b"", b"[" * 100, b" " * 300_000])
+def test_an_entry_that_cannot_be_read_keeps_no_other_from_being_checked(log: Scenario, damage: bytes) -> None:
+    with tiered.open(log.directory, log.url) as again:
+        again.topic("trains", create=True).append(b"x")
+        again.sync(timeout=60)
+    log.replace("topics/trains", damage)
+    _lose_log(log)
+    report = check(None, log.store)
+    assert codes(report) == {"topic_entry", "object_missing"}
+    assert report.exit_code == 13
+    assert [f.where for f in report.findings if f.code == "topic_entry"] == ["topics/trains"]
+    named = check(None, log.store, CheckOptions(topics=("trains",)))
+    assert codes(named) == {"topic_entry"}
+
+
+def test_what_a_newer_release_wrote_is_a_finding(log: Scenario) -> None:
+    """An entry and a bundle: each is named, the rest is checked; to upgrade is another exit code."""
+    with tiered.open(log.directory, log.url) as again:
+        again.topic("trains", create=True).append(b"x")
+        again.sync(timeout=60)
+    log.replace("topics/trains", log.read("topics/trains").replace(b'"format": 1', b'"format": 2'))
+    row = log.rows()[0]
+    newer = bytearray(log.read(log.index_key(row)))
+    newer[8] = 2
+    struct.pack_into("<I", newer, 508, crc32c(bytes(newer[:508])))
+    log.replace(log.index_key(row), bytes(newer))
+    for options in (CheckOptions(), CheckOptions(read_data=True)):
+        report = check(None, log.store, options)
+        assert codes(report) == {NEWER_RELEASE}
+        assert {f.where for f in report.findings} == {"topics/trains", log.log_key(row)}
+        assert (report.errors, report.newer, report.exit_code) == (2, 2, 2)
+    _lose_log(log)
+    assert check(None, log.store).exit_code == 13
+
+
+def test_a_root_of_a_newer_release_is_a_finding(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = log.root()
+    monkeypatch.setattr("tiered.format.root.READER", 99)
+    newer = encode_root(root)
+    monkeypatch.undo()
+    log.replace(log.root_key(), newer)
+    report = check(None, log.store)
+    assert [(f.code, f.where) for f in report.findings] == [(NEWER_RELEASE, log.root_key())]
+    assert report.exit_code == 2
+
+
+def test_a_root_that_is_too_large_is_not_fetched(log: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.remote.root_view.MAX_OBJECT_BYTES", 100)
+    report = check(None, log.store)
+    assert codes(report) == {"root"}
+    assert "100 are the most" in report.findings[0].message
+
+
+def test_an_object_that_the_store_cannot_read_is_a_finding(log: Scenario) -> None:
+    """A folder as a store: a file below it that somebody cut."""
+    store = open_store(f"file://{log.directory.parent}/store")
+    for key in _keys(log.store):
+        store.execute(Put(key, log.read(key), ABSENT))
+    row = log.rows()[1]
+    path = object_path(log.directory.parent / "store", log.log_key(row))
+    path.write_bytes(path.read_bytes()[:-1])
+    report = check(None, store)
+    assert {(f.code, f.where) for f in report.findings} == {("object", log.log_key(row)), ("not_listed", store.url)}
+
+
+def _keys(store: Store) -> list[str]:
+    page = store.execute(List(""))
+    assert isinstance(page, Page)
+    assert not page.more
+    return [entry.key for entry in page.entries]
+
+
+def _transactions(directory: Path, url: str, monkeypatch: pytest.MonkeyPatch, **lost: bytes) -> None:
+    """A bucket as the release before wrote it from a disk that had ``lost`` files beside its segments."""
+    indexes = SealedLocalSegment.indexes
+    with tiered.open(directory, url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 1500})
+        for i in range(12):
+            txn = topic.transaction("tx")
+            txn.append(b"aborted%d" % i + b"." * 150)
+            txn.abort()
+            topic.append(b"good%d" % i + b"." * 100)
+        topic.transaction("open").append(b"undecided")
+        monkeypatch.setattr(SealedLocalSegment, "indexes", lambda segment: replace(indexes(segment), **lost))
+        log.sync(timeout=60)
+        monkeypatch.undo()
+
+
+def test_a_transaction_index_that_was_lost_before_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/store"
+    _transactions(tmp_path / "log", url, monkeypatch, txn_index=b"")
+    store = open_store(url)
+    assert check(None, store).findings == ()  # only the data tells
+    report = check(None, store, CheckOptions(read_data=True))
+    assert codes(report) == {"txn_index_lost"}
+    assert "tiered restore" in report.findings[0].message
+    assert restore(store, tmp_path / "new").notes
+    with LocalLog.open(tmp_path / "new", read_only=True) as log:
+        stream = PartitionStream(TopicPartition("t", 0), local=log.partition(TopicPartition("t", 0)), remote=None)
+        values = [r.value for r in stream.records(ReadRange(), isolation="read_committed")]
+    assert values == [b"good%d" % i + b"." * 100 for i in range(12)]
+
+
+def test_a_producer_snapshot_that_was_lost_before_the_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/store"
+    _transactions(tmp_path / "log", url, monkeypatch, producer_snapshot=b"")
+    report = check(None, open_store(url), CheckOptions(read_data=True))
+    assert codes(report) == {"producer_snapshot_lost"}
+    assert report.errors == 1  # the newest is the one that readers ask; the others are warnings
+    assert report.warnings > 2
+    assert any("rebuilt" in note for note in restore(open_store(url), tmp_path / "new").notes)
+    with LocalLog.open(tmp_path / "new", read_only=True) as log:
+        partition = log.partition(TopicPartition("t", 0))
+        assert partition.last_stable_offset() == partition.positions().end_offset - 1
 
 
 def test_only_the_topics_that_were_named(log: Scenario) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+import tiered
 from tests.unit.cli.conftest import Cli
 
 
@@ -51,3 +53,19 @@ def test_a_lost_directory_has_a_way_back(cli: Cli, tmp_path: Path) -> None:
         refused = cli(command, "t", "--log-dir", lost, "--remote", url, stdin=b"y\n")
         assert refused.code == 10
         assert f"`tiered restore --remote {url} --to {lost}` rebuilds it" in refused.err
+
+
+def test_a_long_field_of_a_csv_is_a_field(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own limit is 128 KiB, and its error blamed the quotes."""
+    line = ("append", "t", "--log-dir", tmp_path / "d", "--create", "--format", "csv")
+    text = "x" * 500_000
+    done = cli(*line, "--set", "max.message.bytes=1MiB", stdin=f"a,b\n{text},1\n".encode())
+    assert (done.code, done.err.count("error:")) == (0, 0)
+    with tiered.open_reader(log_dir=tmp_path / "d") as reader:
+        (record,) = reader.topic("t").read()
+    assert json.loads(record.value or b"") == {"a": text, "b": "1"}
+    monkeypatch.setattr("tiered.cli.record_input.MAX_FIELD_CHARS", 1000)
+    done = cli(*line, stdin=f"a,b\n{text},1\n".encode())
+    assert done.code == 2
+    assert "line 2 of the input has a field of more than 1,000 characters" in done.err
+    assert "quote" not in done.err

@@ -382,3 +382,27 @@ def test_a_partition_of_a_directory_store(cli: Cli, tmp_path: Path) -> None:
         records = [message for message in done.messages if message["message_type"] == "record"]
         assert [record["value"] for record in records] == ["value"]
     assert cli("dump-segment", f"{url}/none.log", "--remote", url).code == 10
+
+
+def test_an_offset_of_a_partition_shows_the_log_that_holds_it(cli: Cli, tmp_path: Path) -> None:
+    """As the README has it: the one batch and its records, not 692 lines that begin with an index."""
+    with tiered.open(tmp_path / "log") as opened:
+        topic = opened.topic("people", create=True, config={"segment.bytes": 2000, "index.interval.bytes": 100})
+        for i in range(0, 300, 3):
+            topic.append_many([b"v%d" % (i + j) + b"." * 20 for j in range(3)])
+    name = ("dump-segment", "people-0", "--log-dir", tmp_path / "log")
+    shown = cli(*name, "--offset", "100", "--max-batches", "1", "--records", "--json")
+    batches = [each for each in shown.messages if each["message_type"] == "batch"]
+    records = [each for each in shown.messages if each["message_type"] == "record"]
+    assert [(each["base_offset"], each["last_offset"]) for each in batches] == [(99, 101)]
+    assert [each["offset"] for each in records] == [99, 100, 101]
+    assert {each["message_type"] for each in shown.messages} == {"batch", "record", "summary"}
+    text = cli(*name, "--offset", "100", "--max-batches", "1", "--records").text.splitlines()
+    assert len(text) < 12
+    assert ".log" in text[0]
+    rest = [each for each in cli(*name, "--offset", "100", "--json").messages if each["message_type"] == "batch"]
+    assert [each["base_offset"] for each in rest] == list(range(99, 300, 3))  # on through the segments that follow
+    beyond = [each for each in cli(*name, "--offset", "299", "--json").messages if each["message_type"] == "batch"]
+    assert [each["base_offset"] for each in beyond] == [297]
+    indexes = [each for each in cli(*name, "--json").messages if each["message_type"] not in ("batch", "summary")]
+    assert indexes, "without --offset the whole folder is shown"

@@ -35,7 +35,11 @@ def test_a_group_alone_prints_its_help_as_it_is(cli: Cli, line: tuple[str, ...])
 
 def test_examples_stand_on_lines_of_their_own(cli: Cli) -> None:
     names = [[name] for name in COMMANDS]
-    names += [["topics", name] for name in ("list", "create", "describe")] + [["repair", "rejoin"], ["config", "show"]]
+    names += [["topics", name] for name in ("list", "create", "describe")] + [
+        ["repair", "rejoin"],
+        ["repair", "advice"],
+        ["config", "show"],
+    ]
     for line in names:
         shown = cli(*line, "--help").text
         assert "\\b" not in shown

@@ -10,7 +10,9 @@ import tiered
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LockedError, UnknownTopicError
-from tiered.model import TopicPartition
+from tiered.format.batch import encode_batch
+from tiered.local.directory.manager import LocalLog
+from tiered.model import NewRecord, TopicPartition
 from tiered.rejoin import plan_rejoin, rejoin
 
 
@@ -73,3 +75,66 @@ def test_refusals(fenced: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "would be set aside" in capsys.readouterr().out
     assert run(["repair", "rejoin", "--log-dir", str(fenced / "log"), "--yes", "--json"]) == 0
     assert '"dry_run": false' in capsys.readouterr().out.replace('"dry_run":false', '"dry_run": false')
+
+
+def cut_below(tmp_path: Path, at: int) -> str:
+    """A log of 10 uploaded records whose disk was then cut at ``at``."""
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 1000})
+        for i in range(10):
+            topic.append(b"old%d" % i + b"." * 100)
+        log.sync(timeout=30)
+    with LocalLog.open(tmp_path / "log") as local:
+        local.partition(TopicPartition("t", 0)).truncate_to(at, below_uploaded=True)
+    return url
+
+
+@pytest.mark.parametrize("at", [1, 5, 9])
+def test_offsets_that_the_bucket_has_given_are_not_given_again(tmp_path: Path, at: int) -> None:
+    url = cut_below(tmp_path, at)
+    for remote in (url, None, url):  # the mark lasts over restarts, with the bucket and without
+        with tiered.open(tmp_path / "log", remote=remote) as log:
+            topic = log.topic("t")
+            with pytest.raises(FencedError, match=f"ends at offset {at} on this disk.* all below 10") as caught:
+                topic.append(b"new", durability="disk")
+            assert "tiered repair rejoin t:0" in caught.value.hint
+            with pytest.raises(FencedError):
+                topic.append_many([b"new"])
+            with pytest.raises(FencedError), topic.transaction("id") as txn:
+                txn.append(b"new")
+            assert topic.positions(0).end_offset == at
+    plan = plan_rejoin(tmp_path / "log", clock=SystemClock())
+    assert [(a.tp, a.committed_end, a.end_offset) for a in plan.partitions] == [(TopicPartition("t", 0), 10, at)]
+    rejoin(plan, clock=SystemClock())
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t")
+        assert topic.append(b"new").offset == 10
+        log.sync(timeout=30)
+        assert [r.value[:4] for r in topic.read()] == [b"old%d" % i for i in range(10)] + [b"new"]
+
+
+def test_a_log_that_was_emptied_resumes_where_the_bucket_ends(tmp_path: Path) -> None:
+    url = cut_below(tmp_path, 0)
+    with tiered.open(tmp_path / "log") as log, pytest.raises(FencedError):  # without the bucket it stays refused
+        log.topic("t").append(b"new")
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        assert log.topic("t").append(b"new").offset == 10
+
+
+def test_a_follower_takes_what_its_leader_gave(tmp_path: Path) -> None:
+    """A leader's batches have their offsets already: they may fill what a follower was cut by."""
+    cut_below(tmp_path, 5)
+    batch = bytearray(encode_batch([NewRecord(b"the leader's", None, 1_700_000_000_000)], base_offset=5))
+    with LocalLog.open(tmp_path / "log") as local:
+        partition = local.partition(TopicPartition("t", 0))
+        partition.append_as_follower(bytes(batch))
+        assert partition.positions().end_offset == 6
+        with pytest.raises(FencedError):
+            partition.append([NewRecord(b"ours")])
+
+
+def test_a_log_that_ends_where_the_bucket_ends_goes_on(tmp_path: Path) -> None:
+    url = cut_below(tmp_path, 10)
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        assert log.topic("t").append(b"new").offset == 10

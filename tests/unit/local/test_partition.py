@@ -28,7 +28,8 @@ from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.uploads import ClaimProof, PartitionUpload, SealRequest, UploadCheckpoint
+from tiered.local.disk.claims import ClaimProof
+from tiered.local.disk.uploads import PartitionUpload, SealRequest, UploadCheckpoint
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
 from tiered.testing.clock import START_MS, FakeClock, SeededIds

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.test_producers import PID, ProducerBench, data, end
+from tiered.check import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
@@ -55,6 +58,46 @@ def test_after_a_kill(bench: ProducerBench, flushed: bool, rolled: bool) -> None
     check(bench, window=1 if rolled else 3)
     bench.mark(pid=2)
     assert bench.lso == bench.end
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_snapshot_that_failed_at_the_roll_is_written_at_the_flush(bench: ProducerBench, failures: int) -> None:
+    """Without it the segment could not be uploaded any more once retention has taken what came before."""
+    opened(bench)
+    (writer,) = bench.log.roster.awake()
+    left = [28] * failures
+    bench.files.fail = lambda operation, path: left.pop() if left and _is_snapshot_write(operation, path) else 0
+    bench.partition.roll()
+    assert left == []
+    path = bench.directory / "t-0" / f"{13:020d}.snapshot"
+    assert path.exists() == (failures == 1)
+    if failures == 1:
+        assert decode_snapshot(path.read_bytes()) == list(writer.live_producers())
+    bench.plain(1)
+    bench.log.close()
+    codes = [finding.code for finding in check_directory(bench.directory, None).findings]
+    assert codes == ["producer_snapshot_lost"] * (failures - 1)
+
+
+def test_an_entry_whose_marker_a_power_cut_took_hides_nothing(bench: ProducerBench) -> None:
+    """The marker was the first batch of its segment: nothing transactional is left in the log of that."""
+    bench.send(0, 3, pid=1, txn=True)
+    bench.partition.roll()
+    bench.mark(abort=True, pid=1)
+    log = bench.directory / "t-0" / f"{3:020d}.log"
+    (entry,) = decode_txns(log.with_suffix(".txnindex").read_bytes(), 3)
+    assert entry == AbortedTxn(1, 0, 3, 4)
+    bench.kill()
+    log.write_bytes(b"")
+    bench.open()
+    assert (bench.end, bench.lso) == (3, 0)
+    assert log.with_suffix(".txnindex").read_bytes() == b""
+    bench.mark(pid=1)
+    assert (bench.lso, bench.aborted()) == (4, [])
+
+
+def _is_snapshot_write(operation: str, path: Path) -> bool:
+    return operation == "write" and path.name.startswith(f"{13:020d}.snapshot.")
 
 
 def test_producers_below_the_recovery_point_are_remembered(bench: ProducerBench) -> None:

@@ -14,7 +14,17 @@ from tiered.format.rows import TRASH_MAINTAINER, Rows
 from tiered.model import Row
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, TrimIntent, create_root, to_trash
 from tiered.plan.invariants import check_root
-from tiered.plan.lifecycle import HELD_LIMIT, Reason, Refusal, VolumeProof, decide_claim, held_ids, hold
+from tiered.plan.lifecycle import (
+    HELD_LIMIT,
+    Reason,
+    Refusal,
+    VolumeProof,
+    decide_claim,
+    held_ids,
+    hold,
+    is_own_claim,
+    since,
+)
 
 
 def stamp(number: int, now_ms: int = 1_000, epoch: int = 1, role: Role = Role.WRITER) -> Stamp:
@@ -115,8 +125,28 @@ def test_trash_names_the_role_and_holes_leave_none() -> None:
     ]
 
 
-def test_held_values_keep_the_newest_ids_once() -> None:
+def test_held_values_keep_the_first_and_the_newest_ids_once() -> None:
     assert hold("", "a") == "a"
     assert hold("a,b", "b", "", "c,d") == "a,b,c,d"
     many = hold("", *(str(i) for i in range(1000)))
-    assert held_ids(many) == tuple(str(i) for i in range(1000 - HELD_LIMIT, 1000))
+    assert held_ids(many) == ("0", *(str(i) for i in range(1001 - HELD_LIMIT, 1000)))
+
+
+def test_ids_before_the_one_that_a_root_carries_are_dead_those_behind_it_may_land() -> None:
+    assert since("a,b,c,d", "c") == "c,d"
+    assert since("a,b", "b") == "b"
+    assert since("a,b", "of another volume") == "a,b"
+    assert since("a,b", "") == "a,b"
+
+
+def test_a_claim_is_a_volumes_own_only_by_its_proof() -> None:
+    root = claimed()
+    own = VolumeProof(root.writer.volume, False, 10, f"x,{root.writer.token},y", root.writer.last_append)
+    assert is_own_claim(root, own)
+    assert not is_own_claim(root, dataclasses.replace(own, volume_id="another"))
+    assert not is_own_claim(root, dataclasses.replace(own, token="x,y"))
+    appended = AppendIntent((row(0, 5, 1),), "a").apply(root, stamp(2))
+    assert not isinstance(appended, Refusal)
+    assert not is_own_claim(appended, own)
+    assert is_own_claim(appended, dataclasses.replace(own, last_append="before,a"))
+    assert not is_own_claim(create_root(UUID(int=9), 0, "t", stamp(0)), dataclasses.replace(own, volume_id=""))

@@ -63,6 +63,21 @@ def batches(start: int, end: int, *, each: int = 10, size: int = 24, codec: Code
     ]
 
 
+def other_batches(start: int, end: int, *, each: int = 10) -> list[bytes]:
+    """As :func:`batches` in all but the values: the same offsets, sizes and times."""
+    return [
+        encode_batch(
+            [
+                record._replace(value=record.value.upper() if record.value else None)
+                for record in records(at, min(each, end - at))
+            ],
+            base_offset=at,
+            leader_epoch=0,
+        )
+        for at in range(start, end, each)
+    ]
+
+
 def seal(
     parts: Sequence[bytes],
     *,
@@ -173,7 +188,9 @@ class RemoteLog:
             "append",
             role=dataclasses.replace(old.writer, epoch=1, seq=old.writer.seq + 1),
             rows=rows,
-            start_offset=start_offset if start_offset is not None else (before.start_offset if before else first),
+            start_offset=start_offset
+            if start_offset is not None
+            else (before.start_offset if before and before.version > 1 else first),
             next_offset=old.next_offset if next_offset is None else next_offset,
             lineage=lineage or old.lineage or (EpochEntry(0, first),),
             added=_plus(old.added, Rows.from_rows([row for row in rows if row not in kept])),
@@ -197,6 +214,12 @@ class RemoteLog:
         data = bytearray(found.data)
         data[position] ^= 0x10
         self.store.execute(Put(key, bytes(data), Match(found.etag)))
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Other bytes under a key, as no program of ours puts them there."""
+        found = self.store.execute(Get(key))
+        assert isinstance(found, Object)
+        self.store.execute(Put(key, data, Match(found.etag)))
 
     def log_key(self, row: Row) -> str:
         return segment_key(self.topic_id, self.partition, row)

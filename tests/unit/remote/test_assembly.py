@@ -11,16 +11,19 @@ from hypothesis import strategies as st
 
 from tests.unit.remote.building import batches, seal
 from tiered.errors import CorruptionError
+from tiered.format.batch import read_header
+from tiered.format.crc import crc32c
 from tiered.model import Row, TopicPartition
 from tiered.remote.assembly import SegmentScan
 
 TP = TopicPartition("flights", 0)
 PARTS = batches(0, 60)
 DATA = b"".join(PARTS)
+MAX_TS = read_header(PARTS[-1]).max_timestamp
 
 
 def row(size: int = len(DATA), end: int = 60) -> Row:
-    return Row(0, end, 0, 0, size, 0, 0, 1, 0, 1, 60, 0, 0)
+    return Row(0, end, 0, MAX_TS, size, crc32c(DATA), 0, 1, 0, 1, 60, 0, 0)
 
 
 def scan(start: int = 0, end: int = 60, *, position: int = 0, size: int = len(DATA)) -> SegmentScan:
@@ -51,6 +54,40 @@ def test_a_whole_segment_may_end_below_its_offsets_after_compaction() -> None:
     reader = SegmentScan(TP, "key.log", row(end=90), position=0, start=0, end=90)
     assert len(list(reader.feed(DATA))) == 6
     reader.finish()
+
+
+def test_records_that_the_catalog_counts_and_the_bytes_lack() -> None:
+    reader = SegmentScan(TP, "key.log", row(end=61)._replace(records=61), position=0, start=0, end=61)
+    assert len(list(reader.feed(DATA))) == 6
+    with pytest.raises(CorruptionError, match="offsets 60 to 61 are missing") as error:
+        reader.finish()
+    assert (error.value.position, error.value.offset) == (len(DATA), 60)
+
+
+@pytest.mark.parametrize("left_out", [0, 2])
+def test_offsets_that_are_left_out_where_the_catalog_counts_a_record_for_each(left_out: int) -> None:
+    """Told at the batch behind them: the bytes of a read need not come to the end, where the checksum would tell."""
+    pieces = b"".join(PARTS[at] for at in range(4) if at != left_out)
+    found = []
+    with pytest.raises(CorruptionError, match=f"offsets {left_out * 10} to {left_out * 10 + 10} are missing") as error:
+        found += [header.base_offset for header, _ in scan(0, 40).feed(pieces)]
+    assert (error.value.position, error.value.offset) == (left_out * len(PARTS[0]), left_out * 10)
+    sparse = SegmentScan(TP, "key.log", row()._replace(records=50), position=0, start=0, end=40)
+    assert [header.base_offset for header, _ in sparse.feed(pieces)] == [at * 10 for at in range(4) if at != left_out]
+
+
+def test_a_base_offset_that_rotted_beyond_the_wanted_end_does_not_end_the_read() -> None:
+    """Of a segment with gaps: the batch behind it tells that no offsets were left out."""
+    damaged = bytearray(DATA)
+    struct.pack_into(">q", damaged, 2 * len(PARTS[0]), 45)
+    reader = SegmentScan(TP, "key.log", row()._replace(records=59), position=0, start=0, end=30)
+    found = []
+    with pytest.raises(CorruptionError, match="offsets 30 to 39 stands where 55 to 59 are expected"):
+        found += [header.base_offset for header, _ in reader.feed(damaged)]
+    assert not reader.done
+    whole = SegmentScan(TP, "key.log", row()._replace(records=59), position=0, start=0, end=30)
+    assert [header.base_offset for header, _ in whole.feed(DATA)] == [0, 10, 20]
+    assert whole.done
 
 
 @pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, len(DATA)])

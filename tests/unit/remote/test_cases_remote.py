@@ -10,14 +10,16 @@ from tests.unit.catalog.script import Desk, World
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
-from tiered.errors import ClosedError, ConfigError
+from tiered.errors import ClosedError, ConfigError, CorruptionError
 from tiered.format.root import encode_root
 from tiered.format.rows import ROW_BYTES
-from tiered.model import EpochEntry, Row
+from tiered.model import EpochEntry, Row, TopicPartition
 from tiered.plan.expiry import plan_remote_expiry
 from tiered.plan.lineage import belongs, filled, first_remote, highest_remote
+from tiered.remote.fetch import read_bundle, read_range
 from tiered.remote.index_cache import CACHE_DIRECTORY, IndexCache
 from tiered.remote.reader import RemotePartition
+from tiered.store.base import Get, Object
 from tiered.store.limit import LimitedStore, Limits
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
@@ -34,6 +36,22 @@ def desk(world: World) -> Desk:
     desk = world.desk("w")
     desk.claim()
     return desk
+
+
+@pytest.mark.parametrize(("data", "size"), [(b"abc", 60), (b"abcde", 60), (b"abcd", 59), (b"abcd", 61)])
+def test_an_answer_that_is_not_the_bytes_that_were_asked_for(data: bytes, size: int) -> None:
+    row = Row(0, 10, 0, 0, 60, 0, 0, 0, 60, 1, 10, 0, 0)
+    for read in (read_range, read_bundle):
+        good = read(TopicPartition("t", 0), "key", row, 8, 12)
+        assert next(good) == Get("key", 8, 12)
+        with pytest.raises(StopIteration) as answer:
+            good.send(Object(b"abcd", "etag", 60))
+        assert answer.value.value == b"abcd"
+        bad = read(TopicPartition("t", 0), "key", row, 8, 12)
+        next(bad)
+        with pytest.raises(CorruptionError, match="the catalog says 60") as error:
+            bad.send(Object(data, "etag", size))
+        assert (error.value.path_or_key, error.value.position) == ("key", 8 + len(data))
 
 
 def chain(*entries: tuple[int, int]) -> list[EpochEntry]:

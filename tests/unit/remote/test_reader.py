@@ -10,7 +10,7 @@ import pytest
 
 import tiered.plan.read as plan_read
 import tiered.remote.fetch as fetch_module
-from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, records, seal
+from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, other_batches, records, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, RemoteUnavailableError
 from tiered.format.batch import decode_records, encode_batch, read_header
@@ -20,6 +20,8 @@ from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.model import AbortedTxn, NewRecord, TimestampType
+from tiered.plan.read import ByteRange
+from tiered.remote.assembly import SegmentDiffers
 from tiered.remote.cache import ByteCache
 from tiered.remote.reader import MAX_REFRESHES, RemotePartition
 from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
@@ -274,11 +276,7 @@ class TestDamage:
         parts = batches(0, 30)
         row = log.add(seal(parts))
         key, starts = log.log_key(row), [0, len(parts[0]), len(parts[0]) + len(parts[1])]
-        # Two fields that nothing protects: the leader epoch, and a base offset that stays in order.
-        unprotected = {start + at for start in starts for at in (12, 13, 14, 15)}
         for position in range(row.size):
-            if position in unprotected:
-                continue
             log.damage(key, position)
             with pytest.raises(CorruptionError) as error:
                 list(partition(log).read_batches(0))
@@ -350,7 +348,62 @@ class TestDamage:
         row = log.upload(seal(parts))
         short = row._replace(size=row.size - 5)
         log.put_root(Rows.from_rows([short]), next_offset=30)
+        with pytest.raises(CorruptionError, match=f"the catalog says {short.size}"):
+            list(partition(log).read_batches(0))
+        found = log.store.execute(Get(log.log_key(row)))
+        assert isinstance(found, Object)
+        log.store.execute(Put(log.log_key(row), found.data[:-5], Match(found.etag)))
         with pytest.raises(CorruptionError, match="does not fit"):
+            list(partition(log).read_batches(0))
+
+    def test_a_segment_of_the_same_shape_is_another_one(self, log: RemoteLog) -> None:
+        """Every batch is right by itself: only the checksum of the whole tells; nothing of it is handed on."""
+        row = log.add(seal(batches(0, 30)))
+        log.replace(log.log_key(row), b"".join(other_batches(0, 30)))
+        stream = partition(log).read_batches(0)
+        with pytest.raises(SegmentDiffers, match="has CRC32C") as error:
+            next(stream)
+        assert (error.value.path_or_key, error.value.offset) == (log.log_key(row), 0)
+        assert len(list(partition(log, verify_crc=False).read_batches(0))) == 3
+
+    def test_a_segment_of_several_pieces_differs_at_its_end(
+        self, store: RecordingStore, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What came before the last piece was handed on; to go on behind it would pass the check by."""
+        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
+        monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 100)
+        monkeypatch.setattr(
+            plan_read.RequestSizes, "take", lambda _, start, end: ByteRange(start, min(start + 300, end))
+        )
+        row = log.add(seal(batches(0, 100)))
+        log.replace(log.log_key(row), b"".join(other_batches(0, 100)))
+        store.forget()
+        found: list[int] = []
+        with pytest.raises(SegmentDiffers):
+            found.extend(offset for batch in partition(log).read_batches(0) for offset in offsets([batch]))
+        assert found
+        assert found == list(range(len(found)))
+        assert found[-1] < 99
+        reads = [get.start for get in store.gets(".log")]
+        assert reads.count(0) == 2
+
+    def test_a_timestamp_above_that_of_the_row(self, log: RemoteLog) -> None:
+        """Reads by time pass such a segment over: whoever meets it by offset says so."""
+        row = log.upload(seal(batches(0, 30)))
+        log.put_root(Rows.from_rows([row._replace(min_ts=5, max_ts=5)]), next_offset=30)
+        with pytest.raises(CorruptionError, match="the catalog says that none is above 5"):
+            list(partition(log).read_batches(0))
+
+    def test_the_bundle_tells_other_times_than_the_row(self, log: RemoteLog) -> None:
+        row = log.upload(seal(batches(0, 30)))
+        log.put_root(Rows.from_rows([row._replace(max_ts=FIRST_MS + 500)]), next_offset=30)
+        with pytest.raises(CorruptionError, match="times"):
+            partition(log).offset_for_time(FIRST_MS + 50)
+
+    def test_a_log_with_bytes_behind_its_end(self, log: RemoteLog) -> None:
+        row = log.add(seal(batches(0, 30)))
+        log.replace(log.log_key(row), b"".join(batches(0, 30)) + b"more")
+        with pytest.raises(CorruptionError, match=f"the object has {row.size + 4} bytes"):
             list(partition(log).read_batches(0))
 
     def test_a_bundle_of_another_segment(self, log: RemoteLog, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,8 +27,8 @@ from tiered.errors import (
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import DiskSpace, PosixFiles
-from tiered.local.disk.uploads import Claims
 from tiered.model import Row, TopicPartition
 from tiered.restore import RestoreOptions, choose_rows, restore
 from tiered.store.memory import MemoryStore
@@ -242,7 +242,7 @@ def _garbage_root(log: Scenario) -> None:
     [
         (_flip_log, CorruptionError),
         (_cut_log, CorruptionError),
-        (_lose_log, NotFoundError),
+        (_lose_log, CorruptionError),
         (_garbage_root, CorruptionError),
     ],
 )
@@ -305,6 +305,14 @@ def test_names_that_are_not_there(log: Scenario, tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="holds no topics"):
         restore(MemoryStore("restore-empty"), tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+def test_an_object_that_is_gone_is_named(log: Scenario, tmp_path: Path) -> None:
+    row = log.rows()[1]
+    _lose_log(log)
+    with pytest.raises(CorruptionError, match="is gone") as caught:
+        restore(log.store, tmp_path / "new")
+    assert (caught.value.path_or_key, caught.value.offset) == (log.log_key(row), row.base)
 
 
 def test_a_topic_that_was_never_uploaded_begins_empty(log: Scenario, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from tiered.store.backoff import backoff_bound_seconds, backoff_seconds
 from tiered.store.base import (
     ABSENT,
     Backoff,
+    Blocking,
     Get,
     Missing,
     NewId,
@@ -240,3 +241,56 @@ def test_other_exceptions_close_the_steps_and_pass() -> None:
 def test_backoff_is_full_jitter_within_named_limits() -> None:
     assert [backoff_bound_seconds(n) for n in (1, 2, 3, 9, 10, 5000)] == [0.2, 0.4, 0.8, 51.2, 60.0, 60.0]
     assert (backoff_seconds(3, 0.0), backoff_seconds(3, 0.5)) == (0.0, 0.4)
+
+
+def keeping(kept: list[tuple[str, str]], word: str) -> Steps[str]:
+    def keep() -> None:
+        if word == "full":
+            raise TieredError("no space")
+        kept.append((word, threading.current_thread().name))
+
+    try:
+        yield Blocking(keep)
+    except TieredError as error:
+        return error.message
+    return "kept"
+
+
+def test_what_blocks_is_done_on_the_callers_thread_and_off_the_event_loop() -> None:
+    here = threading.current_thread().name
+    kept: list[tuple[str, str]] = []
+    assert drive(MemoryStore(), keeping(kept, "sync")) == "kept"
+    assert drive(MemoryStore(), keeping(kept, "full")) == "no space"
+    store = ThreadedAioStore(MemoryStore())
+    assert asyncio.run(adrive(store, keeping(kept, "aio"))) == "kept"
+    assert asyncio.run(adrive(store, keeping(kept, "full"))) == "no space"
+    assert [word for word, _ in kept] == ["sync", "aio"]
+    assert [thread == here for _, thread in kept] == [True, False]
+
+
+def test_a_cancelled_write_has_ended_before_anybody_else_may_write() -> None:
+    """Else it could replace what a later claim has kept."""
+    begun, go_on, done = threading.Event(), threading.Event(), []
+
+    def write() -> None:
+        begun.set()
+        go_on.wait()
+        done.append("written")
+
+    def steps() -> Steps[None]:
+        yield Blocking(write)
+        done.append("went on")
+
+    async def run() -> list[str]:
+        task = asyncio.create_task(adrive(ThreadedAioStore(MemoryStore()), steps()))
+        await asyncio.to_thread(begun.wait)
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0)
+        assert not task.done()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return list(done)
+
+    assert asyncio.run(run()) == ["written"]

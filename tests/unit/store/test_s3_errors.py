@@ -77,7 +77,8 @@ REFUSALS: list[tuple[Answer, StoreRequest, type[TieredError], str]] = [
     (Answer(400, "RequestTimeout"), PART, RemoteUnavailableError, "again"),
     (Answer(503), Head("a/k"), RemoteUnavailableError, "again"),
     (Answer(502, body=b"<html>a proxy</html>"), Get("a/k"), RemoteUnavailableError, "again"),
-    (Answer(200, body=b"not xml"), List(""), RemoteUnavailableError, "again"),
+    (Answer(200, body=b"not xml"), List(""), ConfigError, "endpoint"),
+    (Answer(200, body=b"<ListBucketResult><Cont"), List(""), RemoteUnavailableError, "again"),
     (Answer(0), Get("a/k"), RemoteUnavailableError, "network"),
     (Answer(0), StartUpload("a/k"), RemoteUnavailableError, "network"),
     (Answer(200, body=b"half", declared=8, headers=(("ETag", '"e"'),)), Get("a/k"), RemoteUnavailableError, ""),
@@ -128,6 +129,65 @@ def test_puts_are_landed_lost_or_unknown_in_one_attempt(client: Store, script: S
     assert outcome.status is wanted
     assert len(script.requests) == 1, "one attempt: a repeat would lie about our own write"
     assert (outcome.cause != "") == (wanted in (PutStatus.UNKNOWN, PutStatus.CONFLICT))
+
+
+PAGE = b"<!DOCTYPE html><html><head><title>Console</title></head><body><br>Welcome</body></html>"
+HTML = (("Content-Type", "text/html; charset=utf-8"),)
+STRANGE: list[tuple[Answer, StoreRequest]] = [
+    (answer, request)
+    for answer in (
+        Answer(200, body=PAGE, headers=HTML),
+        Answer(200, body=PAGE, headers=(*HTML, ("ETag", '"5f-61"'))),
+        Answer(404, body=PAGE, headers=HTML),
+        Answer(200, body=b"<html><body/></html>", headers=(("ETag", '"5f-61"'), ("Content-Type", "text/html"))),
+    )
+    for request in (
+        Get("k"),
+        Get("k", 0, 4),
+        Head("k"),
+        List(""),
+        Delete(("k",)),
+        Delete(("k", "l")),
+        StartUpload("k"),
+        PART,
+    )
+] + [
+    (Answer(200, body=b"<html/>"), List("")),
+    (Answer(200, body=b"{}"), Get("k")),
+    (Answer(200), Head("k")),
+    (Answer(200), PART),
+    (Answer(200, body=b"<InitiateMultipartUploadResult/>"), StartUpload("k")),
+]
+
+
+@pytest.mark.parametrize("case", range(len(STRANGE)))
+def test_what_does_not_answer_as_s3_does_is_refused(client: Store, script: Script, case: int) -> None:
+    """A web page is not "no such key", and not a bucket without objects."""
+    script.answer, request = STRANGE[case]
+    with pytest.raises(ConfigError, match="does not answer as S3 does") as caught:
+        client.execute(request)
+    assert caught.value.hint.startswith("correct the endpoint")
+    assert script.url in caught.value.message
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("request_", [CREATE, SWAP, COMPLETE])
+@pytest.mark.parametrize("answer", [Answer(200, body=PAGE, headers=HTML), Answer(200), Answer(404, body=PAGE)])
+def test_a_conditional_write_that_a_page_answers_may_have_landed(
+    client: Store, script: Script, request_: Put | CompleteUpload, answer: Answer
+) -> None:
+    script.answer = answer
+    outcome = client.execute(request_)
+    assert isinstance(outcome, PutResult)
+    assert outcome.status is PutStatus.UNKNOWN
+    assert "does not answer as S3 does" in outcome.cause
+
+
+def test_an_object_that_is_a_page_is_an_object(client: Store, script: Script) -> None:
+    script.answer = Answer(200, body=PAGE, headers=(*HTML, ("ETag", '"e"'), ("x-amz-request-id", "4711")))
+    outcome = client.execute(Get("k"))
+    assert isinstance(outcome, Object)
+    assert outcome.data == PAGE
 
 
 def test_a_lost_answer_on_a_kept_connection_is_not_repeated_below_us(client: Store, script: Script) -> None:

@@ -16,6 +16,8 @@ from tiered.errors import ConfigError, ForkedLogError, MarkersPendingError
 from tiered.format.transaction_log import TxnState, encode_key, encode_value
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.files import PosixFiles
 from tiered.local.transactions.coordinator import TxnProducer
 from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
 from tiered.model import NewRecord, TopicPartition
@@ -218,6 +220,10 @@ def test_a_directory_alone_makes_no_second_state_log_and_forgets_nothing_that_is
     for path in (home / "__transaction_state-0").iterdir():
         if path.suffix in {".log", ".snapshot"}:
             path.write_bytes(b"")
+        elif path.suffix == ".seal":
+            path.unlink()
+    points = OffsetsFile(home, RECOVERY_POINT_NAME, PosixFiles())
+    points.write({each: point for each, point in points.read().items() if each != STATE})  # nor was it noted as safe
     with LocalLog.open(other, clock=FakeClock(), ids=SeededIds(4), config=SETTINGS) as alone:
         assert "__transaction_state" not in alone.topics()
         with pytest.raises(ConfigError, match="open all directories"):

@@ -57,7 +57,7 @@ def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
     journal.put(entry(7, name="stays"))
     for base in range(COMPACT_LINES):
         journal._append([], sync=False)
-        journal._entries[f"k{base}.log"] = entry(base)
+        journal._put(entry(base))
         journal._lines += 1
         journal.done([f"k{base}.log"])
     assert len((tmp_path / JOURNAL_NAME).read_bytes().splitlines()) < COMPACT_LINES

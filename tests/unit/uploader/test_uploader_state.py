@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.unit.uploader.world import Dice, World, failure, row, topic_id, tp
+from tiered.clock import SystemIds
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
@@ -16,11 +20,13 @@ from tiered.errors import (
     RemotePermissionError,
     RemoteUnavailableError,
 )
+from tiered.model import TopicPartition
 from uploader import actions as act
 from uploader import events as ev
 from uploader.backoff import CAP_MS, RECHECK_PERMISSION_MS, retry_delay_ms
 from uploader.events import DrainMode, Failure, FailureKind, SegmentRef
 from uploader.limits import Limits
+from uploader.partition import Partition
 from uploader.state import State
 
 
@@ -306,6 +312,30 @@ def test_an_idle_tail_is_sealed_only_when_nobody_writes() -> None:
     assert [type(a) for a in desk.send(ev.WriterSeen(""))] == [act.Seal]
 
 
+def test_the_tail_of_a_writer_that_died_is_sealed_by_its_own_seal_ms() -> None:
+    """A record of a topic with seal.ms of one second need not wait for --seal-idle, ten minutes by default."""
+    for seal_ms, idle_ms, due_ms in (
+        (1_000, 600_000, 1_000),
+        (600_000, 2_000, 2_000),
+        (1_000, -1, 1_000),
+        (-1, -1, -1),
+    ):
+        desk = Desk(limits=Limits(seal_idle_ms=idle_ms)).claimed()
+        active = ev.PartitionSeen(
+            tp(0), topic_id(), 0, 5, 5, active_bytes=100, active_since_ms=desk.now_ms, seal_ms=seal_ms
+        )
+        desk.send(ev.WriterSeen("process 1"), active)
+        assert desk.send(ev.Tick(), later_ms=max(due_ms, 0)) == []  # the writer does it
+        if due_ms < 0:
+            assert desk.send(ev.WriterSeen(""), ev.Tick(), later_ms=10**9) == []
+            continue
+        assert [type(a) for a in desk.send(ev.WriterSeen(""))] == [act.Seal]
+        desk = Desk(limits=Limits(seal_idle_ms=idle_ms)).claimed()
+        desk.send(ev.WriterSeen(""), dataclasses.replace(active, active_since_ms=desk.now_ms))
+        assert desk.send(ev.Tick(), later_ms=due_ms - 1) == []
+        assert [type(a) for a in desk.send(ev.Tick(), later_ms=1)] == [act.Seal]
+
+
 def test_a_partition_that_is_gone_frees_its_slots() -> None:
     desk = Desk(limits=Limits(uploads=1), partitions=2).claimed()
     (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
@@ -386,3 +416,81 @@ def test_a_thousand_partitions_share_the_pool_by_age() -> None:
     assert started == []
     assert order[:3] == [999, 998, 997]
     assert desk.state.uploads_in_flight <= 4
+
+
+class Walked(dict[TopicPartition, Partition]):
+    """Counts how often all partitions were looked at."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[TopicPartition]:
+        Walked.walks += 1
+        return super().__iter__()
+
+    def values(self) -> Any:
+        Walked.walks += 1
+        return super().values()
+
+    def items(self) -> Any:
+        Walked.walks += 1
+        return super().items()
+
+
+class Watched(State):
+    """Counts how often the rules looked at one partition."""
+
+    pumps = waits = 0
+
+    def _pump(self, p: Partition, now_ms: int) -> bool:
+        self.pumps += 1
+        return super()._pump(p, now_ms)
+
+    def _track_wait(self, p: Partition, now_ms: int) -> None:
+        self.waits += 1
+        super()._track_wait(p, now_ms)
+
+
+def work_for(partitions: int, *, draining: bool) -> tuple[float, float, int]:
+    """Claims, uploads and commits one segment of each partition: looks at one per commit, walks over all."""
+    state = Watched(SystemIds(), Limits(uploads=4, claims=16, commits=16))
+    state._partitions = Walked()
+    Walked.walks = 0
+    todo: deque[act.Action] = deque()
+    committed = 0
+
+    def send(event: ev.Event) -> None:
+        todo.extend(state.handle(event, 1_000_000))
+
+    for number in range(partitions):
+        send(ev.PartitionSeen(tp(number), topic_id(), 0, 10, 10))
+        send(ev.SegmentSealed(tp(number), SegmentRef(0, 10, 100, 1_000 - number)))
+    if draining:
+        send(ev.DrainRequested(ev.DrainMode.ALL, None))
+    before = Walked.walks
+    while todo:
+        match todo.popleft():
+            case act.RegisterTopic(order):
+                send(ev.TopicRegistered(order))
+            case act.Claim(order):
+                send(ev.ClaimDone(order, 1, 0, 0))
+            case act.Settle(order):
+                send(ev.SettleDone(order))
+            case act.Upload(order, _, segment, epoch):
+                send(ev.UploadDone(order, row(segment, epoch)))
+            case act.Commit(order, _, _, rows):
+                committed += 1
+                send(ev.CommitDone(order, rows[-1].next))
+            case _:
+                pass
+        send(ev.Tick())
+    assert committed == partitions
+    return state.pumps / partitions, state.waits / partitions, Walked.walks - before
+
+
+@pytest.mark.parametrize("draining", [False, True])
+def test_a_commit_costs_the_same_work_however_many_partitions_are_held(draining: bool) -> None:
+    few_pumps, few_waits, few_walks = work_for(50, draining=draining)
+    pumps, waits, walks = work_for(1_000, draining=draining)
+    assert pumps <= few_pumps * 1.1
+    assert waits <= few_waits * 1.1
+    assert walks == few_walks <= 2  # the end of a drain looks at all, once

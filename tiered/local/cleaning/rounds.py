@@ -99,7 +99,7 @@ class CleaningRound:
     def run(self) -> CleaningReport:
         """All of it. Raises CorruptionError, DiskFullError, LocalIOError or CleaningStoppedError."""
         state, candidate, report = self._state, self._candidate, self.report
-        aborted = aborted_txns(self._files, self._writer.directory, 0, state.end_offset)
+        aborted = aborted_txns(self._files, self._writer.directory, self._writer.view(), 0, state.end_offset)
         self._build_map(aborted)
         groups = group_segments(
             state.segments,
@@ -187,15 +187,14 @@ class CleaningRound:
     def _batches(self, segment: SegmentState, start_offset: int) -> Iterator[tuple[LogFile, Span, memoryview]]:
         """Every batch of a segment that ends at or above ``start_offset``. The view is valid until the next step."""
         local = self._segments[segment.base_offset]
-        position = local.lookup.position_of(start_offset) if start_offset > segment.base_offset else 0
         with self._open(local) as log:
-            for span, batch in log.batches(position, local.size_bytes, buffer_bytes=BUFFER_BYTES):
+            position = 0
+            if start_offset > segment.base_offset:
+                position = local.lookup.seek(log, start_offset, local.size_bytes, local.offsets)
+            for span, batch in log.segment(position, local.size_bytes, local.offsets, buffer_bytes=BUFFER_BYTES):
                 self._check()
-                position = span.position + span.size
                 if span.last_offset >= start_offset:
                     yield log, span, batch
-            if position != local.size_bytes:
-                raise log.damage(position, f"no whole batch is here, {local.size_bytes - position} bytes are left")
 
     def _open(self, local: SealedLocalSegment) -> LogFile:
         try:

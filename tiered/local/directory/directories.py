@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
+from tiered.arguments import partition_count
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
-from tiered.format.keys import parse_partition_dir
+from tiered.format.keys import check_topic_name, parse_partition_dir
 from tiered.local.directory.deletion import remove_tree
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.moving import move, read_ready, swap_in
@@ -61,6 +62,7 @@ class LocalLogs:
         files: Files | None = None,
         config: LogConfig | None = None,
         workers: Callable[[], Workers] = InlineWorkers,
+        lock_patience_seconds: float = 0.0,
     ) -> LocalLogs:
         """Opens all for writing. One whose disk fails is offline; LocalIOError only if all are.
 
@@ -79,7 +81,7 @@ class LocalLogs:
         pool = PooledFiles(files or PosixFiles(), config.max_open_files or default_open_files())
         try:
             for path in paths:
-                logs._open_one(path, pool, workers())
+                logs._open_one(path, pool, workers(), lock_patience_seconds)
             if not logs._logs:
                 raise next(iter(logs.offline.values()))
             logs._check_topics()
@@ -101,7 +103,7 @@ class LocalLogs:
         if not all(log.was_clean for log in self._logs.values()):
             shared.recover()
 
-    def _open_one(self, path: Path, files: Files, workers: Workers) -> None:
+    def _open_one(self, path: Path, files: Files, workers: Workers, lock_patience_seconds: float) -> None:
         try:
             self._logs[path] = LocalLog.open(
                 path,
@@ -111,6 +113,7 @@ class LocalLogs:
                 config=self.config,
                 alone=False,
                 workers=workers,
+                lock_patience_seconds=lock_patience_seconds,
             )
         except LocalIOError as error:
             LOGGER.error("directory_offline path=%s error=%s", path, error)
@@ -145,6 +148,11 @@ class LocalLogs:
         """All partitions, sorted; those of an offline directory included."""
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
 
+    @property
+    def out_of_service(self) -> dict[TopicPartition, TieredError]:
+        """Partitions whose own files cannot be read, and why; see :attr:`LocalLog.out_of_service`."""
+        return {tp: why for log in self._logs.values() for tp, why in log.out_of_service.items()}
+
     def awake(self) -> list[PartitionWriter]:
         """The partitions that are open for writing now, in the directories in service."""
         return [writer for log in self._online() for writer in log.awake()]
@@ -171,6 +179,7 @@ class LocalLogs:
 
         ConfigError if it exists, or while a directory cannot be opened that may hold it.
         """
+        partitions = partition_count(check_topic_name(name), partitions)
         if self._unseen:
             raise ConfigError(
                 f"topic {name} is not created: {sorted(self._unseen)[0]} could not be opened and may hold it",
@@ -213,7 +222,7 @@ class LocalLogs:
         holders = [log for log in self._logs.values() if name in log.topics()]
         for log in holders:
             self._check(log.directory)
-        count = topic.partitions if partitions is None else partitions
+        count = topic.partitions if partitions is None else partition_count(name, partitions)
         for log in holders:
             info = log.topics()[name]
             log.registry.store(info._replace(held=frozenset(info.here)))
@@ -271,6 +280,14 @@ class LocalLogs:
     def refresh_uploads(self) -> None:
         """What uploaders noted, in every directory in service."""
         self._each(LocalLog.refresh_uploads)
+
+    @contextlib.contextmanager
+    def sealing_many(self) -> Iterator[None]:
+        """As :meth:`LocalLog.sealing_many`, in every directory in service."""
+        with contextlib.ExitStack() as stack:
+            for log in self._online():
+                stack.enter_context(log.sealing_many())
+            yield
 
     def close(self) -> None:
         """Closes all; the first error is raised after the last."""
@@ -366,15 +383,14 @@ class LocalLogs:
                     LOGGER.warning("move_unsettled path=%s hint=open its source directory too", log.directory / name)
 
 
-def check_paths(path: str | Path | Sequence[str | Path], *, create: bool) -> list[Path]:
-    """The directories of a log to be opened for writing. ConfigError, NotFoundError where that cannot be."""
-    paths = [Path(path)] if isinstance(path, str | Path) else [Path(each) for each in path]
+def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
+    """The directories of a log to be opened for writing. NotFoundError where there is none and none is to be made."""
     if not create and not any((each / META_PROPERTIES_NAME).exists() for each in paths):
         raise NotFoundError(
             f"there is no log in {', '.join(map(str, paths))}",
             hint="create=True makes one; restore rebuilds a lost one",
         )
-    return paths
+    return list(paths)
 
 
 def open_directories(
@@ -384,8 +400,12 @@ def open_directories(
     ids: IdSource,
     config: LogConfig,
     workers: Callable[[], Workers] = InlineWorkers,
+    lock_patience_seconds: float = 0.0,
 ) -> LocalLog | LocalLogs:
     """One directory as it is, several as one log."""
+    patience = lock_patience_seconds
     if len(paths) == 1:
-        return LocalLog.open(paths[0], clock=clock, ids=ids, config=config, workers=workers())
-    return LocalLogs.open(paths, clock=clock, ids=ids, config=config, workers=workers)
+        return LocalLog.open(
+            paths[0], clock=clock, ids=ids, config=config, workers=workers(), lock_patience_seconds=patience
+        )
+    return LocalLogs.open(paths, clock=clock, ids=ids, config=config, workers=workers, lock_patience_seconds=patience)

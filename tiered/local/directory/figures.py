@@ -41,14 +41,20 @@ def directory_metrics(log: LocalLog, now_ms: int) -> list[Metric]:
         metric("disk_free_bytes", space.free, where),
         metric("disk_total_bytes", space.total, where),
         metric("directory_partitions", len(log.partitions()), where),
+        metric("directory_partitions_out_of_service", len(log.out_of_service), where),
     ]
     if log.read_only:
         report = read_report(log.directory, log.files)
-        found += [each for tp in log.partitions() for each in _positions(log.partition(tp))]
+        found += [each for tp in _usable(log) for each in _positions(log.partition(tp))]
     else:
         report = report_of(log, now_ms)
         found += _written(log, where)
     return [*found, *report_metrics(report, log.directory, now_ms)]
+
+
+def _usable(log: LocalLog) -> list[TopicPartition]:
+    broken = log.out_of_service
+    return [tp for tp in log.partitions() if tp not in broken]
 
 
 def _written(log: LocalLog, where: dict[str, str]) -> list[Metric]:

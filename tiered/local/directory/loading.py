@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import UUID
 
+from tiered.errors import TieredError
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.deletion import LeavingDirectories, sort_directories
 from tiered.local.directory.notes import Noted
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
-from tiered.local.disk.volume import discovered, expected_topics, partition_names, read_topic_id, without_absent
+from tiered.local.disk.volume import discovered, expected_topics, partition_names, read_topic_ids, without_absent
 from tiered.local.partition.roster import Roster, Sleeper
 from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
 
 
 @dataclass(slots=True)
 class Inventory:
-    """Topics by name, the partitions that have a directory, the directories that are to be removed."""
+    """Topics by name, the partitions that have a directory, the directories that are to be removed.
+
+    ``broken``: partitions that cannot be taken into service, and why.
+    """
 
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     present: set[TopicPartition] = field(default_factory=set)
+    broken: dict[TopicPartition, TieredError] = field(default_factory=dict)
     leaving: list[str] = field(default_factory=list)
     future: list[str] = field(default_factory=list)
 
@@ -35,14 +42,11 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     kinds = sort_directories(directory, partition_names(directory, files))
     found = Inventory(topics=expected_topics(directory, files), leaving=kinds["delete"], future=kinds["future"])
     gone = read_leaving(directory, files)
-    ids: dict[str, dict[int, UUID | None]] = {}
     for name in kinds[""]:
         tp = parse_partition_dir(name).tp
-        if tp.topic in gone and tp.topic not in found.topics:
-            continue
-        ids.setdefault(tp.topic, {})[tp.partition] = read_topic_id(directory / name, files)
-        found.present.add(tp)
-    for topic, here in ids.items():
+        if tp.topic not in gone or tp.topic in found.topics:
+            found.present.add(tp)
+    for topic, here in read_topic_ids(directory, files, sorted(found.present), found.broken).items():
         found.topics[topic] = discovered(found.topics.get(topic), topic, here, tiered=tiered)
     found.topics = without_absent(found.topics)
     return found
@@ -68,8 +72,11 @@ def open_partitions(roster: Roster, found: Inventory, noted: Noted, *, clean: bo
     for topic in found.topics.values():
         for number in topic.here:
             tp = TopicPartition(topic.name, number)
-            point, start, mark = noted.points.get(tp, -1), noted.starts.get(tp), noted.watermarks.get(tp)
-            if clean and tp in found.present and point >= 0:
+            point, start, mark = noted.point(tp), noted.starts.get(tp), noted.watermarks.get(tp)
+            if tp in found.broken:
+                LOGGER.error("partition_out_of_service partition=%s error=%s", tp, found.broken[tp])
+                roster.put_aside(tp, found.broken[tp], Sleeper(point, start, mark))
+            elif clean and tp in found.present and point >= 0:
                 roster.put_to_sleep(tp, Sleeper(point, start, mark))
             else:
                 roster.adopt(tp, clean=clean, recovery_point=point, start=start, high_watermark=mark)

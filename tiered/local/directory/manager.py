@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,7 +27,7 @@ from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.figures import directory_metrics, report_of
 from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
-from tiered.local.directory.notes import DirectoryNotes
+from tiered.local.directory.notes import DirectoryNotes, SealNotes
 from tiered.local.directory.registry import TopicRegistry
 from tiered.local.directory.reports import UpkeepReport, store_report
 from tiered.local.directory.service import DirectoryService
@@ -35,12 +36,19 @@ from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks, run_all
 from tiered.local.directory.upkeep import Upkeep
 from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
-from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.files import Files, PosixFiles, sweep_temporaries
 from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import Claims, PartitionUpload, SealRequest, UploadCheckpoint
+from tiered.local.disk.uploads import (
+    SEAL_REQUEST_NAME,
+    UPLOADER_FILES,
+    PartitionUpload,
+    SealRequest,
+    UploadCheckpoint,
+)
 from tiered.local.disk.volume import NO_ID, ensure_volume
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.roster import Roster
@@ -75,22 +83,20 @@ class LocalLog:
         lock: DirectoryLock | None,
         workers: Workers | None = None,
     ) -> None:
-        self.directory = directory
-        self.config = config
-        self.files = files
-        self._clock = clock
-        self._ids = ids
+        self.directory, self.config, self.files = directory, config, files
+        self._clock, self._ids = clock, ids
         self._directory_lock = lock
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._closed = False
         self._proven: frozenset[TopicPartition] = frozenset()
-        self.uploads = UploadCheckpoint(directory, files)
         self.seal_requests = SealRequest(directory, files)
-        self.claims = Claims(directory, files)
+        self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
         reserve = DiskReserve(files, directory, config)
+        self._sealed = SealNotes(directory, self.checkpoint)
+        sealed = self._sealed.note
         around = Surroundings(
-            files, clock, ids, config, reserve, self._checkpoint_sealed, self._before_cut, self._disk_failed
+            files, clock, ids, config, reserve, sealed, self._before_cut, self._disk_failed, self.claims, self.uploads
         )
         self.roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
         self._service = DirectoryService(directory, self.roster, clock, config)
@@ -126,6 +132,7 @@ class LocalLog:
             workers=self._workers,
             failed=self._disk_failed,
             note_status=self.note_status,
+            sealing_many=self._sealed.many,
         )
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
@@ -147,21 +154,26 @@ class LocalLog:
         read_only: bool = False,
         alone: bool = True,
         workers: Workers | None = None,
+        lock_patience_seconds: float = 0.0,
+        passing: bool = False,
     ) -> LocalLog:
         """The log in ``directory``, created if missing unless ``read_only``; recovered after an unclean stop.
 
         ``alone`` False: one of several, whose transactions are settled once all are open. ``workers``: where rounds of
-        compaction run; None: in the thread that calls :meth:`tick`.
+        compaction run; None: in the thread that calls :meth:`tick`. ``lock_patience_seconds``: how long a holder of the
+        lock is waited for who says that it lets go in a moment, which ``passing`` says of this one.
 
         Raises LockedError (another process has it), NotFoundError (read-only and absent), ConfigError (a directory in
         it is no partition), CorruptionError (its own small files cannot be read). Damaged records never keep a log
-        from opening.
+        from opening, and an unreadable ``partition.metadata`` takes only its partition out of service.
         """
         directory, files = Path(directory), files or PosixFiles()
         clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
         if read_only:
             if not files.is_directory(directory):
-                raise NotFoundError(f"there is no log directory {directory}")
+                raise NotFoundError(
+                    f"there is no log directory {directory}", hint="correct the path; tiered.open makes a new log"
+                )
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=None)
             log._survey.look()
             return log
@@ -169,7 +181,7 @@ class LocalLog:
         if not isinstance(files, PooledFiles):
             files = PooledFiles(files, config.max_open_files or default_open_files())
         lock = DirectoryLock(directory, files)
-        lock.acquire(clock)
+        lock.acquire(clock, patience_seconds=lock_patience_seconds, passing=passing)
         try:
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=lock, workers=workers)
             log._load()
@@ -218,23 +230,33 @@ class LocalLog:
                 return dict(self._survey.topics)
         return dict(self.registry.topics)
 
+    @property
+    def out_of_service(self) -> dict[TopicPartition, TieredError]:
+        """Partitions whose own files cannot be read, and why: all others are in service.
+
+        :meth:`partition` raises the reason; :meth:`partitions` names them. As of the open, or of the last look.
+        """
+        return dict(self._survey.broken if self.read_only else self.roster.broken)
+
     def partitions(self) -> list[TopicPartition]:
-        """All partitions that this directory holds, sorted."""
+        """All partitions that this directory holds, sorted; those out of service too."""
         self._check_open()
         if self.read_only:
             with self._lock:
                 self._survey.look()
-                return sorted(self._survey.partitions)
+                return sorted({*self._survey.partitions, *self._survey.broken})
         return self.roster.names()
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
-        """Opened now if nobody asked for it before. Raises UnknownTopicError."""
+        """Opened now if nobody asked for it before. Raises UnknownTopicError, CorruptionError (out of service)."""
         self._check_open()
         if self.read_only:
             with self._lock:
                 if tp not in self._survey.partitions:
                     self._survey.look()
-                found = self._survey.partitions.get(tp)
+                found, broken = self._survey.partitions.get(tp), self._survey.broken.get(tp)
+            if broken is not None:
+                raise broken.with_traceback(None)
         else:
             found = self.roster.find(tp)
         if found is None:
@@ -315,15 +337,13 @@ class LocalLog:
         self.cleaner.forget_gone()
         self.checkpoint()
 
-    def _before_cut(self, tp: TopicPartition, offset: int) -> None:
+    def _before_cut(self, tp: TopicPartition, offset: int, recovery_point: int) -> None:
+        self.notes.lower_point(tp, recovery_point)
         self.cleaner.checkpoint.lower(tp, offset)
 
-    def _checkpoint_sealed(self) -> None:
-        """After a seal. An append that succeeded does not fail because of it: an old checkpoint costs a longer scan."""
-        try:
-            self.checkpoint()
-        except TieredError as error:
-            LOGGER.warning("checkpoint_failed path=%s error=%s", self.directory, error)
+    def sealing_many(self) -> AbstractContextManager[None]:
+        """While it is entered, seals write no checkpoints: those name every partition, and are written at its end."""
+        return self._sealed.many()
 
     def close(self) -> None:
         """Flushes, trims and releases everything; a clean close spares the next open its recovery. Idempotent.
@@ -345,7 +365,8 @@ class LocalLog:
                 self.checkpoint()
                 self.notes.write_watermarks()
                 self.note_status()
-                if settled:
+                # Of a partition that is out of service nobody has looked what a crash left in it.
+                if settled and not self.roster.broken:
                     mark_clean(self.directory, self.files, self._broker_epoch)
         finally:
             self._directory_lock.release()
@@ -363,6 +384,8 @@ class LocalLog:
         self.close()
 
     def _load(self) -> None:
+        # Those of an uploader may be under way in another process: it sweeps them itself.
+        sweep_temporaries(self.files, self.directory, but=(*UPLOADER_FILES, SEAL_REQUEST_NAME))
         found = take_inventory(self.directory, self.files, {*self.claims.read(), *self.uploads.read()})
         self._volume_id = ensure_volume(self.directory, self.files, self._ids, self.config)
         self._broker_epoch = read_broker_epoch(self.directory, self.files)

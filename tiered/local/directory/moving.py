@@ -94,10 +94,9 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
     """Moves ``tp``. Objects that were got for it before raise ClosedError afterwards: ask for the partition again."""
-    files = target.files
+    told = source.roster.writers[tp].told_watermark  # of one that is out of service: why, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
-    files.make_directory(future)
-    told = source.roster.writers[tp].told_watermark
+    target.files.make_directory(future)
     with source.cleaner.paused(tp):
         cleaned = source.cleaner.checkpoint.offset(tp)
         _move(source, target, tp, future, timeout_seconds=timeout_seconds)

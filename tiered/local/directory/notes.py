@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tiered.errors import TieredError
 from tiered.local.disk.checkpoints import (
     CLEANER_NAME,
     LOG_START_NAME,
@@ -16,15 +19,26 @@ from tiered.local.disk.checkpoints import (
 )
 from tiered.local.disk.files import Files
 from tiered.local.partition.roster import Roster
+from tiered.local.recovery.recovery import LOST_POINT, UNKNOWN_POINT
 from tiered.model import TopicPartition
+
+LOGGER = logging.getLogger("tiered.local")
 
 
 class Noted(NamedTuple):
-    """Recovery points, log starts and high watermarks as the checkpoints had them at the open."""
+    """Recovery points, log starts and high watermarks as the checkpoints had them at the open.
+
+    ``points_lost``: the recovery points were noted once, and the file is gone or damaged.
+    """
 
     points: Mapping[TopicPartition, int]
     starts: Mapping[TopicPartition, int]
     watermarks: Mapping[TopicPartition, int]
+    points_lost: bool = False
+
+    def point(self, tp: TopicPartition) -> int:
+        """The recovery point of a partition, LOST_POINT or UNKNOWN_POINT."""
+        return self.points.get(tp, LOST_POINT if self.points_lost else UNKNOWN_POINT)
 
 
 class DirectoryNotes:
@@ -43,10 +57,12 @@ class DirectoryNotes:
 
     def read(self) -> Noted:
         """What the last process noted. Where there is no file yet an empty one is left, as by Kafka's first start."""
+        gone = self.files.state(self.points.path) is None
         for name in (RECOVERY_POINT_NAME, LOG_START_NAME, REPLICATION_NAME, CLEANER_NAME):
             if self.files.state(self.directory / name) is None:
                 self.files.close(self.files.open_write(self.directory / name))
-        return Noted(self.points.read(), self.starts.read(), self.watermarks.read())
+        points = self.points.read()
+        return Noted(points, self.starts.read(), self.watermarks.read(), gone or self.points.damaged)
 
     def write_points(self) -> int:
         """Recovery points: below which every record is durable. Returns how many there are."""
@@ -54,6 +70,13 @@ class DirectoryNotes:
             points = self._roster.recovery_points()
             self.points.write(points)
             return len(points)
+
+    def lower_point(self, tp: TopicPartition, offset: int) -> None:
+        """A partition is about to be cut there: a crash on the way must not look as if what is gone had been lost."""
+        with self._lock:
+            points = self.points.read()
+            if points.get(tp, offset) > offset:
+                self.points.write({**points, tp: offset})
 
     def expect(self, tp: TopicPartition, start: int) -> None:
         """A partition is about to get its name here: its log start is noted before there is anything to start."""
@@ -83,3 +106,43 @@ class DirectoryNotes:
                 self.watermarks.write(marks)
                 self._written = marks
             return len(marks)
+
+
+class SealNotes:
+    """Checkpoints that follow a seal, so that the next open need not read what is sealed. Thread-safe.
+
+    An append that succeeded does not fail because of them: an old checkpoint costs a longer scan.
+    """
+
+    def __init__(self, directory: Path, write: Callable[[], None]) -> None:
+        self._directory = directory
+        self._write = write
+        self._lock = threading.Lock()
+        self._batches = 0
+        self._due = False
+
+    def note(self) -> None:
+        """A segment was sealed."""
+        with self._lock:
+            if self._batches:
+                self._due = True
+                return
+        try:
+            self._write()
+        except TieredError as error:
+            LOGGER.warning("checkpoint_failed path=%s error=%s", self._directory, error)
+
+    @contextlib.contextmanager
+    def many(self) -> Iterator[None]:
+        """Many partitions are sealed in turn: one write at the end instead of one, of all partitions, for each."""
+        with self._lock:
+            self._batches += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._batches -= 1
+                due = self._due and not self._batches
+                self._due = self._due and not due
+            if due:
+                self.note()

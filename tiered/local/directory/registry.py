@@ -17,15 +17,17 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tiered.arguments import partition_count
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.disk.checkpoints import usable_id
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, write_topics
-from tiered.local.disk.uploads import Claims, UploadCheckpoint, uploader_lock
+from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
 from tiered.local.partition.roster import Roster
 from tiered.model import TopicPartition
 
@@ -68,8 +70,7 @@ class TopicRegistry:
     ) -> TopicInfo:
         """A new topic. ConfigError if it exists, or for a name or number that cannot be."""
         check_topic_name(name)
-        if partitions < 1:
-            raise ConfigError(f"topic {name} needs at least one partition, not {partitions}")
+        partitions = partition_count(name, partitions)
         with self._lock:
             if name in self.topics:
                 raise ConfigError(f"topic {name} exists already in {self._directory}")
@@ -84,7 +85,7 @@ class TopicRegistry:
         """Other settings, more partitions."""
         with self._lock:
             topic = self._known(name)
-            count = topic.partitions if partitions is None else partitions
+            count = topic.partitions if partitions is None else partition_count(name, partitions)
             if count < topic.partitions:
                 raise ConfigError(f"topic {name} has {topic.partitions} partitions: they cannot become {count}")
             changed = self.store(topic._replace(config=topic.config.replace(properties), partitions=count))

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, TieredError
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.disk.topics import TopicInfo
@@ -17,7 +17,7 @@ from tiered.local.disk.volume import (
     discovered,
     expected_topics,
     partition_names,
-    read_topic_id,
+    read_topic_ids,
     read_volume,
     without_absent,
 )
@@ -38,6 +38,7 @@ class Survey:
         self.volume_id: UUID = NO_ID
         self.topics: dict[str, TopicInfo] = {}
         self.partitions: dict[TopicPartition, PartitionLog] = {}
+        self.broken: dict[TopicPartition, TieredError] = {}
         self._directory = directory
         self._around = around
         self._uploads = uploads
@@ -54,7 +55,6 @@ class Survey:
         ours = {name for name, topic in topics.items() if not topic.adopted}
         starts = self._log_starts.read()
         present: dict[TopicPartition, Path] = {}
-        ids: dict[str, dict[int, UUID | None]] = {}
         for name in partition_names(directory, files):
             try:
                 parsed = parse_partition_dir(name)
@@ -64,12 +64,13 @@ class Survey:
             if parsed.kind:
                 continue
             tp, path = parsed.tp, directory / name
-            ids.setdefault(tp.topic, {})[tp.partition] = read_topic_id(path, files)
             present[tp] = path
-        for topic, here in ids.items():
+        broken: dict[TopicPartition, TieredError] = {}
+        for topic, here in read_topic_ids(directory, files, present, broken).items():
             topics[topic] = discovered(topics.get(topic), topic, here)
+        self.broken = broken
         for tp, path in present.items():
-            if tp not in self.partitions:
+            if tp not in self.partitions and tp not in broken:
                 self.partitions[tp] = foreign_log(
                     self._around,
                     path,
@@ -81,7 +82,7 @@ class Survey:
                     recovery_point=partial(self._recovery_point_of, tp),
                     high_watermark=partial(self._watermark_of, tp, path),
                 )
-        for tp in self.partitions.keys() - present.keys():
+        for tp in self.partitions.keys() - (present.keys() - broken.keys()):
             del self.partitions[tp]
         self.topics = without_absent(topics)
 

@@ -24,6 +24,7 @@ Others are added by name: ``tasks.add(Task(name, period_ms, run))``.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from functools import partial
 
 from tiered.clock import Clock, IdSource
@@ -64,8 +65,10 @@ class Upkeep:
         workers: Workers,
         failed: Callable[[TieredError], None],
         note_status: Callable[[], None],
+        sealing_many: Callable[[], AbstractContextManager[None]],
     ) -> None:
         """``failed`` is told of each error of a task, ``note_status`` writes what other processes may read of it."""
+        self._sealing_many = sealing_many
         self._cleaner = cleaner
         self._roster = roster
         self._uploads = uploads
@@ -79,7 +82,7 @@ class Upkeep:
                 Task("space", EVERY_TICK, lambda _: (reserve.check(), None)[1]),
                 Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
                 Task("waking", EVERY_TICK, self._wake_some),
-                Task("seal", EVERY_TICK, self._each(PartitionWriter.seal_idle)),
+                Task("seal", EVERY_TICK, self._seal_idle),
                 Task("flush", EVERY_TICK, self._each(PartitionWriter.flush_in_time)),
                 Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
                 Task("deletion", EVERY_TICK, self._delete),
@@ -125,6 +128,10 @@ class Upkeep:
 
         return run
 
+    def _seal_idle(self, now_ms: int) -> Done:
+        with self._sealing_many():
+            return self._each(PartitionWriter.seal_idle)(now_ms)
+
     def _wake_some(self, _: int) -> Done:
         return run_all(partial(self._wake, tp) for tp in self._roster.next_to_wake())
 
@@ -141,8 +148,10 @@ class Upkeep:
         if request is None:
             return Done()
         request_id, wanted = request
-        names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted)]
-        done = run_all(partial(self._roll, tp) for tp in names)  # whoever still waits asks again
+        broken = self._roster.broken  # said at the open
+        names = [tp for tp in self._roster.names() if _is_wanted(tp, wanted) and tp not in broken]
+        with self._sealing_many():
+            done = run_all(partial(self._roll, tp) for tp in names)  # whoever still waits asks again
         self._seal_requests.answer(request_id)
         return done
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -26,6 +28,12 @@ _BROKEN = frozenset(
     for name in ("EIO", "ENXIO", "ENODEV", "EROFS", "ESTALE", "EUCLEAN", "EREMOTEIO")
 )
 """What the operating system says of a disk that is not to be trusted any more."""
+
+
+TEMPORARY_SUFFIX = ".tmp"
+_TEMPORARY = re.compile(r"(?P<name>.+)\.\d+-\d+\.tmp", re.DOTALL)
+_TURN = itertools.count()
+"""Each call of ``replace`` writes a file of its own: two threads, or processes, may replace one file at a time."""
 
 
 class DiskSpace(NamedTuple):
@@ -230,15 +238,20 @@ class PosixFiles:
         return data
 
     def replace(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(f"{path.name}.tmp")
-        handle = self.open_write(temporary)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_TURN)}{TEMPORARY_SUFFIX}")
         try:
-            self.truncate(handle, 0)
-            self.write_at(handle, data, 0)
-            self.sync(handle)
-        finally:
-            self.close(handle)
-        self.rename(temporary, path)
+            handle = self.open_write(temporary)
+            try:
+                self.truncate(handle, 0)  # a process that had our number may have died over it
+                self.write_at(handle, data, 0)
+                self.sync(handle)
+            finally:
+                self.close(handle)
+            self.rename(temporary, path)
+        except TieredError:
+            with contextlib.suppress(TieredError):  # else the next open sweeps it
+                self.unlink(temporary)
+            raise
         self.sync_directory(path.parent)
 
     def try_lock(self, path: Path) -> int | None:
@@ -256,6 +269,17 @@ class PosixFiles:
         with _translated("statvfs", path):
             stats = os.statvfs(path)
         return DiskSpace(stats.f_bavail * stats.f_frsize, stats.f_blocks * stats.f_frsize)
+
+
+def sweep_temporaries(files: Files, directory: Path, *, of: tuple[str, ...] = ("",), but: tuple[str, ...] = ()) -> None:
+    """Removes what a crash in the middle of :meth:`Files.replace` left in a directory.
+
+    ``of``, ``but``: how the names of the files begin that the caller alone replaces, by the lock that it holds.
+    """
+    for name in files.names(directory):
+        found = _TEMPORARY.fullmatch(name)
+        if found is not None and found["name"].startswith(of) and not (but and found["name"].startswith(but)):
+            files.unlink(directory / name)
 
 
 def translate(error: OSError, operation: str, path: Path | str) -> TieredError:

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tiered.clock import Clock
 from tiered.errors import LockedError, NotFoundError, TieredError
@@ -26,15 +27,26 @@ from tiered.times import format_time
 LOCK_NAME = ".lock"
 UPLOADER_LOCK_NAME = "tiered-uploader.lock"
 
+NOTE_BYTES = 4096
+"""No note is longer."""
+LOOK_SECONDS = 0.02
+"""Between two looks at a lock whose holder is waited for."""
+UNTOLD_SECONDS = 0.2
+"""How long a holder is waited for that has not said who it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The process that wrote the note; its fields are 0 and empty where the note cannot be read."""
+    """The process that wrote the note; its fields are 0 and empty where the note cannot be read.
+
+    ``passing``: it has the lock only for a moment (an uploader that seals) and lets go by itself.
+    """
 
     pid: int = 0
     host: str = ""
     program: str = ""
     since_ms: int = 0
+    passing: bool = False
 
     def __str__(self) -> str:
         return (
@@ -58,17 +70,31 @@ class DirectoryLock:
         """Whether this object holds the lock, in this process."""
         return self._handle is not None and self._owner == os.getpid()
 
-    def acquire(self, clock: Clock) -> None:
-        """Takes the lock or raises LockedError, which names the holder; never waits."""
-        handle = self._files.try_lock(self.path)
-        if handle is None:
-            raise LockedError(
-                f"{self.path.parent} is held by {self.holder()}",
-                hint="stop that process, or open the directory read-only",
-            )
+    def acquire(self, clock: Clock, *, patience_seconds: float = 0.0, passing: bool = False) -> None:
+        """Takes the lock or raises LockedError, which names the holder.
+
+        Waits for nobody but, up to ``patience_seconds``, for a holder that is ``passing``; for one that has not told
+        yet who it is (its note is written just now, or never: a broker's) up to ``UNTOLD_SECONDS``.
+        """
+        begun = clock.monotonic()
+        while (handle := self._files.try_lock(self.path)) is None:
+            holder = self.holder()
+            patience = patience_seconds if holder.passing else 0.0 if holder.pid else UNTOLD_SECONDS
+            if clock.monotonic() - begun >= min(patience, patience_seconds):
+                hint = "stop that process, or open the directory read-only"
+                if holder.passing:
+                    hint = "it is an uploader that seals what nobody writes: try again in a moment"
+                raise LockedError(f"{self.path.parent} is held by {holder}", hint=hint)
+            clock.sleep(LOOK_SECONDS)
         self._handle, self._owner = handle, os.getpid()
         _HELD.add(self)
-        note = {"pid": os.getpid(), "host": socket.gethostname(), "program": _program(), "since_ms": clock.now_ms()}
+        note = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "program": _program(),
+            "since_ms": clock.now_ms(),
+            **({"passing": True} if passing else {}),
+        }
         try:
             self._files.truncate(handle, 0)
             self._files.write_at(handle, json.dumps(note).encode(), 0)
@@ -109,11 +135,32 @@ class DirectoryLock:
         if handle is not None:
             self._files.close(handle)
 
+    def tell(self, **fields: str) -> None:
+        """Adds to the note of a lock that this object holds, for :meth:`note` in other processes."""
+        if self._handle is not None:
+            data = json.dumps({**self.note(), **fields}).encode()
+            self._files.write_at(self._handle, data, 0)
+            self._files.truncate(self._handle, len(data))
+
+    def note(self) -> dict[str, Any]:
+        """The note as it stands; empty if there is none or it cannot be read."""
+        try:
+            note = json.loads(self._files.read(self.path)[:NOTE_BYTES] or b"{}")
+        except (NotFoundError, ValueError):
+            return {}
+        return note if isinstance(note, dict) else {}
+
     def holder(self) -> Holder:
         """What the note says; only a hint, since a note may be stale or half written."""
         try:
-            note = json.loads(self._files.read(self.path)[:4096] or b"{}")
-            return Holder(int(note["pid"]), str(note["host"]), str(note["program"]), int(note["since_ms"]))
+            note = self.note()
+            return Holder(
+                int(note["pid"]),
+                str(note["host"]),
+                str(note["program"]),
+                int(note["since_ms"]),
+                note.get("passing") is True,
+            )
         except (NotFoundError, ValueError, KeyError, TypeError):
             return Holder()
 

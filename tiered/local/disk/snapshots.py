@@ -30,6 +30,11 @@ def tells_of_producers(files: Files, directory: Path) -> bool:
     return any(state is not None and state.size > SNAPSHOT_HEADER_BYTES for state in states)
 
 
+def tells_nothing(files: Files, directory: Path) -> bool:
+    """Neither snapshots nor ``tiered-plain``: of a log that was rolled both are lost, and the log has to be asked."""
+    return files.state(directory / PLAIN_NAME) is None and not snapshot_offsets(files, directory)
+
+
 def remove_snapshots_above(files: Files, directory: Path, end_offset: int) -> list[int]:
     """A log that was cut at ``end_offset``: states above it are of records that are gone. Returns their offsets."""
     gone = [offset for offset in snapshot_offsets(files, directory) if offset > end_offset]

@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, NotFoundError, TieredError
+from tiered.config import MAX_PARTITIONS, TopicConfig
+from tiered.errors import CorruptionError, NewerFormatError, NotFoundError, TieredError
 from tiered.local.disk.files import Files
+from tiered.local.disk.newer import refuse_newer
 
 TOPICS_NAME = "tiered-topics.json"
 VERSION = 1
@@ -49,27 +50,44 @@ def read_topics(directory: Path, files: Files) -> dict[str, TopicInfo]:
     path = directory / TOPICS_NAME
     try:
         value = json.loads(files.read(path))
+        refuse_newer(path, value, VERSION)
         if value["version"] != VERSION:
             raise ValueError(f"version {value['version']}")
         return {
             str(name): TopicInfo(
                 str(name),
                 UUID(hex=entry["topic_id"]),
-                int(entry["partitions"]),
+                _partitions(entry["partitions"]),
                 TopicConfig.from_properties(entry["config"]),
-                frozenset(int(number) for number in entry["held"]) if "held" in entry else None,
+                frozenset(_held(entry)) if "held" in entry else None,
                 bool(entry.get("adopted", False)),
             )
             for name, entry in value["topics"].items()
         }
     except NotFoundError:
         return {}
+    except NewerFormatError:
+        raise
     except (ValueError, KeyError, TypeError, AttributeError, TieredError) as error:
         raise CorruptionError(
             f"{path} cannot be read: {error}",
             path_or_key=str(path),
             hint="put the file back, or remove it and create the topics again with their ids",
         ) from error
+
+
+def _partitions(value: object) -> int:
+    """A number that the file gives; what is looped over is not taken on trust."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_PARTITIONS:
+        raise ValueError(f"{value!r} is no number of partitions from 1 to {MAX_PARTITIONS}")
+    return value
+
+
+def _held(entry: Mapping[str, Any]) -> Iterable[int]:
+    numbers = [_partitions(number) for number in entry["held"]]
+    if any(number >= entry["partitions"] for number in numbers):
+        raise ValueError(f"it holds partition {max(numbers)} of {entry['partitions']}")
+    return numbers
 
 
 def read_leaving(directory: Path, files: Files) -> frozenset[str]:

@@ -11,29 +11,34 @@ file                                  written by          says
 ``tiered-claims.json``                whoever commits     proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
-Each is replaced atomically, so a reader sees one version or the other. A file that cannot be parsed is an error,
-never "nothing uploaded": deletion and fencing rest on it.
+Each but the last (``disk.claims``) is replaced atomically, so a reader sees one version or the other. A file that
+cannot be parsed is an error, never "nothing uploaded": deletion and fencing rest on it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Any
 
 from tiered.errors import CorruptionError
+from tiered.local.disk.claims import CLAIMS_NAME
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
+from tiered.local.disk.newer import refuse_newer
 from tiered.model import TopicPartition
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
 SEAL_REQUEST_NAME = "tiered-seal-request"
 SEAL_ANSWER_NAME = "tiered-seal-answer"
-CLAIMS_NAME = "tiered-claims.json"
 VERSION = 1
+
+UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME)
+"""What is replaced by whoever holds the uploader's lock."""
 
 OLD_NS = 3_600_000_000_000
 """Nobody takes an hour to write a request."""
@@ -51,25 +56,6 @@ class PartitionUpload:
     claim_epoch: int = -1
     fenced: bool = False
     start_offset: int = -1
-
-
-class _Same:
-    """Argument default: keep what is stored (None clears)."""
-
-
-SAME: Final = _Same()
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimProof:
-    """What a claim must find again on this volume: ``token`` of the last claim, id of the last append commit.
-
-    ``restored_from``: (root version, next offset) of the root that this directory was restored from, None otherwise.
-    """
-
-    token: str | None = None
-    last_append: str | None = None
-    restored_from: tuple[int, int] | None = None
 
 
 class _JsonFile:
@@ -94,6 +80,7 @@ class _JsonFile:
             value = json.loads(data)
         except ValueError as error:
             raise self.corrupt(str(error)) from None
+        refuse_newer(self.path, value, VERSION)
         if not isinstance(value, dict) or value.get("version") != VERSION:
             raise self.corrupt("it is not an object of version 1")
         self._seen, self._value = state, value
@@ -115,12 +102,19 @@ class UploadCheckpoint:
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _JsonFile(directory / OFFSET_CHECKPOINT_NAME, files)
+        self._parsed: tuple[object, Mapping[TopicPartition, PartitionUpload]] = (None, MappingProxyType({}))
 
-    def read(self) -> dict[TopicPartition, PartitionUpload]:
-        """All partitions that the file names; empty if it does not exist. Raises CorruptionError."""
+    def read(self) -> Mapping[TopicPartition, PartitionUpload]:
+        """All partitions that the file names, as of now; empty if it does not exist. Raises CorruptionError."""
         value = self._file.load()
+        parsed_from, parsed = self._parsed
+        if value is None or value is not parsed_from:
+            parsed = MappingProxyType({} if value is None else self._parse(value))
+            self._parsed = (value, parsed)
+        return parsed
+
+    def _parse(self, value: Mapping[str, Any]) -> dict[TopicPartition, PartitionUpload]:
         try:
-            entries = [] if value is None else value["partitions"]
             return {
                 TopicPartition(str(entry["topic"]), int(entry["partition"])): PartitionUpload(
                     int(entry["end_offset"]),
@@ -128,7 +122,7 @@ class UploadCheckpoint:
                     bool(entry["fenced"]),
                     int(entry.get("start_offset", -1)),
                 )
-                for entry in entries
+                for entry in value["partitions"]
             }
         except (KeyError, TypeError, ValueError) as error:
             raise self._file.corrupt(f"{type(error).__name__} {error}") from None
@@ -136,7 +130,15 @@ class UploadCheckpoint:
     def write(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
         """Replaces the whole file, durably. Only the holder of the uploader lock may."""
         entries = [
-            {"topic": tp.topic, "partition": tp.partition, **asdict(upload)} for tp, upload in sorted(uploads.items())
+            {
+                "topic": tp.topic,
+                "partition": tp.partition,
+                "end_offset": upload.end_offset,
+                "claim_epoch": upload.claim_epoch,
+                "fenced": upload.fenced,
+                "start_offset": upload.start_offset,
+            }
+            for tp, upload in sorted(uploads.items())
         ]
         self._file.store({"partitions": entries})
 
@@ -208,69 +210,6 @@ class SealRequest:
             raise self._file.corrupt(f"{type(error).__name__} {error}") from None
 
 
-class Claims:
-    """``tiered-claims.json``: per partition the proof that this is the volume which the root names.
-
-    Written, and fsynced, *before* the root PUT that carries the same values; a copy of the volume that lags behind
-    then fails the comparison.
-    """
-
-    def __init__(self, directory: Path, files: Files) -> None:
-        self._file = _JsonFile(directory / CLAIMS_NAME, files)
-
-    def read(self) -> dict[TopicPartition, ClaimProof]:
-        """All proofs on this volume; empty if nothing was ever claimed. Raises CorruptionError."""
-        value = self._file.load()
-        try:
-            entries = [] if value is None else value["partitions"]
-            return {TopicPartition(str(e["topic"]), int(e["partition"])): _proof(e) for e in entries}
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._file.corrupt(f"{type(error).__name__} {error}") from None
-
-    def write(
-        self,
-        tp: TopicPartition,
-        *,
-        token: str | _Same | None = SAME,
-        last_append: str | _Same | None = SAME,
-        restored_from: tuple[int, int] | _Same | None = SAME,
-    ) -> None:
-        """Changes the given parts of one partition's proof, durably, and keeps the others."""
-        proofs = self.read()
-        proof = proofs.get(tp, ClaimProof())
-        if not isinstance(token, _Same):
-            proof = replace(proof, token=token)
-        if not isinstance(last_append, _Same):
-            proof = replace(proof, last_append=last_append)
-        if not isinstance(restored_from, _Same):
-            proof = replace(proof, restored_from=restored_from)
-        proofs[tp] = proof
-        self._store(proofs)
-
-    def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Drops the proofs of partitions that are deleted."""
-        known = self.read()
-        if known.keys() & set(gone):
-            self._store({tp: proof for tp, proof in known.items() if tp not in gone})
-
-    def _store(self, proofs: Mapping[TopicPartition, ClaimProof]) -> None:
-        entries = [{"topic": t.topic, "partition": t.partition, **asdict(p)} for t, p in sorted(proofs.items())]
-        self._file.store({"partitions": entries})
-
-    def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
-        """A catalog's ``persist`` on a volume (``remote.fence``): durable when it returns; None leaves one as it is."""
-        self.write(tp, token=SAME if token is None else token, last_append=SAME if last_append is None else last_append)
-
-
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
     """The lock of the one uploader of a log directory."""
     return DirectoryLock(directory, files, name=UPLOADER_LOCK_NAME)
-
-
-def _proof(entry: Mapping[str, Any]) -> ClaimProof:
-    token, last_append, restored = entry["token"], entry["last_append"], entry.get("restored_from")
-    return ClaimProof(
-        None if token is None else str(token),
-        None if last_append is None else str(last_append),
-        None if restored is None else (int(restored[0]), int(restored[1])),
-    )

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from uuid import UUID
 
 from tiered.clock import IdSource
 from tiered.config import LogConfig, TopicConfig
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    LocalPermissionError,
+    NewerFormatError,
+    NotFoundError,
+    TieredError,
+)
 from tiered.format.checkpoint import (
     MetaProperties,
     decode_meta_properties,
@@ -17,6 +24,7 @@ from tiered.format.checkpoint import (
     encode_partition_metadata,
     encode_uuid,
 )
+from tiered.format.keys import partition_dir
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_topics
@@ -45,6 +53,9 @@ def read_volume(directory: Path, files: Files) -> MetaProperties | None:
         return decode_meta_properties(files.read(path).decode())
     except NotFoundError:
         return None
+    except NewerFormatError as newer:
+        newer.hint = "upgrade tieredlog; nothing was changed"
+        raise
     except (CorruptionError, UnicodeDecodeError) as error:
         raise CorruptionError(
             f"{path} cannot be read: {error}", path_or_key=str(path), hint="it tells this volume from any other"
@@ -64,11 +75,49 @@ def ensure_volume(directory: Path, files: Files, ids: IdSource, config: LogConfi
 
 
 def read_topic_id(path: Path, files: Files) -> UUID | None:
-    """The topic id in a partition directory, None if the directory does not say."""
+    """The topic id in a partition directory, None if it does not say. CorruptionError if it is unreadable."""
+    file = path / PARTITION_METADATA_NAME
     try:
-        return decode_partition_metadata(files.read(path / PARTITION_METADATA_NAME).decode())
+        return decode_partition_metadata(files.read(file).decode())
     except NotFoundError:
         return None
+    except NewerFormatError as newer:
+        raise NewerFormatError(
+            f"{path.name} is out of service: {file} was written by a newer release: {newer.message}",
+            path_or_key=str(file),
+            hint="upgrade tieredlog; nothing was changed",
+        ) from newer
+    except (CorruptionError, UnicodeDecodeError) as error:
+        raise CorruptionError(
+            f"{path.name} is out of service: {file} cannot be read: {error}",
+            path_or_key=str(file),
+            hint="put the file back (the one of another partition of the topic has the same content), or move the"
+            " directory away; then open the log again",
+        ) from error
+
+
+def read_topic_ids(
+    directory: Path, files: Files, tps: Iterable[TopicPartition], broken: dict[TopicPartition, TieredError]
+) -> dict[str, dict[int, UUID | None]]:
+    """Topic ids by topic and partition, those that are known first. What cannot be read goes into ``broken``, with why.
+
+    One partition's file says nothing about another's: an unreadable one keeps no other out of service.
+    """
+    ids: dict[str, dict[int, UUID | None]] = {}
+    unknown: list[TopicPartition] = []
+    for tp in tps:
+        found: UUID | None = None
+        try:
+            found = read_topic_id(directory / partition_dir(tp), files)
+        except (CorruptionError, LocalPermissionError) as error:
+            broken[tp] = error
+        if found is None:
+            unknown.append(tp)
+        else:
+            ids.setdefault(tp.topic, {})[tp.partition] = found
+    for tp in unknown:
+        ids.setdefault(tp.topic, {})[tp.partition] = None
+    return ids
 
 
 def ensure_topic_id(path: Path, files: Files, topic_id: UUID) -> None:

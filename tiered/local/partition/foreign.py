@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID
 
@@ -19,8 +20,10 @@ from tiered.local.partition.state import SPARSE_NAME
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SealedLocalSegment
-from tiered.model import TopicPartition
+from tiered.local.segment.side_files import Place, load_growing_txns, load_txn_index
+from tiered.model import AbortedTxn, TopicPartition
 
 REINDEX_BYTES = 4 * 1024 * 1024
 """The index of the growing segment is read again after this much growth; an old one only costs a longer scan."""
@@ -41,42 +44,72 @@ class GrowingSegment:
         self.max_timestamp = -1
         self._indexed_bytes = -REINDEX_BYTES
         self._indexes = SegmentIndexes.empty(self.base_offset)
+        self._jumped = False
+        self.file_bytes = 0
 
     @property
     def lookup(self) -> SegmentIndexes:
         """Both indexes, in memory."""
         return self._indexes
 
-    def grow(self) -> None:
-        """Walks what was added since the last call."""
+    def aborted_txns(self) -> list[AbortedTxn]:
+        """Aborted transactions whose markers lie here: held against the note that a clean close left, if it fits."""
+        files, directory, base = self._files, self.path.parent, self.base_offset
+        state = files.state(self.path)
+        noted = None if state is None else read_note(files, self.path.with_suffix(SEAL_SUFFIX), state.size)
+        if noted is None:
+            return load_growing_txns(files, directory, base)
+        return load_txn_index(files, Place(directory, self.path, base, self.end_offset), noted)
+
+    def grow(self, promised: int) -> None:
+        """Walks what was added since the last call. At ``promised`` a batch ends, if any batch lies behind it."""
         with LogFile(self._files, self.path) as log:
-            size = log.size()
+            size = self.file_bytes = log.size()
             if size < self.size_bytes:  # its owner cut a torn tail
                 self._forget()
             if size - self._indexed_bytes >= REINDEX_BYTES:
                 self._indexes, self._indexed_bytes = load_growing(self._files, log, self.base_offset, size), size
                 if self.size_bytes == 0:
                     self._jump()
-            try:
-                for span, view in log.batches(self.size_bytes, size):
-                    header = log.header(view, span.position)
-                    if span.base_offset < self.end_offset:
-                        return
-                    self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
-                    self.end_offset, self.size_bytes = span.last_offset + 1, span.position + span.size
-            except CorruptionError:
-                return
+            self._walk(log, size, promised)
+            if self._jumped and self.end_offset == self.base_offset:  # what is indexed last is no batch
+                self._forget()
+                self._indexed_bytes = self.file_bytes = size
+                self._walk(log, size, promised)
+
+    def _walk(self, log: LogFile, size: int, promised: int) -> None:
+        try:
+            for span, view in log.batches(self.size_bytes, size):
+                header = log.header(view, span.position)
+                if span.base_offset < self.end_offset or self.end_offset < promised <= span.base_offset:
+                    return
+                self.max_timestamp = max(self.max_timestamp, header.max_timestamp)
+                self.end_offset, self.size_bytes = span.last_offset + 1, span.position + span.size
+        except CorruptionError:
+            return
+
+    def extent(self, promised: int) -> Extent:
+        """What a read may see. Below ``promised`` all was safe once: a read of what is not there raises."""
+        end = self.end_offset
+        if promised <= end:
+            return Extent(self.base_offset, end, self.size_bytes, self.max_timestamp, self)
+        self._indexes.damaged = True
+        return Extent(self.base_offset, promised, self.file_bytes, self.max_timestamp, self, promised)
 
     def _jump(self) -> None:
         """Starts at the last indexed batch instead of the first: all before it is whole."""
         position = self._indexes.last_position
         if position:
+            self._jumped = True
             self.size_bytes = position
             self.max_timestamp = self._indexes.last_time[0]
 
 
 class ForeignPartition:
-    """Implements the reading half of a partition over files that change under it. Thread-safe."""
+    """Implements the reading half of a partition over files that change under it. Thread-safe.
+
+    ``promised`` tells the recovery point: what was safe once is no tail that is still to come.
+    """
 
     def __init__(
         self,
@@ -88,6 +121,7 @@ class ForeignPartition:
         interval_bytes: int,
         dense: bool,
         log_start: int,
+        promised: Callable[[], int] | None = None,
     ) -> None:
         self.tp = tp
         self.topic_id = topic_id
@@ -97,6 +131,8 @@ class ForeignPartition:
         self.directory = directory
         self._interval = interval_bytes
         self._dense = dense
+        self._promised = promised
+        self._safe = 0  # below this offset all was fsynced, as of the last listing
         self._lock = threading.Lock()
         self._seen: FileState | None = None
         self._sealed: tuple[SealedLocalSegment, ...] = ()
@@ -117,19 +153,20 @@ class ForeignPartition:
             extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s) for s in sealed]
             if tail is None:
                 return View(self.tp, self.log_start, self.log_start, (), self._dense)
-            extents.append(Extent(tail.base_offset, tail.end_offset, tail.size_bytes, tail.max_timestamp, tail))
+            extents.append(tail.extent(self._safe))
             start = max(extents[0].base_offset, self.log_start)
-            return View(self.tp, start, max(tail.end_offset, start), tuple(extents), self._dense)
+            return View(self.tp, start, max(extents[-1].end_offset, start), tuple(extents), self._dense)
 
     def _refresh(self) -> None:
         for _ in range(3):  # a roll or a deletion may fall between the listing and the reading
             try:
                 state = self._files.state(self.directory)
                 if state != self._seen:
+                    self._safe = 0 if self._promised is None else self._promised()  # before the log that holds it
                     self._list()
                     self._seen = state
                 if self._tail is not None:
-                    self._tail.grow()
+                    self._tail.grow(self._safe)
                 return
             except NotFoundError:
                 self._seen = None
@@ -164,7 +201,7 @@ class ForeignPartition:
         state = self._files.state(self.directory / log_name(base))
         if state is None:
             raise NotFoundError(f"{self.directory / log_name(base)} is gone")
-        return SealedLocalSegment(
+        segment = SealedLocalSegment(
             self._files,
             self.directory,
             self.tp,
@@ -177,3 +214,5 @@ class ForeignPartition:
             epochs=self.epochs.below,
             read_only=True,
         )
+        segment.dense = self._dense
+        return segment

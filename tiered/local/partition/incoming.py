@@ -18,16 +18,33 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tiered.format.batch import BatchHeader, decode_records, encode_batch, read_header, verify_batch
+from tiered.format.batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    decode_records,
+    encode_batch,
+    least_timestamp,
+    read_header,
+    verify_batch,
+)
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
-from tiered.format.header import LOG_APPEND_TIME_BIT
+from tiered.format.header import KNOWN_BITS, LOG_APPEND_TIME_BIT
+from tiered.format.lz4_frame import has_linked_blocks
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts
 from tiered.local.segment.scan import LOG_OVERHEAD_BYTES, MIN_BATCH_LENGTH, MIN_TAIL_BYTES
 from tiered.model import NewRecord, Record, TimestampType
 
+MAX_BATCH_RECORDS = 1 << 20
+"""Records of one batch that is appended; all of them are in memory at once, and seven bytes hold one.
+
+Above what Kafka's clients put into a batch (librdkafka: a million). What a leader sent, or a broker has written, is
+taken and read whatever its number: that is read record by record.
+"""
+
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
+_V2 = 2
 _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 17, 21, 35
 
 Piece = tuple[bytes, BatchHeader]
@@ -76,10 +93,12 @@ def split(data: bytes) -> list[Piece]:
             position += size
     except CorruptionError as error:
         raise InvalidRecordError(
-            f"batch {len(batches)} at byte {position} cannot be appended: {error.message}", index=len(batches)
+            f"batch {len(batches)} at byte {position} cannot be appended: {error.message}",
+            index=len(batches),
+            hint="append_batches takes whole v2 batches, one after the other; append takes records",
         ) from error
     if not batches:
-        raise InvalidRecordError("there is no batch to append")
+        raise InvalidRecordError("there is no batch to append", hint="append_batches takes whole v2 batches")
     return batches
 
 
@@ -90,13 +109,16 @@ def _settled(
     create_time = bytearray(buffer)  # with the timestamps as sent, also where the log's time hides them
     attributes = header.attributes & ~LOG_APPEND_TIME_BIT
     struct.pack_into(">h", create_time, _ATTRIBUTES_AT, attributes)
-    records = list(decode_records(create_time))
+    records = _records(create_time, header, first_index)
     count = len(records)
     if not records or count != header.last_offset_delta + 1:
         raise InvalidRecordError(
             f"a batch of {count} records spans {header.last_offset_delta + 1} offsets", index=first_index
         )
     stamped = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+    if stamped:  # Kafka looks at the one time that such a batch tells; what is stored are the times of its records
+        told = [records[0]._replace(timestamp=header.max_timestamp)]
+        rules.check_records(told, now_ms, first_index, refuse_missing_time=True)
     least, greatest = rules.check_records(records, now_ms, first_index, refuse_missing_time=stamped)
     if rules.timestamp_type:
         attributes |= LOG_APPEND_TIME_BIT
@@ -110,10 +132,28 @@ def _settled(
     return data, BatchFacts(len(data), count - 1, count, least, greatest)
 
 
+def _records(buffer: bytes | bytearray, header: BatchHeader, index: int) -> list[Record]:
+    """The records of a producer's batch. What Kafka's consumers could not read is refused: InvalidRecordError."""
+    try:
+        if header.codec is Codec.LZ4 and header.magic == _V2 and has_linked_blocks(memoryview(buffer)[HEADER_BYTES:]):
+            raise CorruptionError("lz4 data has linked blocks, which Kafka's consumers do not read")
+        return list(decode_records(buffer))
+    except CorruptionError as error:
+        raise InvalidRecordError(
+            f"the batch of record {index} cannot be appended: {error.message}", index=index, hint=error.hint
+        ) from error
+
+
 def _check_batch(rules: RecordRules, buffer: bytes, header: BatchHeader, index: int) -> None:
     if len(buffer) > rules.max_bytes:
         raise RecordTooLargeError(
             f"a batch of {len(buffer)} bytes is larger than {rules.limit_name}, {rules.max_bytes}", index=index
+        )
+    if header.records_count > MAX_BATCH_RECORDS:
+        raise RecordTooLargeError(
+            f"a batch of {header.records_count} records has more than {MAX_BATCH_RECORDS}",
+            index=index,
+            hint="send smaller batches: lower batch.size or batch.num.messages of the producer",
         )
     if header.is_control:
         raise InvalidRecordError("control batches are not appended from outside", index=index)
@@ -127,7 +167,7 @@ def _patched(buffer: bytes, header: BatchHeader, attributes: int, max_timestamp:
     if (attributes, max_timestamp) == (header.attributes, header.max_timestamp):
         return buffer
     patched = bytearray(buffer)
-    struct.pack_into(">h", patched, _ATTRIBUTES_AT, attributes)
+    struct.pack_into(">h", patched, _ATTRIBUTES_AT, attributes & KNOWN_BITS)
     struct.pack_into(">q", patched, _MAX_TIMESTAMP_AT, max_timestamp)
     struct.pack_into(">I", patched, _CRC_AT, crc32c(memoryview(patched)[_ATTRIBUTES_AT:]))
     return bytes(patched)
@@ -149,7 +189,7 @@ def _encoded(rules: RecordRules, records: Sequence[Record], now_ms: int, codec: 
 
 def _upgraded(rules: RecordRules, pieces: list[Piece], now_ms: int, first_index: int) -> tuple[bytes, BatchFacts]:
     """Messages of format v0 or v1 as one v2 batch."""
-    records = [record for piece, _ in pieces for record in decode_records(piece)]
+    records = [record for piece, header in pieces for record in _records(piece, header, first_index)]
     least, greatest = rules.check_records(records, now_ms, first_index)
     if rules.timestamp_type:
         least = greatest = now_ms
@@ -223,7 +263,5 @@ def _whole(data: bytes) -> Iterator[memoryview]:
 
 
 def _facts(piece: memoryview, header: BatchHeader) -> BatchFacts:
-    least = header.max_timestamp
-    if header.records_count > 1 and not header.timestamp_type:
-        least = min((r.timestamp for r in decode_records(piece) if r.timestamp >= 0), default=-1)
+    least = least_timestamp(header, piece)
     return BatchFacts(len(piece), header.last_offset, header.records_count, least, header.max_timestamp)

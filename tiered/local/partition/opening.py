@@ -13,11 +13,8 @@ from tiered.local.partition.foreign import ForeignPartition
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.state import SPARSE_NAME, Surroundings
 from tiered.local.partition.writer import PartitionWriter
-from tiered.local.recovery.recovery import Recovery
+from tiered.local.recovery.recovery import UNKNOWN_POINT, Recovery
 from tiered.model import TopicPartition
-
-UNKNOWN = -1
-"""Recovery point of a partition that no checkpoint names: every segment is read."""
 
 
 def open_writer(
@@ -27,7 +24,7 @@ def open_writer(
     topic: TopicInfo,
     *,
     clean: bool,
-    recovery_point: int = UNKNOWN,
+    recovery_point: int = UNKNOWN_POINT,
     start: int | None = None,
     high_watermark: int | None = None,
 ) -> PartitionWriter:
@@ -46,6 +43,7 @@ def open_writer(
         epochs=epochs,
         interval_bytes=topic.config.index_interval_bytes,
         now_ms=around.clock.now_ms(),
+        keeps_point=not topic.adopted,
         dense=not topic.config.compacted and files.state(path / SPARSE_NAME) is None,
     )
     loaded = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
@@ -105,6 +103,7 @@ def foreign_log(
         interval_bytes=topic.config.index_interval_bytes,
         dense=ours and not topic.config.compacted,
         log_start=start,
+        promised=recovery_point if ours else None,
     )
     return PartitionLog(
         around.files,

@@ -207,7 +207,8 @@ class PartitionLog:
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
-        return aborted_txns(self._files, self._source.directory, start_offset, end_offset)
+        directory = self._source.directory
+        return steadily(self._view, lambda view: aborted_txns(self._files, directory, view, start_offset, end_offset))
 
     def last_stable_offset(self) -> int:
         """Where ``read_committed`` ends: the first offset of the oldest open transaction, else the high watermark."""
@@ -345,6 +346,10 @@ class PartitionLog:
         are open there stay open.
         """
         self._write().start_at(offset, leader_epoch, producers)
+
+    def begin_under(self, token: str | None, claim_epoch: int) -> None:
+        """The bucket has granted the claim with this proof, and this log begins where it says: records may come."""
+        self._write().beginning.granted = (token, claim_epoch)
 
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """Leader epochs and their first offsets, ascending."""

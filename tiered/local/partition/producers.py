@@ -8,30 +8,28 @@ a recovery has to look. It goes when a real one is there.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
-from tiered.format.batch import decode_records
-from tiered.format.header import BatchHeader
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets, tells_of_producers
+from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.side_files import SnapshotFacts
 from tiered.plan.open_txns import CompletedTxn
-from tiered.plan.producer import Origin, ProducerBatch, producer_batch
+from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
+from tiered.plan.side_files import NO_PRODUCERS
 from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
 from tiered.plan.verification import NO_GUARD
 
 LOGGER = logging.getLogger("tiered.local")
-
-NOBODY = encode_snapshot(())
-"""The snapshot of a log without producers."""
 
 
 class Replayable(Protocol):
@@ -40,6 +38,7 @@ class Replayable(Protocol):
     base_offset: int
     size_bytes: int
     path: Path
+    reach: int
 
     @property
     def lookup(self) -> SegmentIndexes:
@@ -51,6 +50,7 @@ class PartitionProducers:
 
     def __init__(self, files: Files, directory: Path, *, verify: bool = False) -> None:
         self.state: ProducerState | None = None
+        self.unsure: CorruptionError | None = None  # the damage that kept the state from being what was written
         self._verify = verify
         self._files = files
         self._directory = directory
@@ -94,7 +94,7 @@ class PartitionProducers:
         path = self._directory / snapshot_name(end)
         known = self._files.state(path) is not None
         self._unmark()
-        self._files.replace(path, NOBODY)
+        self._files.replace(path, NO_PRODUCERS)
         self._on_disk, self._birth = True, None if known else end
 
     def _unmark(self) -> None:
@@ -114,19 +114,31 @@ class PartitionProducers:
         if self.state is not None:
             self.state.advance_high_watermark(high_watermark)
 
-    def take(self, end: int) -> None:
-        """A snapshot at ``end``, unless the newest says it all. One that fails costs the next recovery time."""
+    def take(self, end: int) -> SnapshotFacts:
+        """A snapshot at ``end``, unless the newest says it all; returns what one at ``end`` holds.
+
+        One that fails is tried again when the segment is flushed; failing again it costs the next recovery time. None
+        is made of a state that damage kept from being complete: it would outlive the reason.
+        """
+        if self.unsure is not None:
+            return SnapshotFacts.unknown()
         state = self.state
         if state is None:
             self._take_empty(end)
-            return
+            return SnapshotFacts.of(NO_PRODUCERS, 0)
         state.advance(end)
         pending = state.pending_snapshot()
-        if pending is None:
-            return
+        data = encode_snapshot(state.entries() if pending is None else pending.entries)
+        facts = SnapshotFacts.of(data, len(state))
+        if pending is None or self._write(state, pending, data):
+            return facts
+        return facts._replace(unwritten=(self._directory / snapshot_name(pending.offset), data))
+
+    def _write(self, state: ProducerState, pending: Snapshot, data: bytes) -> bool:
+        """Whether it is there."""
         path = self._directory / snapshot_name(pending.offset)
         try:
-            self._files.replace(path, encode_snapshot(pending.entries))
+            self._files.replace(path, data)
             state.snapshot_taken(pending.offset)
             self._on_disk = self._on_disk or bool(pending.entries)
             if self._birth not in (None, pending.offset):
@@ -134,6 +146,8 @@ class PartitionProducers:
             self._birth = None
         except TieredError as error:
             LOGGER.warning("snapshot_failed path=%s error=%s", path, error)
+            return False
+        return True
 
     def _take_empty(self, end: int) -> None:
         """Nobody wrote below ``end``. Not fsynced: it says nothing that the log would not say without it."""
@@ -143,7 +157,7 @@ class PartitionProducers:
             if not self._marked:
                 self._touch(PLAIN_NAME, b"")
                 self._marked = True
-            self._touch(snapshot_name(end), NOBODY)
+            self._touch(snapshot_name(end), NO_PRODUCERS)
             self._plain_end = end
         except TieredError as error:
             LOGGER.warning("snapshot_failed directory=%s offset=%d error=%s", self._directory, end, error)
@@ -170,10 +184,15 @@ class PartitionProducers:
     def forget(self, end: int) -> None:
         """The log has no producers, and no snapshot above ``end``."""
         self.state, self._on_disk, self._birth, self._plain_end = None, False, None, end
+        self.unsure = None
 
     def any_on_disk(self) -> bool:
         """Whether a snapshot says that there were producers."""
         return tells_of_producers(self._files, self._directory)
+
+    def are_unknown(self) -> bool:
+        """Whether nothing on the disk tells if there were producers."""
+        return tells_nothing(self._files, self._directory)
 
     def load_plain(self, bases: Sequence[int], *, log_start: int, end: int) -> None:
         """A log without producers, as it was found or cut: its stray snapshots go, one at its end is there."""
@@ -181,7 +200,7 @@ class PartitionProducers:
         gone = set(out_of_range(offsets, log_start, end))
         gone.update(stray(set(offsets) - gone, bases))
         for offset in set(offsets) - gone:  # they are not fsynced: a power cut may have torn them
-            if self._files.read(self._directory / snapshot_name(offset)) != NOBODY:
+            if self._files.read(self._directory / snapshot_name(offset)) != NO_PRODUCERS:
                 gone.add(offset)
         for offset in sorted(gone):
             self._files.unlink(self._directory / snapshot_name(offset))
@@ -212,14 +231,15 @@ class PartitionProducers:
         state = self.state = ProducerState(log_start, verify=self._verify) if state is None else state
         found = self._newest(loadable(set(offsets) - gone, floor, end))
         state.load(found, log_start=log_start, now_ms=now_ms)
+        self.unsure = None
         self._on_disk = found is not None
         if found is None or found.offset != self._birth:
             self._birth = None
         points = points_of_rebuild(bases, end)
-        for segment in segments:
+        for segment, following in itertools.zip_longest(segments, segments[1:]):
             if segment.base_offset in points and segment.base_offset >= state.map_end_offset:
                 self.take(segment.base_offset)
-            self._replay(state, segment)
+            self._replay(state, segment, following)
         self.take(end)
         if found is not None and found.offset not in bases:  # stray now that there is one at the end
             for offset in stray(snapshot_offsets(self._files, self._directory), bases):
@@ -238,32 +258,26 @@ class PartitionProducers:
                 self._files.unlink(path)
         return None
 
-    def _replay(self, state: ProducerState, segment: Replayable) -> None:
+    def _replay(self, state: ProducerState, segment: Replayable, following: Replayable | None) -> None:
         """What the segment adds. Where it is damaged the state is that of what can be read, as after a recovery."""
         start = state.map_end_offset
         try:
-            if not segment.size_bytes:
+            if not segment.size_bytes and segment.reach < 0:
                 return
             with LogFile(self._files, segment.path) as log:
-                position = segment.lookup.position_of(start) if start > segment.base_offset else 0
-                for span, view in log.batches(position, segment.size_bytes):
+                offsets = Offsets(segment.base_offset, NO_LIMIT if following is None else following.base_offset)
+                position = 0
+                if start > segment.base_offset:
+                    position = segment.lookup.seek(log, start, segment.size_bytes, offsets)
+                for span, view in log.segment(position, segment.size_bytes, offsets, reach=segment.reach):
                     if span.last_offset < start:
                         continue
-                    header = log.header(view, span.position)
+                    header = log.verify(span, view)
                     batch = read_producer(header, view)
                     if batch is None:
                         state.advance(header.next_offset)
                     else:
                         state.replay(batch)
         except CorruptionError as error:
+            self.unsure = self.unsure or error
             LOGGER.warning("producers_not_replayed path=%s error=%s", segment.path, error)
-
-
-def read_producer(
-    header: BatchHeader, data: bytes | memoryview, *, timestamp: int | None = None
-) -> ProducerBatch | None:
-    """What the state needs of a whole batch, None if no producer wrote it."""
-    if header.producer_id < 0:
-        return None
-    record = next(iter(decode_records(data)), None) if header.is_control else None
-    return producer_batch(header, record, timestamp=timestamp)

@@ -54,7 +54,7 @@ class PartitionRoller(PartitionState):
         self._new_names = True
         self._sealed = (*self._sealed, self._factory.sealed(old, base))
         self._end = base
-        self._producers.take(base)
+        old.note_producers(self._producers.take(base))
         LOGGER.debug("segment_sealed partition=%s base=%d end=%d reason=%s", self.tp, old.base_offset, base, reason)
 
     def _replace_empty(self, base_offset: int, now_ms: int) -> None:

@@ -37,7 +37,10 @@ class Sleeper(NamedTuple):
 
 
 class _Writers(dict[TopicPartition, PartitionWriter]):
-    """Those awake; to ask for another by name wakes it. KeyError if the directory does not hold it."""
+    """Those awake; to ask for another by name wakes it.
+
+    KeyError if the directory does not hold it; of one that is out of service, why.
+    """
 
     def __init__(self, wake: Callable[[TopicPartition], PartitionWriter]) -> None:
         super().__init__()
@@ -67,14 +70,21 @@ class Roster:
         self._lock = threading.RLock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._sleeping: dict[TopicPartition, Sleeper] = {}
+        self.broken: dict[TopicPartition, TieredError] = {}
+        self._aside: dict[TopicPartition, Sleeper] = {}
 
     def __contains__(self, tp: TopicPartition) -> bool:
-        return tp in self._logs or tp in self._sleeping
+        return tp in self._logs or tp in self._sleeping or tp in self.broken
+
+    def put_aside(self, tp: TopicPartition, why: TieredError, noted: Sleeper) -> None:
+        """A partition that is out of service: it is not opened, and what was ``noted`` of it stays noted."""
+        with self._lock:
+            self.broken[tp], self._aside[tp] = why, noted
 
     def names(self) -> list[TopicPartition]:
         """All partitions, sorted; none is woken."""
         with self._lock:
-            return sorted((*self._logs, *self._sleeping))
+            return sorted((*self._logs, *self._sleeping, *self.broken))
 
     def awake(self) -> list[PartitionWriter]:
         """The writers of the partitions that are awake."""
@@ -82,9 +92,9 @@ class Roster:
             return list(self.writers.values())
 
     def find(self, tp: TopicPartition) -> PartitionLog | None:
-        """The partition, woken if it slept; None if there is none."""
+        """The partition, woken if it slept; None if there is none. Raises why one is out of service."""
         found = self._logs.get(tp)
-        if found is None and tp in self._sleeping:
+        if found is None and (tp in self._sleeping or tp in self.broken):
             self._wake(tp)
             found = self._logs.get(tp)
         return found
@@ -157,26 +167,31 @@ class Roster:
             self.writers.pop(tp, None)
             self._logs.pop(tp, None)
             self._sleeping.pop(tp, None)
+            self.broken.pop(tp, None)
+            self._aside.pop(tp, None)
 
     def recovery_points(self) -> dict[TopicPartition, int]:
         """Below which every record is durable."""
         with self._lock:
             points = {tp: writer.recovery_point for tp, writer in self.writers.items()}
-            return points | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
+            aside = {tp: noted.end_offset for tp, noted in self._aside.items() if noted.end_offset >= 0}
+            return points | aside | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
 
     def log_starts(self) -> dict[TopicPartition, int]:
         """Log starts that the segments themselves do not tell."""
         with self._lock:
             awake = self.writers.items()
             starts = {tp: w.log_start for tp, w in awake if w.log_start != w.first_base or w.upload is not None}
-            slept = {tp: s.log_start for tp, s in self._sleeping.items() if s.log_start is not None}
+            others = (*self._sleeping.items(), *self._aside.items())
+            slept = {tp: s.log_start for tp, s in others if s.log_start is not None}
             return starts | slept
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Below which every record is on every replica: as a rule the ends."""
         with self._lock:
             marks = {tp: writer.high_watermark for tp, writer in self.writers.items()}
-            slept = {
+            slept = {tp: s.high_watermark for tp, s in self._aside.items() if s.high_watermark is not None}
+            slept |= {
                 tp: s.end_offset if s.high_watermark is None else s.high_watermark for tp, s in self._sleeping.items()
             }
             return marks | slept
@@ -197,6 +212,9 @@ class Roster:
             known = self.writers.get(tp)
             if known is not None:
                 return known
+            why = self.broken.get(tp)
+            if why is not None:
+                raise why.with_traceback(None)
             sleeper = self._sleeping[tp]
             end, start, mark = sleeper
             writer = self.adopt(tp, clean=True, recovery_point=end, start=start, high_watermark=mark)

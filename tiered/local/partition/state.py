@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -14,10 +14,12 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, FencedError, LocalIOError, TieredError
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.space import DiskReserve
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.beginning import BEGIN_PATIENCE_S, BEGIN_POLL_S, Beginning
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import ActiveSegment
@@ -41,8 +43,9 @@ WATERMARK_NAME = "tiered-follows"
 class Surroundings:
     """What the partitions of a directory share. ``sealed`` is called, without locks, when a seal became durable.
 
-    ``cut`` is called before a log is cut, with the offset at which it will end. ``failed`` is told what took a
-    partition offline, possibly under its locks.
+    ``cut`` is called before a log is cut: at which offset it will end, and the lowest end that a crash may leave.
+    ``failed`` is told what took a partition offline, possibly under its locks. ``claims`` and ``uploads``: what the
+    directory's files say of claims and of committed ends, as of now.
     """
 
     files: Files
@@ -51,8 +54,10 @@ class Surroundings:
     config: LogConfig
     reserve: DiskReserve
     sealed: Callable[[], None]
-    cut: Callable[[TopicPartition, int], None]
+    cut: Callable[[TopicPartition, int, int], None]
     failed: Callable[[TieredError], None]
+    claims: Claims
+    uploads: UploadCheckpoint
 
 
 class PartitionState:
@@ -94,10 +99,15 @@ class PartitionState:
         self._factory = SegmentFactory(around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs)
         self._take_over(config)
         now_ms = around.clock.now_ms()
+        self._sparse = around.files.state(directory / SPARSE_NAME) is not None
+        self._factory.dense = not self._sparse
         *sealed, tail = loaded.segments
         self._sealed = tuple(self._factory.adopt(segment) for segment in sealed)
         self._active = self._factory.resume(tail, now_ms)
         self._end = tail.end_offset
+        self.beginning = Beginning(tp, around.claims, around.uploads)
+        self._begun = bool(self._sealed or self._active.size_bytes)  # what it holds was given its offsets before
+        self._was_patient = False
         self._flushed = min(recovery_point, self._end)
         self._gap = (self._end, self._end)  # the offsets at the end that a cut left without records
         self._new_names = True
@@ -107,7 +117,6 @@ class PartitionState:
             epochs.assign(0, self._end)
         self._epoch = epochs.latest
         self._epoch_unassigned = False
-        self._sparse = around.files.state(directory / SPARSE_NAME) is not None
         self._watermark: int | None = None  # as it was told; None: it is the end
         if around.files.state(directory / WATERMARK_NAME) is not None:
             self._watermark = self.log_start if high_watermark is None else high_watermark
@@ -201,13 +210,18 @@ class PartitionState:
             sealed, active, end = self._sealed, self._active, self._end
             tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
             start = self.local_start
-        extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s) for s in sealed]
+        extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s, s.reach) for s in sealed]
         return View(self.tp, start, end, (*extents, tail), not (self.config.compacted or self._sparse))
 
     def stable_offset(self) -> int | None:
-        """The first offset of the oldest open transaction, else the high watermark; None: no producer was ever seen."""
+        """The first offset of the oldest open transaction, else the high watermark; None: no producer was ever seen.
+
+        Raises CorruptionError where damage hides which transactions are open.
+        """
         with self._lock:
             self._check_open()
+            if self._producers.unsure is not None:
+                raise self._producers.unsure
             state = self._producers.state
             return None if state is None else state.last_stable_offset(self.high_watermark)
 
@@ -235,7 +249,14 @@ class PartitionState:
     def load_producers(self, *, met: bool) -> None:
         """After loading: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""
         with self._lock:
-            self._rebuild_producers(met or self._producers.any_on_disk())
+            stats = self._active.stats
+            rolled = bool(self._sealed) or (stats is not None and stats.producers > 0)
+            unknown = rolled and self._producers.are_unknown()  # a roll, and a close, leave a snapshot
+            self._rebuild_producers(met or unknown or self._producers.any_on_disk())
+            state = self._producers.state
+            if unknown and state is not None and not len(state) and self.first_base == 0:
+                self._producers.forget(0)  # all of it was looked at: nobody ever wrote
+                self._rebuild_producers(some=False)
 
     def _rebuild_producers(self, some: bool) -> None:
         """From snapshots and batches, if there are ``some``. The lock is held."""
@@ -298,6 +319,7 @@ class PartitionState:
         if not self._sparse:
             self._files.replace(self.directory / SPARSE_NAME, b"")
             self._sparse = True
+            self._factory.dense = False
 
     def _check_open(self) -> None:
         if self._closed:
@@ -313,6 +335,49 @@ class PartitionState:
                 f"{self.tp}: another volume owns this partition now; appends are refused, nothing here is deleted",
                 hint="`tiered repair rejoin` moves what only this disk holds aside and starts again",
             )
+
+    def _check_continues(self) -> None:
+        """Refuses to give out offsets that the bucket has given to other records: the end below its end is the mark.
+
+        So ends a log that was cut on purpose, or whose tail was lost; it lasts over restarts, until a rejoin.
+        """
+        if self.upload is not None and self._end < self.upload.end_offset:
+            raise FencedError(
+                f"{self.tp} ends at offset {self._end} on this disk, and the bucket holds all below"
+                f" {self.upload.end_offset}: appends would give other records the same offsets",
+                hint=f"`tiered repair rejoin {self.tp.topic}:{self.tp.partition}` sets this disk's files aside and"
+                " goes on where the bucket ends",
+            )
+
+    def _await_beginning(self) -> None:
+        """Waits, once, for an uploader that claims this log without records just now. No lock is held."""
+        if self._begun or self._was_patient:
+            return
+        clock = self._around.clock
+        deadline = clock.monotonic() + BEGIN_PATIENCE_S
+        while self.beginning.obstacle(self._end):
+            if clock.monotonic() >= deadline:
+                self._was_patient = True
+                return  # the append itself is refused
+            clock.sleep(BEGIN_POLL_S)
+
+    def _need_beginning(self) -> str | None:
+        """The proof beside which the first record may be written. The lock is held."""
+        token = self.beginning.token()  # before the obstacles: a proof that comes between the two is found afterwards
+        why = self.beginning.obstacle(self._end)
+        if why:
+            raise self.beginning.refusal(self._end, why)
+        return token
+
+    def _settle_beginning(self, token: str | None, *, follows: bool) -> None:
+        """The first record is written; it counts only if nobody has claimed the log as empty since. The lock is held.
+
+        What the uploader then tells of the claim says whether appends go on.
+        """
+        self._begun = True
+        if not follows and self.beginning.token() != token:
+            self.upload = replace(self.upload or PartitionUpload(0), fenced=True)
+            raise self.beginning.lost(self._active.base_offset)
 
     def _go_offline(self, error: TieredError) -> None:
         if self._offline is None:

@@ -37,12 +37,26 @@ def patient_view(view: Callable[[], View], clock: Clock) -> View:
 
 def steadily(view: Callable[[], View], work: Callable[[View], T]) -> T:
     """The result of ``work`` over a view, over a fresh one if segments were replaced meanwhile."""
+    over = view()
     for _ in range(FRESH_VIEWS):
         try:
-            return work(view())
-        except _MOVED:
-            continue
-    return work(view())
+            return work(over)
+        except _MOVED as error:
+            before, over = over, view()
+            if isinstance(error, CorruptionError) and not _moved(before, over):
+                raise
+    return work(over)
+
+
+def _moved(before: View, after: View) -> bool:
+    """Whether segments were replaced or cut in between; if not, damage is damage.
+
+    To start over behind the last batch would pass by what a base offset that rotted hid.
+    """
+    if len(after.extents) < len(before.extents):
+        return True
+    pairs = zip(before.extents, after.extents, strict=False)
+    return any(a.segment is not b.segment or a.size_bytes > b.size_bytes for a, b in pairs)
 
 
 def read_steadily(
@@ -62,14 +76,16 @@ def read_steadily(
     def batches(over: View, start: int) -> Iterator[memoryview]:
         return read_batches(files, over, start, end, max_bytes=max_bytes, verify=verify, buffer_bytes=buffer_bytes)
 
-    return _continued(batches, view, batches(first, start_offset), start_offset, max_bytes)
+    return _continued(batches, view, first, batches(first, start_offset), start_offset, max_bytes=max_bytes)
 
 
 def _continued(
     batches: Callable[[View, int], Iterator[memoryview]],
     view: Callable[[], View],
+    over: View,
     reading: Iterator[memoryview],
     wanted: int,
+    *,
     max_bytes: int | None,
 ) -> Iterator[memoryview]:
     given = failures = 0
@@ -83,10 +99,11 @@ def _continued(
                 latest, failures = batch, 0
                 yield batch
             return
-        except _MOVED:
+        except _MOVED as error:
             failures += 1
-            if failures > FRESH_VIEWS:
+            before, over = over, view()
+            if failures > FRESH_VIEWS or (isinstance(error, CorruptionError) and not _moved(before, over)):
                 raise
         if latest is not None:
             wanted = read_header(latest).next_offset
-        reading = batches(view(), wanted)
+        reading = batches(over, wanted)

@@ -17,7 +17,7 @@ from tiered.local.partition.removal import PartitionRemover
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.sealed import rename_away
 from tiered.model import EpochEntry
@@ -104,7 +104,6 @@ class PartitionTruncator(PartitionRemover):
 
     def _cut(self, offset: int) -> None:
         """``offset`` lies inside. Both locks are held."""
-        self._around.cut(self.tp, offset)
         active = self._active
         kept = [segment for segment in self._sealed if segment.base_offset <= offset]
         going = self._sealed[len(kept) :]
@@ -114,6 +113,9 @@ class PartitionTruncator(PartitionRemover):
             last = kept.pop()
             base, size, indexes = last.base_offset, last.size_bytes, last.lookup
         found, straddled = find_cut(self._files, self.directory / log_name(base), size, indexes, offset)
+        records_end = max(found.records_end, base)
+        self._gap = (records_end, offset)
+        self._take_back(offset, records_end)
         try:
             if straddled:
                 self._mark_sparse()
@@ -145,6 +147,14 @@ class PartitionTruncator(PartitionRemover):
             raise
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", self.tp, offset, len(going))
 
+    def _take_back(self, offset: int, recovery_point: int) -> None:
+        """Before anything is cut: what lies above is promised no more, neither here nor on the disk.
+
+        A cut that fails or is cut short would else look as if promised records had been lost.
+        """
+        self._flushed = min(self._flushed, offset)
+        self._around.cut(self.tp, offset, recovery_point)
+
     def _throw_active_away(self, active: ActiveSegment) -> None:
         renamed = rename_away(self._files, self.directory, active.base_offset)
         active.path = renamed[0]
@@ -160,7 +170,9 @@ class PartitionTruncator(PartitionRemover):
 
     def _restart(self, offset: int, log_start: int) -> None:
         """Nothing is left but an empty segment at ``offset``. Both locks are held."""
-        self._around.cut(self.tp, offset)
+        lowest = min(offset, self.first_base)
+        self._gap = (lowest, self._end)  # a crash may leave any beginning of the log
+        self._take_back(offset, lowest)
         old = self._active
         try:
             old.close()
@@ -175,6 +187,7 @@ class PartitionTruncator(PartitionRemover):
             self._throw_away(going[::-1])
             self._active = self._factory.create(offset, self._around.clock.now_ms())
             self._end = self._flushed = offset
+            self._begun = False
             self._gap = (offset, offset)
             self.log_start = log_start
             if self._watermark is not None:
@@ -200,7 +213,8 @@ def find_cut(
     position, straddled = size_bytes, False
     found = FoundSegment(base, offset, 0, indexes)
     with LogFile(files, path) as log:
-        for span, _ in log.batches(indexes.position_of(offset), size_bytes):
+        offsets = Offsets(base, NO_LIMIT)
+        for span, _ in log.segment(indexes.seek(log, offset, size_bytes, offsets), size_bytes, offsets):
             if span.last_offset >= offset:
                 position, straddled = span.position, span.base_offset < offset
                 break
@@ -208,9 +222,9 @@ def find_cut(
         largest, at = indexes.last_time
         if position:
             found.first_timestamp = log.header_at(0, position).max_timestamp
-        for span, _ in log.batches(indexes.last_position, position):
+        for span, _ in log.segment(indexes.seek(log, offset, position, offsets), position, offsets):
             found.records_end = span.last_offset + 1
-        for span, view in log.batches(indexes.position_of(at), position):
+        for span, view in log.segment(indexes.seek(log, at, position, offsets), position, offsets):
             timestamp = log.header(view, span.position).max_timestamp
             if timestamp > largest:
                 largest, at = timestamp, span.last_offset

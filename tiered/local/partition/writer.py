@@ -23,11 +23,10 @@ from tiered.format.batch import assign_offsets, encode_batch, read_header
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.partition.exchange import PartitionExchanger
 from tiered.local.partition.incoming import GivenBatches, coordinator_batch, given_batches, settle_batches
-from tiered.local.partition.producers import read_producer
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.model import NewRecord, RecordMetadata
-from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp
+from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp, read_producer
 from tiered.plan.producer_state import Duplicate, Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
 from tiered.plan.verification import NO_GUARD
@@ -51,6 +50,7 @@ class PartitionWriter(PartitionExchanger):
         rules = self._rules
         settled, least, greatest = rules.settle(records, now_ms)
         count = len(settled)
+        self._await_beginning()
         with self._lock:
             base = self._end
             data = encode_batch(
@@ -128,6 +128,7 @@ class PartitionWriter(PartitionExchanger):
             )
         producers = [_producer_of(piece, fact) for piece, fact in settled]
         batches = [batch for batch in producers if batch is not None]
+        self._await_beginning()
         with self._lock:
             self._check_writable()
             answer = self._ask(batches, origin, guard)
@@ -239,7 +240,11 @@ class PartitionWriter(PartitionExchanger):
         ``reserved``: the end of a transaction, for which the disk reserve is kept, too.
         """
         self._check_writable()
-        if epoch is None:
+        token, follows = None, epoch is not None
+        if epoch is None:  # offsets are given here: a follower's are its leader's, who has given them before
+            self._check_continues()
+            if not self._begun:
+                token = self._need_beginning()
             epoch = self._epoch
             if self._epoch_unassigned:  # a cut, or an older leader, took the entry of the epoch that goes on
                 with self._epochs_or_none():
@@ -276,6 +281,8 @@ class PartitionWriter(PartitionExchanger):
         except BaseException:  # an interrupt: the file and what is known of it may differ, only a new open can tell
             self._go_offline(LocalIOError(f"{self.tp}: an append was interrupted while it wrote"))
             raise
+        if not self._begun:
+            self._settle_beginning(token, follows=follows)
         return reason is not None
 
     def _ask(
@@ -363,12 +370,12 @@ class PartitionWriter(PartitionExchanger):
             elif clean:
                 with self._lock:
                     self._active.seal()
-                    self._producers.take(self._end)
+                    self._active.note_producers(self._producers.take(self._end))
                 self._flushed = min(self._flushed, self._active.base_offset)  # the trimmed indexes are synced, too
                 self.flush_to(max(self._end, self._flushed + 1))
                 if self._active.stats is not None and self._active.size_bytes:
                     self._active.stats.first_append_ms = self._active.first_append_ms
-                    write_note(self._files, self._active.path.with_suffix(SEAL_SUFFIX), self._active.stats)
+                    write_note(self._files, self._active.path.with_suffix(SEAL_SUFFIX), self._active.noted())
         except TieredError as error:
             LOGGER.warning("close_failed partition=%s error=%s", self.tp, error)
             clean = False

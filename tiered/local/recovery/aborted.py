@@ -1,11 +1,12 @@
 """Writes the transaction index of a recovered segment anew, from its markers (reference 7.4).
 
 Which transactions were open where the segment begins is told by the newest snapshot at or below it, and by the batches
-between the two. A segment without transactions is never read for this.
+between the two. A segment that has neither transactions nor an index of them is never read for this.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,10 +17,10 @@ from tiered.format.control import ControlType, control_type
 from tiered.format.header import BatchHeader
 from tiered.format.keys import log_name, snapshot_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
+from tiered.format.txn_index import encode_txns
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import snapshot_offsets
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
 from tiered.model import AbortedTxn
 
 LOGGER = logging.getLogger("tiered.local")
@@ -61,11 +62,13 @@ def rebuild_txn_index(files: Files, directory: Path, bases: Sequence[int], base_
         state = OpenTransactions(first_offsets)
         earlier = [base for base in bases if base < base_offset]
         skip = max((i for i, base in enumerate(earlier) if base <= start), default=0)
+        following = dict(itertools.pairwise(bases))
         for base in earlier[skip:]:
-            for header, batch in _batches(files, directory, base):
+            for header, batch in _batches(files, directory, base, following[base]):
                 if header.base_offset >= start:
                     state.see(header, batch)
-        entries = [state.see(header, batch) for header, batch in _batches(files, directory, base_offset)]
+        batches = _batches(files, directory, base_offset, following.get(base_offset, NO_LIMIT))
+        entries = [state.see(header, batch) for header, batch in batches]
     except CorruptionError as error:
         LOGGER.warning("txn_index_not_rebuilt path=%s error=%s", path, error)
         return False
@@ -81,16 +84,10 @@ def rebuild_txn_index(files: Files, directory: Path, bases: Sequence[int], base_
     return True
 
 
-def is_readable(files: Files, directory: Path, base_offset: int) -> bool:
-    """Whether the ``.txnindex`` can be read; an absent one is an empty one."""
-    try:
-        data = files.read(directory / txn_index_name(base_offset))
-        decode_txns(data, base_offset)
-    except NotFoundError:
-        return True
-    except CorruptionError:
-        return False
-    return len(data) % TXN_ENTRY_BYTES == 0
+def has_entries(files: Files, directory: Path, base_offset: int) -> bool:
+    """Whether anything stands in the ``.txnindex``; an entry without its marker hides what is committed later."""
+    state = files.state(directory / txn_index_name(base_offset))
+    return state is not None and state.size > 0
 
 
 def _known_before(files: Files, directory: Path, offset: int) -> tuple[int, dict[int, int]]:
@@ -107,7 +104,10 @@ def _known_before(files: Files, directory: Path, offset: int) -> tuple[int, dict
     return 0, {}
 
 
-def _batches(files: Files, directory: Path, base_offset: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+def _batches(
+    files: Files, directory: Path, base_offset: int, next_offset: int
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """All of a segment, or CorruptionError: an index of what is left of one would show aborted records as committed."""
     with LogFile(files, directory / log_name(base_offset)) as log:
-        for span, view in log.batches(0, log.size()):
+        for span, view in log.segment(0, log.size(), Offsets(base_offset, next_offset)):
             yield log.verify(span, view), view

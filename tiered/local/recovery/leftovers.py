@@ -1,7 +1,7 @@
 """What a crash left in a partition directory, before anything is loaded (reference 7.1).
 
 A replacement that had not begun to take effect is undone, one that had is finished; files on their way out, and indexes
-without their log, go.
+and notes without their log, go.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tiered.format.keys import (
     local_name,
     parse_local_name,
 )
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, sweep_temporaries
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.segment.seal import SEAL_SUFFIX, leftover_notes
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -34,6 +34,7 @@ INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 def settle_leftovers(files: Files, directory: Path) -> list[int]:
     """Finishes or undoes what had begun; returns the bases of the segments that are there, ascending."""
+    sweep_temporaries(files, directory)
     names = {name: parsed for name in files.names(directory) if (parsed := parse_local_name(name))}
     cleaned = [file.base for file in names.values() if file.work == CLEANED_SUFFIX]
     undone = min(cleaned, default=None)
@@ -49,6 +50,8 @@ def settle_leftovers(files: Files, directory: Path) -> list[int]:
     for file in names.values():
         if file.suffix in INDEX_SUFFIXES and file.base not in logs and not file.work:
             files.unlink(directory / local_name(file.base, file.suffix))
+    for name in leftover_notes(files.names(directory), logs):
+        files.unlink(directory / name)
     return sorted(logs)
 
 

@@ -9,7 +9,11 @@ What is lost and what is kept, for damage that begins at offset X, with the reco
 * A sealed segment ends at X >= R, below the next one (``dense`` logs only): a power cut took its end, and the same is
   done with the later segments. Where offsets may be left out nobody can tell that.
 * X < R: acknowledged bytes have rotted. Nothing is cut or moved: the segment stays as it is, reads of the range
-  raise CorruptionError, offsets below R are never given out again.
+  raise CorruptionError, offsets below R are never given out again. After a clean shutdown all that was written counts
+  as below R.
+* R is lost (its file is gone or damaged): all but the last segment count as below R, and so does all of the last one
+  in front of a whole batch. Only its end may be torn.
+* A sealed segment that is shorter than its note and its indexes say has lost its end there.
 """
 
 from __future__ import annotations
@@ -23,16 +27,18 @@ from tiered.format.header import BatchHeader
 from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import remove_snapshots_above
-from tiered.local.recovery.aborted import is_readable, rebuild_txn_index
+from tiered.local.disk.snapshots import remove_snapshots_above, snapshot_offsets
+from tiered.local.recovery.aborted import has_entries, rebuild_txn_index
 from tiered.local.recovery.leftovers import INDEX_SUFFIXES, settle_leftovers
+from tiered.local.recovery.order import BatchOrder
 from tiered.local.recovery.prefix import known_prefix
+from tiered.local.recovery.rebuilding import Rebuilding
+from tiered.local.recovery.salvage import salvage
 from tiered.local.segment.found import FoundSegment, LoadedPartition
-from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, store_indexes
+from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, lost_end, store_indexes
 from tiered.local.segment.replacement import split_overflowed
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
 from tiered.local.segment.seal import SEAL_SUFFIX
-from tiered.model import EpochEntry
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 LOGGER = logging.getLogger("tiered.local")
@@ -44,6 +50,12 @@ HOLE_BYTES = 64 * 1024
 
 NOTHING = -1
 """Below every offset: no snapshot outlives a log that starts again."""
+
+UNKNOWN_POINT = -1
+"""Recovery point of a partition that the checkpoint does not name, as that of a new one."""
+
+LOST_POINT = -2
+"""Recovery point of a partition whose checkpoint is gone or damaged."""
 
 
 class _OffsetOverflowError(Exception):
@@ -57,7 +69,8 @@ class _OffsetOverflowError(Exception):
 class Recovery:
     """Loads one partition directory for writing. ``now_ms`` only names the torn copies.
 
-    ``dense``: every offset has a record, so that a hole between two segments is a loss.
+    ``dense``: every offset has a record, so that a hole between two segments is a loss. ``keeps_point``: whoever cuts
+    the log lowers its recovery point first, so that a log that ends below it has lost something. A broker does not.
     """
 
     def __init__(
@@ -69,6 +82,7 @@ class Recovery:
         interval_bytes: int,
         now_ms: int,
         dense: bool = False,
+        keeps_point: bool = True,
     ) -> None:
         self._files = files
         self._directory = directory
@@ -77,13 +91,19 @@ class Recovery:
         self._interval = interval_bytes
         self._now_ms = now_ms
         self._dense = dense
+        self._keeps_point = keeps_point
         self._torn_bytes = 0
+        self._clean = self._lost = False
         self._unsplittable: set[int] = set()
         self._transactional: set[int] = set()
         self.met_producers = False
 
     def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
-        """The segments as they can be used; an empty partition gets one at ``start_offset``, file to be created."""
+        """The segments as they can be used; an empty partition gets one at ``start_offset``, file to be created.
+
+        ``recovery_point`` may be UNKNOWN_POINT or LOST_POINT.
+        """
+        self._clean, self._lost = clean, recovery_point == LOST_POINT
         while True:
             bases = settle_leftovers(self._files, self._directory)
             try:
@@ -98,12 +118,13 @@ class Recovery:
             segment.end_offset = following.base_offset
         if segments:
             first = len(segments) - 1
+            whole = clean and self._load_tail(segments[-1], recovery_point)
             if recovery_point < 0:  # nobody remembers: all but the last segment count as promised
                 first, recovery_point = 0, segments[-1].base_offset
             if not clean:
                 while first > 0 and segments[first].base_offset > recovery_point:
                     first -= 1
-            if not clean or not self._load_tail(segments[-1]):
+            if not whole:
                 segments = self._recover(segments, first, recovery_point)
                 self._rebuild_txn_indexes([segment.base_offset for segment in segments])
         if not segments or segments[-1].end_offset < start_offset:
@@ -123,7 +144,7 @@ class Recovery:
             with LogFile(self._files, self._directory / log_name(base)) as log:
                 try:
                     for span, _ in log.batches(0, log.size()):
-                        if span.last_offset - base > MAX_RELATIVE_OFFSET:
+                        if MAX_RELATIVE_OFFSET < span.last_offset - base < following - base:
                             raise _OffsetOverflowError(base)
                 except CorruptionError:
                     continue  # recovery, or the read that meets it, says so
@@ -141,33 +162,52 @@ class Recovery:
         state = self._files.state(self._directory / log_name(base))
         return FoundSegment(base, base, 0 if state is None else state.size)
 
-    def _load_tail(self, tail: FoundSegment) -> bool:
-        """Finds the end of the last segment after a clean shutdown, from its last index entry; False if it is torn."""
+    def _load_tail(self, tail: FoundSegment, recovery_point: int) -> bool:
+        """Finds the end of the last segment after a clean shutdown, from its last index entry.
+
+        False if it is torn, ends below the recovery point, or holds a batch that cannot be where it is.
+        """
+        order = BatchOrder(Offsets(tail.base_offset, NO_LIMIT), dense=self._dense, promised=recovery_point)
         with LogFile(self._files, self._directory / log_name(tail.base_offset)) as log:
+            if lost_end(self._files, log, tail.base_offset, tail.size_bytes):
+                return False
             indexes = load_indexes(self._files, log, tail.base_offset, tail.size_bytes, self._interval, repair=True)
-            end, reached = tail.base_offset, indexes.last_position
+            reached = indexes.last_position
             try:
                 if tail.size_bytes:
                     tail.first_timestamp = log.header_at(0, tail.size_bytes).max_timestamp
+                if reached:
+                    start = log.header_at(reached, tail.size_bytes).base_offset
+                    if 0 <= recovery_point <= start:  # all lies below it, since the stop was clean
+                        return False
+                    order.resume(start)
                 for span, view in log.batches(reached, tail.size_bytes):
-                    log.verify(span, view)
-                    if self._overflows(tail.base_offset, span.last_offset):
-                        raise _OffsetOverflowError(tail.base_offset)
-                    end, reached = span.last_offset + 1, span.position + span.size
+                    header = log.verify(span, view)
+                    self._check_fit(tail.base_offset, order.overflows(span, header.base_offset))
+                    if not order.fits(span, header.base_offset):
+                        return False
+                    reached = span.position + span.size
             except CorruptionError:
                 return False
-        tail.indexes, tail.end_offset = indexes, end
-        return reached == tail.size_bytes
+        tail.indexes, tail.end_offset = indexes, order.expected
+        return reached == tail.size_bytes and order.damage is None and order.expected >= recovery_point
 
-    def _overflows(self, base: int, last_offset: int) -> bool:
-        return last_offset - base > MAX_RELATIVE_OFFSET and base not in self._unsplittable
+    def _check_fit(self, base: int, overflows: bool) -> None:
+        """A segment of a log with gaps may hold offsets that do not fit its base; then it is split."""
+        if overflows and base not in self._unsplittable:
+            raise _OffsetOverflowError(base)
 
     def _recover(self, segments: list[FoundSegment], first: int, recovery_point: int) -> list[FoundSegment]:
         kept = segments[:first]
         for i, segment in enumerate(segments[first:], start=first):
             last = i == len(segments) - 1
-            damage = self._recover_one(segment, recovery_point)
+            limit = NO_LIMIT if last else segments[i + 1].base_offset
+            damage = self._recover_one(segment, recovery_point, limit)
+            if damage is not None and last and (self._clean or self._lost):
+                segment.end_offset = max(segment.end_offset, self._end_behind(segment, *damage))
             kept.append(segment)
+            if damage is None and last and self._keeps_point and segment.end_offset < recovery_point:
+                damage = segment.size_bytes, segment.end_offset
             if damage is None and (last or not self._lacks_end(segment, segments[i + 1], recovery_point)):
                 if not last:
                     segment.end_offset = segments[i + 1].base_offset
@@ -175,8 +215,9 @@ class Recovery:
             if damage is None:
                 damage = segment.size_bytes, segment.end_offset
             position, offset = damage
-            if offset >= recovery_point:
-                zeros = position < segment.size_bytes and self._cut(segment, position, offset, recovery_point)
+            resume = self._resume_at(segment, recovery_point) if last else limit
+            if not self._is_promised(segment, damage, recovery_point, resume):
+                zeros = self._cut(segment, position, offset, recovery_point, limit)
                 if zeros and not last and segments[i + 1].base_offset == segment.end_offset:
                     continue
                 remove_snapshots_above(self._files, self._directory, segment.end_offset)
@@ -184,80 +225,112 @@ class Recovery:
                     self._set_aside(later)
                 return kept
             segment.damaged = True
+            if segment.indexes is not None:
+                segment.indexes.damaged = True
             LOGGER.error(
                 "segment_damaged path=%s position=%d offset=%d hint=kept as it is, reads of it raise",
                 self._directory / log_name(segment.base_offset),
                 position,
                 offset,
             )
+            segment.end_offset = resume
             if last:
-                resume = max(recovery_point, segment.end_offset)
-                segment.end_offset = resume
                 kept.append(FoundSegment(resume, resume, 0, SegmentIndexes.empty(resume)))
-            else:
-                segment.end_offset = segments[i + 1].base_offset
         return kept
+
+    def _is_promised(self, segment: FoundSegment, damage: tuple[int, int], recovery_point: int, resume: int) -> bool:
+        """Whether what is damaged was safe once: then it is kept, and reads of it raise."""
+        position, offset = damage
+        if offset < recovery_point:
+            return True
+        if resume <= segment.base_offset or not (self._clean or self._lost):
+            return False
+        if self._lost and not self._clean:
+            return segment.end_offset > offset  # nothing that was torn stands in front of a whole batch
+        path = self._directory / log_name(segment.base_offset)
+        return position == segment.size_bytes or not self._is_zero(path, position, segment.size_bytes)
+
+    def _end_behind(self, segment: FoundSegment, position: int, offset: int) -> int:
+        """The end of the last whole batch anywhere behind damage, where lengths lead no more; -1 without any."""
+        offsets = Offsets(offset, segment.base_offset + MAX_RELATIVE_OFFSET + 1)
+        with LogFile(self._files, self._directory / log_name(segment.base_offset)) as log:
+            return max(
+                (span.last_offset + 1 for span in salvage(log, position + 1, segment.size_bytes, offsets)), default=-1
+            )
+
+    def _resume_at(self, tail: FoundSegment, recovery_point: int) -> int:
+        """Where appends go on behind a last segment that is kept damaged: above all offsets that were given out.
+
+        A clean shutdown leaves a snapshot at the end of the log.
+        """
+        known = snapshot_offsets(self._files, self._directory) if self._clean else []
+        return max(recovery_point, tail.end_offset, *known, 0)
 
     def _lacks_end(self, segment: FoundSegment, following: FoundSegment, recovery_point: int) -> bool:
         """Whether records are gone between two segments that nobody was promised."""
         return self._dense and recovery_point <= segment.end_offset < following.base_offset
 
-    def _recover_one(self, segment: FoundSegment, recovery_point: int) -> tuple[int, int] | None:
+    def _recover_one(self, segment: FoundSegment, recovery_point: int, limit: int) -> tuple[int, int] | None:
         """Reads every batch, rebuilds the indexes; (position, offset) where damage begins, None if there is none.
 
         What indexes that hold good know to lie below the recovery point is not read again (``local.prefix``).
-        ``segment.end_offset`` is what the good batches reach, those behind the damage included.
+        ``segment.end_offset`` is what the good batches reach, those behind the damage included; ``limit``, the base of
+        the next segment, is above all of them.
         """
         base = segment.base_offset
-        indexes = SegmentIndexes.empty(base)
-        damage: tuple[int, int] | None = None
-        if not is_readable(self._files, self._directory, base):
+        promised = recovery_point if limit == NO_LIMIT else UNKNOWN_POINT
+        order = BatchOrder(Offsets(base, limit), dense=self._dense, promised=promised)
+        if has_entries(self._files, self._directory, base):  # also of markers that a power cut took from the log
             self._transactional.add(base)
-        expected, reached, since = base, 0, 0
-        largest, at = -1, base
-        entries: list[EpochEntry] = []
         with LogFile(self._files, self._directory / log_name(base)) as log:
             known = None
             if not self._learns_epochs:
                 known = known_prefix(self._files, log, base, segment.size_bytes, recovery_point)
+            learnt = Rebuilding(
+                SegmentIndexes.empty(base) if known is None else known.indexes,
+                interval_bytes=self._interval,
+                epoch=self._epochs.latest,
+            )
             if known is not None:
-                reached, expected, segment.first_timestamp, indexes = known
-                largest, at = indexes.last_time
-            try:
-                for span, view in log.batches(reached, segment.size_bytes):
-                    try:
-                        header = log.verify(span, view)
-                        if self._overflows(base, span.last_offset):
-                            raise _OffsetOverflowError(base)
-                        if span.base_offset < expected or not 0 <= span.last_offset - base <= MAX_RELATIVE_OFFSET:
-                            raise log.damage(span.position, "offsets go back or overflow", span.base_offset)
-                    except CorruptionError:
-                        damage = damage or (span.position, expected)
-                        continue
-                    if reached == 0:
-                        segment.first_timestamp = header.max_timestamp
-                    self._look_for_producer(base, header)
-                    if header.max_timestamp > largest:
-                        largest, at = header.max_timestamp, span.last_offset
-                    if since > self._interval:
-                        indexes.append(span.last_offset, span.position, largest, at)
-                        since = 0
-                    since += span.size
-                    expected, reached = span.last_offset + 1, span.position + span.size
-                    if damage is None and header.leader_epoch > (entries[-1].epoch if entries else self._epochs.latest):
-                        entries.append(EpochEntry(header.leader_epoch, span.base_offset))
-            except CorruptionError:
-                damage = damage or (reached, expected)
-        if damage is None and reached < segment.size_bytes:
-            damage = (reached, expected)
-        for entry in entries:
+                order.resume(known.base_offset)
+                segment.first_timestamp = known.first_timestamp
+            reached = self._read(log, segment, 0 if known is None else known.position, order, learnt)
+            if reached < segment.size_bytes or (order.damage is None and lost_end(self._files, log, base, reached)):
+                order.spoil(reached)
+        damage, expected = order.damage, order.expected
+        for entry in learnt.epochs:
             self._epochs.assign(*entry)
-        indexes.close_times(largest, at)
-        segment.indexes, segment.end_offset = indexes, expected
+        segment.indexes, segment.end_offset = learnt.finish(), expected
         nothing_new = damage is None and expected == recovery_point and (known is not None or self._indexed(base))
-        if not nothing_new and (damage is None or damage[1] != expected):
-            store_indexes(self._files, self._directory, base, indexes)
+        segment.indexes.damaged = damage is not None
+        if not nothing_new and damage is None:
+            store_indexes(self._files, self._directory, base, segment.indexes)
         return damage
+
+    def _read(self, log: LogFile, segment: FoundSegment, position: int, order: BatchOrder, learnt: Rebuilding) -> int:
+        """Every good batch from ``position`` on, those behind damage too; returns where the last of them ends."""
+        reached = position
+        try:
+            for span, view in log.batches(position, segment.size_bytes):
+                try:
+                    header = log.verify(span, view)
+                except CorruptionError:
+                    order.spoil(span.position)
+                    continue
+                self._check_fit(segment.base_offset, order.overflows(span, header.base_offset))
+                before = order.expected
+                if not order.fits(span, header.base_offset):
+                    continue
+                if span.base_offset < before:
+                    learnt.take_back(span.base_offset)
+                if reached == 0:
+                    segment.first_timestamp = header.max_timestamp
+                self._look_for_producer(segment.base_offset, header)
+                learnt.add(span, header, intact=order.damage is None)
+                reached = span.position + span.size
+        except CorruptionError:
+            order.spoil(reached)
+        return reached
 
     def _look_for_producer(self, base: int, header: BatchHeader) -> None:
         self.met_producers = self.met_producers or header.producer_id >= 0
@@ -277,13 +350,17 @@ class Recovery:
             if base in self._transactional:
                 rebuild_txn_index(self._files, self._directory, on_disk, base)
 
-    def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int) -> bool:
+    def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int, limit: int) -> bool:
         """Copies what lies behind ``position`` aside, cuts the file there, and reads the rest again for its indexes.
 
         True: nothing but zeros were there, and they are not copied.
         """
         path = self._directory / log_name(segment.base_offset)
         torn = segment.size_bytes - position
+        self._files.unlink(path.with_suffix(SEAL_SUFFIX))  # what it says is no longer so
+        if not torn:
+            self._recover_one(segment, recovery_point, limit)
+            return False
         copy = self._copy_tail(path, position, segment.size_bytes)
         handle = self._files.open_write(path)
         try:
@@ -303,7 +380,7 @@ class Recovery:
             copy or "zeros",
         )
         segment.size_bytes = position
-        self._recover_one(segment, recovery_point)
+        self._recover_one(segment, recovery_point, limit)
         if segment.indexes is not None:  # also where nothing is left: entries of what was cut must not outlive it
             store_indexes(self._files, self._directory, segment.base_offset, segment.indexes)
         cut_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
@@ -338,6 +415,11 @@ class Recovery:
             if target is not None:
                 self._files.close(target)
         return target_path
+
+    def _is_zero(self, path: Path, position: int, size: int) -> bool:
+        """Whether nothing but zeros stand there."""
+        with LogFile(self._files, path) as log:
+            return not any(any(log.read_at(at, min(COPY_BYTES, size - at))) for at in range(position, size, COPY_BYTES))
 
     def _torn_path(self, path: Path) -> Path:
         stamp = self._now_ms

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tiered.config import TopicConfig
-from tiered.errors import InvalidRecordError, LocalIOError, TieredError
+from tiered.errors import CorruptionError, InvalidRecordError, LocalIOError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_name, log_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
@@ -23,8 +23,9 @@ from tiered.format.time_index import TIME_ENTRY_BYTES
 from tiered.format.txn_index import TXN_ENTRY_BYTES, encode_txns
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import LogFile, Offsets
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, measure, write_note
+from tiered.local.segment.side_files import SnapshotFacts, load_growing_txns
 from tiered.model import AbortedTxn
 from tiered.plan.roll import (
     MAX_RELATIVE_OFFSET,
@@ -80,6 +81,11 @@ class ActiveSegment:
         self.path = directory / log_name(base_offset)
         self.indexes = indexes or SegmentIndexes.empty(base_offset)
         self.stats = stats if size_bytes else SegmentStats()
+        # Entries of the transaction index and their CRC32C; -1: nobody counted since it was last written.
+        self._aborted, self._txn_crc = (stats.aborted, stats.txn_crc) if stats is not None and size_bytes else (-1, 0)
+        if not size_bytes:
+            self._aborted = 0
+        self._known = SnapshotFacts.unknown()
         self.size_bytes = size_bytes
         self.created_ms = created_ms
         self.first_timestamp = first_timestamp
@@ -92,6 +98,7 @@ class ActiveSegment:
         self._jitter_ms = jitter_ms
         self._sealed = False
         self.preallocated = False
+        self.reach = -1
         self._index_handles: tuple[int, int] | None = None
         self._txn_handle: int | None = None
         self._interval = config.index_interval_bytes
@@ -189,7 +196,33 @@ class ActiveSegment:
         if self._txn_handle is None:
             self._txn_handle = self._files.open_write(self.directory / txn_index_name(self.base_offset))
         size = self._files.size(self._txn_handle)
-        self._files.write_at(self._txn_handle, encode_txns(txns), size - size % TXN_ENTRY_BYTES)
+        entries = encode_txns(txns)
+        self._files.write_at(self._txn_handle, entries, size - size % TXN_ENTRY_BYTES)
+        if self._aborted >= 0:
+            self._aborted, self._txn_crc = self._aborted + len(txns), crc32c(entries, self._txn_crc)
+
+    def count_aborted(self) -> None:
+        """Takes the transaction index as the open has left it for what it must be: nobody noted anything else."""
+        entries = encode_txns(load_growing_txns(self._files, self.directory, self.base_offset))
+        self._aborted, self._txn_crc = len(entries) // TXN_ENTRY_BYTES, crc32c(entries)
+
+    def aborted_txns(self) -> list[AbortedTxn]:
+        """Aborted transactions whose markers lie in the segment. Raises CorruptionError if entries are gone."""
+        expected = self._aborted
+        found = load_growing_txns(self._files, self.directory, self.base_offset)
+        if len(found) < expected:
+            path = self.directory / txn_index_name(self.base_offset)
+            raise CorruptionError(
+                f"{path} holds {len(found)} of {expected} aborted transactions: somebody cut or removed it",
+                path_or_key=str(path),
+                offset=self.base_offset,
+                hint="close the log and open it again: the index is then written anew, from the log",
+            )
+        return found
+
+    def note_producers(self, known: SnapshotFacts) -> None:
+        """What the producer snapshot at the end of the segment holds, to be noted with the seal."""
+        self._known = known
 
     def _set_bounds(self) -> None:
         """What :meth:`roll_reason` compares with; they change at the first append and when an index is full."""
@@ -226,12 +259,29 @@ class ActiveSegment:
             for handle in self._index_handles:
                 self._files.sync(handle)
 
+    def noted(self) -> SegmentStats:
+        """What is to be noted beside the segment, its totals measured if nobody counted along."""
+        if self.stats is None:
+            offsets = Offsets(self.base_offset, self.base_offset + MAX_RELATIVE_OFFSET + 1)
+            self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes, offsets)
+        self.stats.aborted, self.stats.txn_crc = self._aborted, self._txn_crc
+        self.stats.producers, self.stats.snapshot_crc = self._known.producers, self._known.crc
+        return self.stats
+
     def write_seal(self) -> None:
-        """The note beside the segment, its totals measured if nobody counted along. It may fail: it only saves time."""
+        """The note beside the segment. It may fail: the log can be asked again.
+
+        A snapshot that is missing comes first: noted, it counts as lost where what came before the segment has left.
+        """
+        if self._known.unwritten is not None:
+            path, data = self._known.unwritten
+            try:
+                self._files.replace(path, data)
+                self._known = self._known._replace(unwritten=None)
+            except TieredError as error:
+                LOGGER.warning("snapshot_failed path=%s error=%s", path, error)
         try:
-            if self.stats is None:
-                self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes)
-            write_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.stats)
+            write_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.noted())
         except TieredError as error:
             LOGGER.warning("seal_note_failed path=%s error=%s", self.path, error)
 

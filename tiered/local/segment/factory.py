@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from uuid import UUID
 
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
-from tiered.format.keys import local_name, log_name
+from tiered.errors import CorruptionError
+from tiered.format.crc import crc32c
+from tiered.format.keys import local_name, log_name, txn_index_name
+from tiered.format.txn_index import encode_txns
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.segment.active import ActiveSegment
@@ -15,12 +19,15 @@ from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, read_note
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
+from tiered.local.segment.side_files import Place, load_txn_index
 from tiered.model import TopicPartition
 from tiered.plan.roll import jitter_ms
 
+LOGGER = logging.getLogger("tiered.local")
+
 
 class SegmentFactory:
-    """``config`` is that of the topic as it is now."""
+    """``config`` is that of the topic as it is now; ``dense``: no offset of the log was left out so far."""
 
     def __init__(
         self,
@@ -33,6 +40,7 @@ class SegmentFactory:
         epochs: LeaderEpochs,
     ) -> None:
         self.config = TopicConfig()
+        self.dense = False
         self._files = files
         self._ids = ids
         self._directory = directory
@@ -64,6 +72,8 @@ class SegmentFactory:
         """The active segment of a log that was open before, or of one that has no file yet."""
         path = self._directory / log_name(tail.base_offset)
         stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
+        if stats is not None:
+            self._settle_txn_index(tail.base_offset, stats)
         modified_ms = min(self._modified_ms(tail.base_offset, now_ms), now_ms)
         is_new = self._files.state(path) is None
         first_append_ms = -1
@@ -83,6 +93,10 @@ class SegmentFactory:
             first_timestamp=tail.first_timestamp,
             first_append_ms=first_append_ms,
         )
+        if (
+            stats is None and tail.size_bytes
+        ):  # after a recovery or a cut, and after a close that did not know the totals
+            active.count_aborted()
         if tail.largest is not None:
             active.max_timestamp, active.max_timestamp_offset = tail.largest
         active.leader_epoch = self._epochs.latest
@@ -90,10 +104,29 @@ class SegmentFactory:
             active.preallocate()
         return active
 
+    def _settle_txn_index(self, base_offset: int, stats: SegmentStats) -> None:
+        """Writes the transaction index anew if it is not what was noted when the log was closed."""
+        path = self._directory / txn_index_name(base_offset)
+        place = Place(self._directory, self._directory / log_name(base_offset), base_offset, base_offset)
+        if stats.aborted < 0 or (stats.aborted == 0 and self._files.state(path) is None):
+            return
+        try:
+            entries = load_txn_index(self._files, place, stats)
+            data = encode_txns(entries)
+            stats.aborted, stats.txn_crc = len(entries), crc32c(data)
+            if self._files.state(path) is None or self._files.read(path) != data:
+                self._files.replace(path, data)
+                LOGGER.warning("txn_index_rebuilt path=%s entries=%d", path, len(entries))
+        except CorruptionError as error:
+            LOGGER.error("txn_index_lost path=%s error=%s hint=reads of read_committed will say so", path, error)
+
     def adopt(self, found: FoundSegment) -> SealedLocalSegment:
         """A sealed segment that was on disk before."""
         modified_ms = self._modified_ms(found.base_offset, 0)
-        return self._make(found.base_offset, found.end_offset, found.size_bytes, modified_ms, found.indexes, None)
+        sealed = self._make(found.base_offset, found.end_offset, found.size_bytes, modified_ms, found.indexes, None)
+        sealed.dense = self.dense
+        sealed.reach = found.end_offset if found.damaged else -1
+        return sealed
 
     def sealed(self, active: ActiveSegment, end_offset: int) -> SealedLocalSegment:
         """What the active segment has become."""

@@ -86,8 +86,8 @@ def fetch(
         if found is None:
             continue
         if none is not None:
-            upper = _upper_offset(view, extent, found.place.position, len(found.data))
-            found = found._replace(aborted=tuple(aborted_txns(files, directory, start_offset, upper)))
+            upper = _upper_offset(files, view, extent, found.place.position, len(found.data))
+            found = found._replace(aborted=tuple(aborted_txns(files, directory, view, start_offset, upper)))
         return found
     return Fetched(_end_of(view), aborted=none)
 
@@ -107,14 +107,12 @@ def fetch_segment(
     ``max_position`` None: nothing of this segment may be read yet; the answer then has its place and no bytes.
     """
     with open_extent(files, view, extent, start_offset) as log:
-        span = next(
-            (
-                s
-                for s, _ in log.batches(extent.segment.lookup.position_of(start_offset), extent.size_bytes)
-                if s.last_offset >= start_offset
-            ),
-            None,
-        )
+        walk = extent.walk(log, extent.seek(log, start_offset), dense=view.dense)
+        span = next((s for s, _ in walk if s.last_offset >= start_offset), None)
+        wanted_offset = max(start_offset, extent.base_offset)
+        if view.dense and wanted_offset < (extent.end_offset if span is None else span.base_offset):
+            position = extent.size_bytes if span is None else span.position
+            raise log.damage(position, f"offset {wanted_offset} is missing", wanted_offset)
         if span is None:
             return None
         place = FetchPlace(start_offset, extent.base_offset, span.position)
@@ -122,6 +120,10 @@ def fetch_segment(
         if wanted == 0 or max_position is None:
             return Fetched(place)
         length = max(min(max_position - span.position, wanted), 0)
+        end = span.position + span.size
+        while end < span.position + length:  # what is given stands in order: CRCs are for whoever asked
+            after, _ = next(walk)
+            end = after.position + after.size
         return Fetched(place, log.read_at(span.position, length), wanted < span.size)
 
 
@@ -153,9 +155,10 @@ def _first(view: View, offset: int) -> int:
     return max(bisect_right(view.extents, offset, key=_BASE) - 1, 0)
 
 
-def _upper_offset(view: View, extent: Extent, position: int, size: int) -> int:
+def _upper_offset(files: Files, view: View, extent: Extent, position: int, size: int) -> int:
     """Above every offset in the bytes that were read, as far as the index tells."""
-    bound = extent.segment.lookup.upper_bound(position, size)
+    with open_extent(files, view, extent, extent.base_offset) as log:
+        bound = extent.segment.lookup.seek_upper(log, position, size, extent.size_bytes, extent.offsets)
     if bound is not None:
         return bound
     at = view.extents.index(extent) + 1

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.format.keys import index_name, time_index_name, txn_index_name
+from tiered.format.keys import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.local.disk.files import Files
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.seal import SEAL_SUFFIX, noted_size
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -28,6 +29,7 @@ class SegmentIndexes:
     """Sparse offset and time index of one segment. One thread appends, any number look up."""
 
     def __init__(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+        self.damaged = False  # made from a log that is damaged: what they say of its end is not all there is
         self._offsets = offsets
         self._times = times
         self._lock = threading.Lock()  # an entry is two columns; a reader must not see one of them
@@ -65,21 +67,68 @@ class SegmentIndexes:
             return self._offsets.entry(-1) if len(self._offsets) else (self._offsets.base_offset, 0)
 
     def position_of(self, offset: int) -> int:
-        """Where to scan from to find ``offset``: a batch's start at or before it."""
+        """Where the index says to scan from to find ``offset``: :meth:`seek` also asks the log."""
         with self._lock:
             return self._offsets.lookup(offset)[1]
 
-    def position_for_time(self, timestamp: int, start_offset: int) -> int:
-        """Where to scan from to find the first record at or after ``timestamp`` and ``start_offset``."""
-        with self._lock:
-            offset = max(self._times.lookup(timestamp)[1], start_offset)
-            return self._offsets.lookup(offset)[1]
+    def seek(self, log: LogFile, offset: int, size_bytes: int, offsets: Offsets) -> int:
+        """Where to scan from to find ``offset``: the start of a batch, nothing at or above ``offset`` lies before it.
+
+        The log is asked whether that is true. An entry for which it is not is forgotten, and said to be wrong; one
+        before it, in the end the start of the segment, takes its place.
+        """
+        while True:
+            with self._lock:
+                indexed, position = self._offsets.lookup(offset)
+            if position == 0 or log.starts_batch(position, size_bytes, offsets, at_or_below=indexed):
+                return position
+            self._forget(log, indexed, position)
+
+    def seek_time(self, log: LogFile, timestamp: int, start_offset: int, size_bytes: int, offsets: Offsets) -> int:
+        """Where to scan from to find the first record from ``timestamp`` and ``start_offset`` on, as :meth:`seek`."""
+        while True:
+            with self._lock:
+                reached, at = self._times.lookup(timestamp)
+            if reached < 0 or at <= start_offset:
+                return self.seek(log, start_offset, size_bytes, offsets)
+            position = self.seek(log, at, size_bytes, offsets)
+            if _time_at(log, position, at, size_bytes) == reached:
+                return position
+            LOGGER.warning(
+                "time_index_wrong path=%s timestamp=%d offset=%d hint=the log is read from an earlier entry on",
+                log.path,
+                reached,
+                at,
+            )
+            with self._lock:
+                self._times.drop(reached)
 
     def upper_bound(self, position: int, size: int) -> int | None:
         """The offset of the first entry at or behind ``position + size``; None if there is none."""
         with self._lock:
             found = self._offsets.upper_bound(position, size)
             return None if found is None else found[0]
+
+    def seek_upper(self, log: LogFile, position: int, size: int, size_bytes: int, offsets: Offsets) -> int | None:
+        """An offset above all that lie in ``size`` bytes from ``position`` on, as :meth:`seek` asks; None: no entry."""
+        while True:
+            with self._lock:
+                found = self._offsets.upper_bound(position, size)
+            if found is None:
+                return None
+            if log.starts_batch(found[1], size_bytes, offsets, at_or_below=found[0]):
+                return found[0]
+            self._forget(log, *found)
+
+    def _forget(self, log: LogFile, offset: int, position: int) -> None:
+        LOGGER.warning(
+            "index_wrong path=%s offset=%d position=%d hint=the log is read from an earlier entry on",
+            log.path,
+            offset,
+            position,
+        )
+        with self._lock:
+            self._offsets.drop(offset)
 
     def append(self, last_offset: int, position: int, timestamp: int, timestamp_offset: int) -> tuple[bytes, bytes]:
         """Indexes one batch and the running maximum; returns the entries as they go into the files (``b""``: none)."""
@@ -120,13 +169,15 @@ def load_indexes(
     *,
     repair: bool,
     largest: int | None = None,
+    next_offset: int = NO_LIMIT,
 ) -> SegmentIndexes:
     """Indexes of a sealed segment from its files; missing, ragged, zeroed or lying ones are rebuilt from the log.
 
+    ``repair`` writes the result back, unless the log is damaged: its indexes may be all that tells what is missing.
+
     ``largest``: the largest timestamp, if somebody noted it: only this tells that entries at the end are missing.
 
-    Kafka leaves such files below the recovery point as they are; we rebuild them, and say so. ``repair`` writes the
-    result back.
+    Kafka leaves such files below the recovery point as they are; we rebuild them, and say so.
     """
     directory = log.path.parent
     try:
@@ -146,9 +197,10 @@ def load_indexes(
     else:
         if why is None:
             return SegmentIndexes(offsets, times)
-    indexes = rebuild_indexes(log, base_offset, size_bytes, interval_bytes)
-    LOGGER.warning("index_rebuilt path=%s reason=%s written=%s", log.path, why, repair)
-    if repair:
+    indexes = rebuild_indexes(log, base_offset, size_bytes, interval_bytes, next_offset=next_offset)
+    written = repair and not indexes.damaged
+    LOGGER.warning("index_rebuilt path=%s reason=%s written=%s", log.path, why, written)
+    if written:
         store_indexes(files, directory, base_offset, indexes)
     return indexes
 
@@ -183,16 +235,27 @@ def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) 
     return indexes
 
 
-def rebuild_indexes(log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int) -> SegmentIndexes:
+def rebuild_indexes(
+    log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int, *, next_offset: int = NO_LIMIT
+) -> SegmentIndexes:
     """Indexes by walking the file (reference 7.4): byte-identical to those written live with one batch per append.
 
-    Batches after a damaged one are indexed as far as lengths lead to them, so that they stay readable.
+    Batches after a damaged one are indexed as far as lengths lead to them, so that they stay readable. One whose CRC is
+    wrong, that stands outside the offsets of the segment, or not behind the one before it, is not indexed: a read that
+    meets it says so. The result is ``damaged`` then.
     """
     indexes = SegmentIndexes.empty(base_offset)
     since = 0
     largest, at = -1, base_offset
+    expected = base_offset
+    reached = 0
     try:
         for span, view in log.batches(0, size_bytes):
+            reached = span.position + span.size
+            if span.base_offset < expected or span.last_offset >= next_offset or not log.is_intact(view):
+                indexes.damaged = True
+                continue
+            expected = span.last_offset + 1
             if span.last_offset - base_offset > MAX_INT:
                 raise log.damage(span.position, "the offset is too far from the segment's base", span.last_offset)
             timestamp = log.header(view, span.position).max_timestamp
@@ -204,8 +267,35 @@ def rebuild_indexes(log: LogFile, base_offset: int, size_bytes: int, interval_by
             since += span.size
     except (CorruptionError, ConfigError) as error:
         LOGGER.warning("index_stops_at_damage path=%s error=%s", log.path, error)
+        indexes.damaged = True
+    indexes.damaged = indexes.damaged or reached != size_bytes
     indexes.close_times(largest, at)
     return indexes
+
+
+def lost_end(files: Files, log: LogFile, base_offset: int, size_bytes: int) -> bool:
+    """Whether the log is shorter than it was when it was sealed: its note says so, and an index names what is gone.
+
+    The note alone does not tell: a broker that rewrites a segment leaves it behind, with indexes that fit the log.
+    """
+    if noted_size(files, log.path.with_suffix(SEAL_SUFFIX)) <= size_bytes:
+        return False
+    end = base_offset
+    try:
+        for span, _ in log.batches(0, size_bytes):
+            end = span.last_offset + 1
+    except CorruptionError:
+        return False  # there is damage that says more
+    try:
+        if OffsetIndex.from_bytes(files.read(log.path.with_suffix(INDEX_SUFFIX)), base_offset).reaches(size_bytes):
+            return True
+    except (CorruptionError, NotFoundError):
+        pass  # the other one may tell
+    try:
+        times = TimeIndex.from_bytes(files.read(log.path.with_suffix(TIME_INDEX_SUFFIX)), base_offset)
+    except (CorruptionError, NotFoundError):
+        return False
+    return times.last_entry[1] >= end
 
 
 def store_indexes(files: Files, directory: Path, base_offset: int, indexes: SegmentIndexes) -> None:

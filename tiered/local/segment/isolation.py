@@ -1,8 +1,9 @@
 """What ``read_committed`` needs of the local tier: aborted transactions, and the last stable offset.
 
-Aborted transactions come from the ``.txnindex`` files (reference 5.3). The last stable offset is the first offset of
-the oldest open transaction: the newest producer snapshot at or below the end names those that were open there, the
-batches after it tell the rest (reference 6.5). A log without transactions costs one listing and a walk over headers.
+Aborted transactions come from the ``.txnindex`` files (reference 5.3), each held against its own log. The last stable
+offset is the first offset of the oldest open transaction: the newest producer snapshot at or below the end names those
+that were open there, the batches after it tell the rest (reference 6.5). A log without transactions costs one listing
+and a walk over headers.
 """
 
 from __future__ import annotations
@@ -13,32 +14,47 @@ from pathlib import Path
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.batch import decode_records, read_header
 from tiered.format.control import ControlType, control_type
-from tiered.format.keys import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, parse_local_name
+from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.txn_index import decode_txns
+from tiered.format.txn_index import collect
 from tiered.local.disk.files import Files
-from tiered.local.segment.reading import View, read_batches
+from tiered.local.segment.reading import Extent, View, read_batches
 from tiered.model import AbortedTxn
 from tiered.plan.open_txns import OpenTxn
+from tiered.plan.side_files import open_firsts
 
 _logger = logging.getLogger("tiered.local")
 _NO_TXN = -1
 
 
-def aborted_txns(files: Files, directory: Path, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, end_offset: int) -> list[AbortedTxn]:
     """Aborted transactions that touch ``start_offset`` to ``end_offset`` (exclusive), by first offset.
 
-    Raises CorruptionError for an index that cannot be read: to guess would show aborted records.
+    From the segment of ``start_offset`` on, as Kafka collects them, until an entry or a snapshot says that nothing
+    before ``end_offset`` was open any more. Raises CorruptionError for an index that is lost, or cannot be read, and
+    cannot be told from the log: to guess would show aborted records.
     """
     found: set[AbortedTxn] = set()
-    for base, path in _files_of(files, directory, TXN_INDEX_SUFFIX):
+    for extent in view.extents:
+        if extent.end_offset <= start_offset:
+            continue
         try:
-            data = files.read(path)
+            more, complete = collect(extent.segment.aborted_txns(), start_offset, end_offset)
         except NotFoundError:
-            continue  # retention took the segment since the listing
-        txns = decode_txns(data, base)
-        found.update(txn for txn in txns if txn.last_offset >= start_offset and txn.first_offset < end_offset)
+            continue  # retention took the segment since the view was taken
+        found.update(more)
+        if complete or (extent.end_offset >= end_offset and _all_decided(files, directory, extent, end_offset)):
+            break
     return sorted(found, key=lambda txn: txn.first_offset)
+
+
+def _all_decided(files: Files, directory: Path, extent: Extent, offset: int) -> bool:
+    """Whether the snapshot behind a segment says that no transaction from before ``offset`` was open there."""
+    try:
+        entries = decode_snapshot(files.read(directory / snapshot_name(extent.end_offset)))
+    except (CorruptionError, NotFoundError):
+        return False
+    return min(open_firsts(entries).values(), default=offset) >= offset
 
 
 def last_stable_offset(files: Files, directory: Path, view: View, log_start: int) -> int:
@@ -67,7 +83,7 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
             kinds = {control_type(record) for record in decode_records(batch)}
             if ControlType.ABORT in kinds and header.base_offset >= tail and header.producer_id in found:
                 if noted is None or (header.producer_id, header.base_offset) not in noted:
-                    aborted = aborted_txns(files, directory, tail, view.end_offset)
+                    aborted = view.extents[-1].segment.aborted_txns()
                     noted = {(txn.producer_id, txn.last_offset) for txn in aborted}
                 if (header.producer_id, header.base_offset) not in noted:
                     continue

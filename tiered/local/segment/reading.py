@@ -12,8 +12,8 @@ from tiered.errors import NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import BUFFER_BYTES, LogFile
-from tiered.model import TopicPartition
+from tiered.local.segment.scan import BUFFER_BYTES, LogFile, Offsets, Span
+from tiered.model import AbortedTxn, TopicPartition
 
 _BASE = attrgetter("base_offset")
 
@@ -27,6 +27,7 @@ class Readable(Protocol):
     def path(self) -> Path: ...
     @property
     def lookup(self) -> SegmentIndexes: ...
+    def aborted_txns(self) -> list[AbortedTxn]: ...
 
 
 class Extent(NamedTuple):
@@ -37,6 +38,31 @@ class Extent(NamedTuple):
     size_bytes: int
     max_timestamp: int | None  # None: ask the index
     segment: Readable
+    reach: int = -1  # its batches are known to have reached this offset
+
+    def walk(
+        self, log: LogFile, position: int, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
+    ) -> Iterator[tuple[Span, memoryview]]:
+        """Its batches from ``position`` on: all of them in their place, or CorruptionError (``LogFile.segment``)."""
+        reach = self.end_offset if dense else self.reach
+        offsets = self.offsets
+        return log.segment(position, self.size_bytes, offsets, dense=dense, reach=reach, buffer_bytes=buffer_bytes)
+
+    @property
+    def offsets(self) -> Offsets:
+        """Which offsets its batches may have."""
+        return Offsets(self.base_offset, self.end_offset)
+
+    def seek(self, log: LogFile, offset: int) -> int:
+        """Where to scan from to find ``offset``."""
+        return self.segment.lookup.seek(log, offset, self.size_bytes, self.offsets)
+
+    def seek_time(self, log: LogFile, timestamp: int, start_offset: int) -> int:
+        """Where to scan from to find the first record from ``timestamp`` and ``start_offset`` on."""
+        lookup = self.segment.lookup
+        if lookup.damaged:  # a batch that is not indexed may be the one: the scan meets it, or finds a record before
+            return 0
+        return lookup.seek_time(log, timestamp, start_offset, self.size_bytes, self.offsets)
 
 
 class View(NamedTuple):
@@ -95,14 +121,17 @@ def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
         if extent.end_offset <= wanted:
             continue
         with open_extent(files, view, extent, wanted) as log:
-            position = extent.segment.lookup.position_of(wanted)
-            for span, batch in log.batches(position, extent.size_bytes, buffer_bytes=buffer_bytes):
+            position, beyond = extent.seek(log, wanted), False
+            for span, batch in extent.walk(log, position, dense=view.dense, buffer_bytes=buffer_bytes):
+                if beyond:
+                    return
                 if span.last_offset < wanted:
                     continue
-                if span.base_offset >= end:
-                    return
                 if view.dense and span.base_offset > wanted:
                     raise log.damage(span.position, f"offsets {wanted} to {span.base_offset} are missing", wanted)
+                if span.base_offset >= end:
+                    beyond = True  # offsets are left out up to the end, or this one rotted: the next batch tells
+                    continue
                 if verify:
                     log.verify(span, batch)
                 if max_bytes is not None and given and given + span.size > max_bytes:
@@ -112,8 +141,8 @@ def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
                 wanted = span.last_offset + 1
                 if wanted >= end:
                     return
-            if view.dense and wanted < extent.end_offset:
-                raise log.damage(extent.size_bytes, f"offsets {wanted} to {extent.end_offset} are missing", wanted)
+            if beyond:
+                return
         wanted = max(wanted, extent.end_offset)
 
 
@@ -124,22 +153,21 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
     segment has nothing above the log start, later segments are tried.
     """
     for extent in view.extents:
-        if extent.size_bytes == 0 or extent.end_offset <= view.start_offset:
+        if extent.end_offset <= max(view.start_offset, extent.base_offset):
             continue
         try:
             largest = extent.segment.lookup.last_time[0] if extent.max_timestamp is None else extent.max_timestamp
         except NotFoundError:
             raise out_of_range(view, extent.base_offset) from None
-        if largest < timestamp:
+        if largest < timestamp and not extent.segment.lookup.damaged:
             continue
         with open_extent(files, view, extent, extent.base_offset) as log:
-            position = extent.segment.lookup.position_for_time(timestamp, view.start_offset)
-            for span, batch in log.batches(position, extent.size_bytes):
+            position = extent.seek_time(log, timestamp, view.start_offset)
+            for span, batch in extent.walk(log, position, dense=view.dense):
                 if span.base_offset >= view.end_offset:
                     return None
-                if log.header(batch, span.position).max_timestamp < timestamp or span.last_offset < view.start_offset:
+                if span.last_offset < view.start_offset or log.verify(span, batch).max_timestamp < timestamp:
                     continue
-                log.verify(span, batch)
                 for record in decode_records(batch):
                     if record.timestamp >= timestamp and record.offset >= view.start_offset:
                         return record.offset, record.timestamp
@@ -150,17 +178,20 @@ def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record with the largest timestamp of all (Kafka's -3); None without any."""
     best: tuple[int, Extent] | None = None
     for extent in view.extents:
-        if extent.size_bytes and extent.end_offset > view.start_offset:
+        if extent.end_offset > max(view.start_offset, extent.base_offset):
             largest = extent.segment.lookup.last_time[0] if extent.max_timestamp is None else extent.max_timestamp
+            if extent.segment.lookup.damaged:
+                with open_extent(files, view, extent, extent.base_offset) as log:
+                    for span, batch in extent.walk(log, 0, dense=view.dense):
+                        log.verify(span, batch)  # says what is wrong: the largest of all is not known
             if largest >= 0 and (best is None or largest > best[0]):
                 best = largest, extent
     if best is None:
         return None
     wanted, extent = best
     with open_extent(files, view, extent, extent.base_offset) as log:
-        for span, batch in log.batches(extent.segment.lookup.position_for_time(wanted - 1, 0), extent.size_bytes):
-            if log.header(batch, span.position).max_timestamp == wanted:
-                log.verify(span, batch)
+        for span, batch in extent.walk(log, extent.seek_time(log, wanted - 1, 0), dense=view.dense):
+            if log.verify(span, batch).max_timestamp == wanted:
                 for record in decode_records(batch):
                     if record.timestamp == wanted:
                         return record.offset, wanted

@@ -32,7 +32,7 @@ from tiered.format.txn_index import encode_txns
 from tiered.local.disk.files import Files
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
 from tiered.local.segment.sealed import rename_away
 from tiered.model import AbortedTxn
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
@@ -176,7 +176,7 @@ def split_overflowed(files: Files, directory: Path, base_offset: int, interval_b
     finished: list[FoundSegment] = []
     try:
         with LogFile(files, directory / log_name(base_offset)) as log:
-            for span, view in log.batches(0, log.size()):
+            for span, view in log.segment(0, log.size(), Offsets(0, NO_LIMIT)):
                 log.verify(span, view)
                 if not copies or not copies[-1].fits(span.last_offset):
                     if copies:

@@ -7,19 +7,26 @@ size and base agree with the file; brokers ignore it; a missing or stale note co
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import UUID
 
 from tiered.errors import NotFoundError
-from tiered.format.batch import decode_records
+from tiered.format.batch import least_timestamp
 from tiered.format.crc import crc32c
+from tiered.format.keys import DELETED_SUFFIX
 from tiered.local.disk.files import Files
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.scan import LogFile, Offsets
 from tiered.model import SegmentDescriptor
 
 SEAL_SUFFIX = ".seal"
 VERSION = 1
+CHECK = "check"
+"""CRC32C over the rest of the note; older notes have none."""
+
+_NAME = re.compile(rf"(?P<base>[0-9]{{20}}){re.escape(SEAL_SUFFIX)}(?P<work>{re.escape(DELETED_SUFFIX)})?")
 
 
 @dataclass(slots=True)
@@ -27,6 +34,9 @@ class SegmentStats:
     """Running totals of one ``.log``: whole-file CRC32C, size, records, timestamps (-1 where there are none).
 
     ``first_append_ms`` is the wall clock of the first append: ``seal.ms`` counts from there after a reopen, too.
+
+    What must stand beside the file: ``aborted`` entries of the transaction index and their CRC32C, ``producers`` in the
+    snapshot at its end and the CRC32C of that. -1 entries or producers: nobody noted it, the log has to be asked.
     """
 
     size_bytes: int = 0
@@ -36,6 +46,10 @@ class SegmentStats:
     max_timestamp: int = -1
     leader_epoch: int = -1
     first_append_ms: int = -1
+    aborted: int = -1
+    txn_crc: int = 0
+    producers: int = -1
+    snapshot_crc: int = 0
 
     def add(self, data: bytes | memoryview, records: int, least: int, greatest: int, leader_epoch: int) -> None:
         """One more batch at the end of the file: its bytes, its number of records, its timestamps."""
@@ -67,35 +81,60 @@ class SegmentStats:
         )
 
 
-def measure(log: LogFile, size_bytes: int) -> SegmentStats:
-    """Totals of a file by reading all of it; batch CRCs are verified. Raises CorruptionError with the place.
+def measure(log: LogFile, size_bytes: int, offsets: Offsets, *, dense: bool = False) -> SegmentStats:
+    """Totals of a segment by reading all of it; batch CRCs are verified, and that its batches fill it, in ``offsets``.
+
+    ``dense``: no offset is left out. Raises CorruptionError with the place.
 
     Control records (transaction markers) count: they occupy offsets.
     """
     stats = SegmentStats()
-    for span, view in log.batches(0, size_bytes):
+    for span, view in log.segment(0, size_bytes, offsets, dense=dense, reach=offsets.next if dense else -1):
         header = log.verify(span, view)
-        least = header.max_timestamp
-        if header.records_count > 1:
-            least = min((r.timestamp for r in decode_records(view) if r.timestamp >= 0), default=-1)
+        least = least_timestamp(header, view)
         stats.add(view, header.records_count, least, header.max_timestamp, header.leader_epoch)
-    if stats.size_bytes != size_bytes:
-        raise log.damage(stats.size_bytes, f"the batches end here, the file has {size_bytes} bytes")
     return stats
+
+
+def leftover_notes(names: Iterable[str], bases: Collection[int]) -> list[str]:
+    """Of the names in a partition those of notes on their way out, and of notes without a segment at ``bases``.
+
+    One that stays says of the next log of that base that it is too short, or what is not in it.
+    """
+    matches = [match for name in names if (match := _NAME.fullmatch(name)) is not None]
+    return [match[0] for match in matches if match["work"] or int(match["base"]) not in bases]
 
 
 def write_note(files: Files, path: Path, stats: SegmentStats) -> None:
     """Replaces the note of a segment."""
-    files.replace(path, json.dumps({"version": VERSION, **asdict(stats)}).encode())
+    value = {"version": VERSION, **asdict(stats)}
+    files.replace(path, json.dumps({**value, CHECK: _check_of(value)}).encode())
+
+
+def _check_of(value: dict[str, int]) -> int:
+    """CRC32C of what a note says, as it is written."""
+    return crc32c(json.dumps(value).encode())
 
 
 def read_note(files: Files, path: Path, size_bytes: int) -> SegmentStats | None:
     """The note if there is one that fits a file of ``size_bytes``; None means: measure."""
+    stats = _decode_note(files, path)
+    return stats if stats is not None and stats.size_bytes == size_bytes else None
+
+
+def noted_size(files: Files, path: Path) -> int:
+    """How many bytes were sealed, as the note says; -1 without a note. The file may have been rewritten since."""
+    stats = _decode_note(files, path)
+    return -1 if stats is None else stats.size_bytes
+
+
+def _decode_note(files: Files, path: Path) -> SegmentStats | None:
     try:
         value = json.loads(files.read(path))
+        if CHECK in value and value.pop(CHECK) != _check_of(value):
+            return None
         if value.pop("version") != VERSION or any(type(number) is not int for number in value.values()):
             return None
-        stats = SegmentStats(**value)
+        return SegmentStats(**value)
     except (NotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return stats if stats.size_bytes == size_bytes else None

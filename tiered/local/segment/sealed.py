@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from tiered.errors import ClosedError, CorruptionError, NotFoundError
+from tiered.errors import ClosedError, CorruptionError
 from tiered.format.keys import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -18,18 +18,13 @@ from tiered.format.keys import (
     TXN_INDEX_SUFFIX,
     local_name,
     log_name,
-    snapshot_name,
-    txn_index_name,
 )
-from tiered.format.producer_snapshot import encode_snapshot
 from tiered.local.disk.files import Files
-from tiered.local.segment.indexes import SegmentIndexes, load_indexes
-from tiered.local.segment.scan import LogFile
+from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end
+from tiered.local.segment.scan import LogFile, Offsets
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, measure, read_note
-from tiered.model import EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
-
-NO_PRODUCERS = encode_snapshot(())
-"""What a roll leaves of a log without producers: not worth a place in the bucket."""
+from tiered.local.segment.side_files import Place, load_side_files, load_txn_index
+from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
 
@@ -123,11 +118,21 @@ class SealedLocalSegment:
         self._indexes = indexes
         self._stats = stats
         self._read_only = read_only
+        self._ends = False
+        self.dense = False  # whether every one of its offsets has a record, as far as is known
+        self.reach = -1  # of one that a recovery found damaged: its batches reached this offset once
+        self._aborted: list[AbortedTxn] | None = None
         self.before: HasPath | None = None  # what it was while it was active: a read may have begun then
 
     @property
+    def offsets(self) -> Offsets:
+        """Which offsets its batches may have."""
+        return Offsets(self.base_offset, self.end_offset)
+
+    @property
     def lookup(self) -> SegmentIndexes:
-        """Both indexes, in memory."""
+        """Both indexes, in memory. Raises CorruptionError if the log has lost its end."""
+        self._check_end()
         if self._indexes is None:
             noted = self._noted()
             with LogFile(self._files, self.path) as log:
@@ -139,6 +144,7 @@ class SealedLocalSegment:
                     self._interval,
                     repair=not self._read_only,
                     largest=None if noted is None else noted.max_timestamp,
+                    next_offset=self.end_offset,
                 )
         return self._indexes
 
@@ -152,9 +158,19 @@ class SealedLocalSegment:
         """From the note beside the segment, else by reading all of it. Raises CorruptionError if it is damaged."""
         stats = self._noted()
         if stats is None:
+            self._check_end()
             with LogFile(self._files, self.path) as log:
-                stats = self._stats = measure(log, self.size_bytes)
+                stats = self._stats = measure(log, self.size_bytes, self.offsets, dense=self.dense)
         return stats.descriptor(self.topic_id, self.tp.partition, self.base_offset, self.end_offset)
+
+    def _check_end(self) -> None:
+        """Once: the batches of a log that may have gaps do not tell that some at the end are gone."""
+        if self._ends or self._noted() is not None:
+            return
+        with LogFile(self._files, self.path) as log:
+            if lost_end(self._files, log, self.base_offset, self.size_bytes):
+                raise log.damage(self.size_bytes, "the file ends here, but it was longer when it was sealed")
+        self._ends = True
 
     def _noted(self) -> SegmentStats | None:
         """What the note beside the segment says, if there is one."""
@@ -167,15 +183,27 @@ class SealedLocalSegment:
         return FileSource(self._files, self.path, self.size_bytes, sync=self._read_only)
 
     def indexes(self) -> SealedIndexes:
-        """Index files as they belong on disk, transaction index and producer snapshot if there are any."""
-        snapshot = self._optional(snapshot_name(self.end_offset))
+        """Index files as they belong on disk, transaction index and producer snapshot if there are any.
+
+        What is lost or damaged is rebuilt from the log. Raises CorruptionError where that cannot be.
+        """
+        beside = load_side_files(self._files, self._place(), self._noted())
         return SealedIndexes(
             offset_index=self.lookup.offset_bytes(),
             time_index=self.lookup.time_bytes(),
-            txn_index=self._optional(txn_index_name(self.base_offset)),
-            producer_snapshot=b"" if snapshot == NO_PRODUCERS else snapshot,
+            txn_index=beside.txn_index,
+            producer_snapshot=beside.producer_snapshot,
             leader_epochs=self._epochs(self.end_offset),
         )
+
+    def aborted_txns(self) -> list[AbortedTxn]:
+        """Aborted transactions whose markers lie in the segment. Raises CorruptionError if they cannot be known."""
+        if self._aborted is None:
+            self._aborted = load_txn_index(self._files, self._place(), self._noted())
+        return self._aborted
+
+    def _place(self) -> Place:
+        return Place(self.directory, self.path, self.base_offset, self.end_offset)
 
     def rename_away(self) -> list[Path]:
         """Gives each file of the segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""
@@ -188,9 +216,3 @@ class SealedLocalSegment:
         self.path = self.directory / local_name(self.base_offset, LOG_SUFFIX, DELETED_SUFFIX)
         if self.before is not None:
             self.before.path = self.path
-
-    def _optional(self, name: str) -> bytes:
-        try:
-            return self._files.read(self.directory / name)
-        except NotFoundError:
-            return b""

@@ -33,6 +33,18 @@ run "least_privilege" {
     error_message = "a managed policy has at most 6144 characters"
   }
   assert {
+    condition = alltrue([for json in output.policies : contains(flatten([
+      for s in jsondecode(json).Statement : try(s.Condition.StringLike["s3:prefix"], [])
+    ]), "logs/")])
+    error_message = "check, restore and repair advice list the prefix of the log"
+  }
+  assert {
+    condition = alltrue([for json in output.policies : alltrue(flatten([
+      for s in jsondecode(json).Statement : [for p in try(s.Condition.StringLike["s3:prefix"], []) : startswith(p, "logs/")]
+    ]))])
+    error_message = "nothing outside the prefix is listed"
+  }
+  assert {
     condition     = length(output.role_arns) == 0
     error_message = "no role without somebody who may assume it"
   }

@@ -1,0 +1,1078 @@
+#!/usr/bin/env python
+"""Drops one safety check at a time from a copy of the tree, to see a test object: ``scripts/mutants.py [name]``.
+
+Each mutant names one line of one file, what stands there instead, and the tests that have to object. A line that is not
+there exactly once "does not apply": the table has to follow the code. ``--list`` shows the table, ``--check`` only
+whether every line is there, ``--quick`` leaves the slow selections out (simulation, sweeps, crash matrix, bucket).
+Ends with 1 if a mutant survives or does not apply.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("tiered", "uploader", "pyspark_tiered", "tests", "scripts", "demo", "bench")
+SECONDS = 900
+"""Of one selection; a mutant that does not end is caught."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``new`` empty: an ``if`` never holds, any other line does nothing."""
+
+    name: str
+    file: str
+    old: str
+    tests: str
+    new: str = ""
+
+    @property
+    def replacement(self) -> str:
+        """The line that stands there instead."""
+        return self.new or ("if False:" if self.old.startswith("if ") else "pass")
+
+
+def of(tests: str, file: str, *lines: tuple[str, ...]) -> list[Mutant]:
+    """Mutants of one file: a name, a line, and what replaces it."""
+    return [Mutant(f"{file}: {line[0]}", file, line[1], tests, *line[2:]) for line in lines]
+
+
+SLOW = ("tests/crash", "tests/sim", "tests/sweeps", "tests/damage")
+
+MATRIX = "tests/crash/matrix"
+LOCAL = "tests/unit/local tests/golden/test_recovery.py"
+RECOVERY = f"tests/golden/test_recovery.py tests/unit/local {MATRIX}"
+CLEANING = f"tests/unit/cleaning tests/unit/local {MATRIX}"
+PRODUCERS = "tests/unit/producers tests/golden/test_producers.py tests/property/test_producer_state.py"
+FORMAT = "tests/unit/format tests/unit/root"
+CATALOG = "tests/unit/catalog tests/unit/plan tests/sim"
+REMOTE = "tests/unit/remote tests/damage/bucket"
+FACADE = "tests/unit/facade tests/sweeps tests/sim"
+DAEMON = "tests/unit/uploader tests/sweeps tests/sim"
+STORE = "tests/unit/store tests/contract tests/unit/facade/test_store_faults.py"
+
+HOT = [
+    *of(
+        "tests/unit/local/test_replace.py",
+        "tiered/local/disk/files.py",
+        ("replace without fsync", "self.sync(handle)"),
+        (
+            "one temporary name for all",
+            'temporary = path.with_name(f"{path.name}.{os.getpid()}-{next(_TURN)}{TEMPORARY_SUFFIX}")',
+            'temporary = path.with_name(f"{path.name}{TEMPORARY_SUFFIX}")',
+        ),
+        ("a temporary file that stays behind", "self.unlink(temporary)"),
+        (
+            "a temporary file of another that is swept",
+            ('if found is not None and found["name"].startswith(of) and not (but and found["name"].startswith(but)):'),
+            "if found is not None:",
+        ),
+    ),
+    *of(
+        "tests/unit/local/test_files.py",
+        "tiered/local/disk/files.py",
+        ("replace without the fsync of its directory", "self.sync_directory(path.parent)"),
+        ("a new directory whose name is not durable", "self.sync_directory(place.parent)"),
+        ("small files without a limit", "if len(data) > MAX_SMALL_FILE_BYTES:"),
+        ("a write that is cut short", "if more == 0:", "if more < 0:"),
+    ),
+    *of(
+        "tests/unit/local/test_partition.py",
+        "tiered/local/segment/active.py",
+        ("flush without fsync of the log", "self._files.sync(self._handle())"),
+    ),
+    *of(
+        "tests/crash/matrix/test_matrix.py",
+        "tiered/local/segment/active.py",
+        ("flush without fsync of aborted transactions", "self._files.sync(self._txn_handle)"),
+    ),
+    *of(
+        "tests/unit/local/test_cases_segment.py",
+        "tiered/local/segment/active.py",
+        ("offsets too far from the base", "if not 0 <= batches[-1][1] - self.base_offset <= MAX_RELATIVE_OFFSET:"),
+    ),
+    *of(
+        "tests/unit/local/test_side_files.py",
+        "tiered/local/segment/active.py",
+        ("entries of the transaction index that went", "if len(found) < expected:"),
+    ),
+    *of(
+        "tests/unit/local/test_files.py",
+        "tiered/local/segment/sealed.py",
+        ("a reader uploads what is not durable", "files.sync(self._handle)"),
+    ),
+    *of(
+        "tests/unit/local/test_partition.py",
+        "tiered/local/segment/sealed.py",
+        ("a short read is taken as it is", "if self._files.read_into(self._handle, buffer, position) < length:"),
+    ),
+    *of(
+        "tests/unit/local/test_side_files.py",
+        "tiered/local/segment/sealed.py",
+        ("a sealed segment that lost its end", "if lost_end(self._files, log, self.base_offset, self.size_bytes):"),
+    ),
+    *of(
+        "tests/unit/local/test_cleaner_cases.py",
+        "tiered/local/segment/replacement.py",
+        ("a copy that is not fsynced", "self._files.sync(handle)"),
+    ),
+    *of(
+        "tests/crash/matrix/test_matrix.py",
+        "tiered/local/segment/replacement.py",
+        ("a copy whose offsets go back", "if not self.fits(header.last_offset) or header.last_offset < self._end:"),
+    ),
+    *of(
+        "tests/unit/local/test_damage_rules.py",
+        "tiered/local/segment/scan.py",
+        ("a short read", "if self._files.read_into(self._handle, buffer, position) < length:"),
+        ("a batch below the one before it", "if base < expected or last >= limit:", "if last >= limit:"),
+        ("a batch beyond its segment", "if base < expected or last >= limit:", "if base < expected:"),
+        ("a segment that does not end with a batch", "if offsets is not None and position != end:"),
+        ("a segment that ends below what was safe", "if expected < reach:"),
+    ),
+    *of(
+        "tests/unit/local/test_scan.py",
+        "tiered/local/segment/scan.py",
+        ("any bytes begin a batch", "if length < MIN_BATCH_LENGTH or base < 0 or not 0 <= magic <= 2:"),
+        ("a batch shorter than its header", "if magic == 2 and length < HEADER_BYTES - LOG_OVERHEAD_BYTES:"),
+        (
+            "a negative last offset",
+            "if magic == 2 and length >= _MIN_V2_LENGTH and base >= 0 <= delta:",
+            "if magic == 2 and length >= _MIN_V2_LENGTH and base >= 0:",
+        ),
+        ("offsets left out of a dense segment", "if base > exact >= 0:"),
+    ),
+    *of(
+        "tests/unit/local/test_index_trust.py",
+        "tiered/local/segment/indexes.py",
+        ("positions outside of the file", "if not 0 < position < size_bytes:"),
+        ("an index whose last entry lies", "if log.header_at(position, size_bytes).last_offset != last_offset:"),
+        (
+            "a time index that ends too early",
+            "if why is None and largest is not None and times.last_entry[0] != largest:",
+        ),
+        ("a time index that lies", "if timestamp != _time_at(log, offsets.lookup(offset)[1], offset, size_bytes):"),
+    ),
+    *of(
+        "tests/unit/local/test_cases_recovery.py",
+        "tiered/local/segment/indexes.py",
+        ("offsets too far for an index", "if span.last_offset - base_offset > MAX_INT:"),
+    ),
+    *of(
+        "tests/unit/local/test_cases_append.py",
+        "tiered/local/partition/truncation.py",
+        (
+            "a cut below what the bucket holds",
+            "if self.upload is not None and offset < self.upload.end_offset and not below_uploaded:",
+        ),
+    ),
+    *of(
+        "tests/crash/matrix/test_matrix.py",
+        "tiered/local/partition/truncation.py",
+        (
+            "segments behind a cut that come back",
+            "self._files.sync_directory(self.directory)  # else a power cut may bring them back behind a hole",
+        ),
+        (
+            "the aborted transactions of a cut segment",
+            "self._sync_txn_index(self.directory / log_name(base))  # whoever wrote it has closed it without",
+        ),
+        ("sealed segments that stay, not fsynced", "self._sync_closing()"),
+        ("a cut that is not fsynced", "files.sync(handle)"),
+    ),
+    *of(
+        "tests/crash/matrix/test_matrix.py",
+        "tiered/local/partition/rolling.py",
+        ("sealed segments are not fsynced", "segment.sync()"),
+    ),
+    *of(
+        "tests/unit/local/test_partition.py",
+        "tiered/local/partition/rolling.py",
+        ("the active segment is not fsynced", "active.sync()"),
+    ),
+    *of(
+        f"{LOCAL} {MATRIX}",
+        "tiered/local/partition/rolling.py",
+        ("a closing file is not fsynced", "self._files.sync(handle)"),
+    ),
+    *of(
+        "tests/crash/matrix/test_matrix.py",
+        "tiered/local/partition/removal.py",
+        (
+            "segments that are not flushed may go",
+            "if segment.end_offset > limit or segment.end_offset > flushed:",
+            "if segment.end_offset > limit:",
+        ),
+        ("removed segments that come back", "self._files.sync_directory(self.directory)"),
+    ),
+    *of(
+        "tests/unit/local/test_cases_retention.py",
+        "tiered/local/partition/removal.py",
+        (
+            "segments above the limit may go",
+            "if segment.end_offset > limit or segment.end_offset > flushed:",
+            "if segment.end_offset > flushed:",
+        ),
+        ("delete_records of a compacted topic", "if not self.config.deletes:"),
+    ),
+    *of(
+        "tests/unit/local/test_cases_append.py",
+        "tiered/local/partition/writer.py",
+        ("batches larger than a segment", "if len(buffer) > self._active.segment_bytes:"),
+        ("a follower's batch below the end", "if first < end:"),
+    ),
+    *of(
+        "tests/unit/local/test_partition.py",
+        "tiered/local/partition/writer.py",
+        ("a leader epoch that goes back", "if epoch <= latest:"),
+    ),
+    *of(
+        "tests/golden/test_foreign.py",
+        "tiered/local/partition/incoming.py",
+        ("a count that is not that of the records", "if not records or count != header.last_offset_delta + 1:"),
+    ),
+    *of(
+        "tests/unit/local/test_cases_append.py",
+        "tiered/local/partition/incoming.py",
+        ("records larger than allowed", "if len(buffer) > rules.max_bytes:"),
+        ("control batches of clients", "if header.is_control:"),
+        ("batches of one call out of order", "if headers and header.base_offset <= headers[-1].last_offset:"),
+    ),
+    *of(
+        RECOVERY,
+        "tiered/local/recovery/recovery.py",
+        ("a recovered file is not fsynced", "self._files.sync(handle)"),
+        ("torn bytes are kept, not fsynced", "self._files.sync(target)"),
+    ),
+    *of(
+        RECOVERY,
+        "tiered/local/recovery/prefix.py",
+        (
+            "an index entry of another batch",
+            "if indexes.position_of(header.last_offset) != position or header.last_offset >= recovery_point:",
+        ),
+        ("a time entry of another batch", "if header.last_offset != at or header.max_timestamp != timestamp:"),
+        ("aborts without their index", "if producers and _has_aborts(log, position):"),
+    ),
+    *of(
+        f"tests/unit/local {MATRIX}",
+        "tiered/local/directory/moving.py",
+        ("a moved file is not fsynced", "files.sync(writing)"),
+        (
+            "a move whose name is not durable",
+            "files.sync_directory(target.directory)  # before the mark goes: a copy without it is thrown away",
+        ),
+    ),
+    *of(
+        f"tests/unit/local {MATRIX}",
+        "tiered/local/disk/checkpoints.py",
+        ("a clean mark that comes back", "files.sync_directory(directory)"),
+    ),
+    *of(
+        f"tests/unit/local {FACADE}",
+        "tiered/plan/retention.py",
+        (
+            "local bytes go before the bucket has them",
+            "if reason is None or (committed_end is not None and segment.end_offset > committed_end):",
+            "if reason is None:",
+        ),
+    ),
+    *of(
+        PRODUCERS,
+        "tiered/plan/producer_rules.py",
+        ("sequences that go on too high", "if lowest is not None and batch.base_sequence > lowest:"),
+        ("records outside of their transaction", "if draft.in_txn and not batch.transactional:"),
+        ("transactions that were not begun", "if not verification.accepts(batch.producer_id, guard):"),
+    ),
+    *of(
+        f"{FORMAT} tests/unit/local",
+        "tiered/format/batch.py",
+        ("CRCs are not compared", "if crc != header.crc:"),
+        ("more records than offsets", "if header.records_count > header.last_offset_delta + 1:"),
+        ("batches without a limit", "if size > MAX_BATCH_BYTES:"),
+    ),
+    *of(
+        "tests/unit/local/test_damage_rules.py",
+        "tiered/local/segment/seal.py",
+        (
+            "a partial tail is not measured",
+            (
+                "for span, view in log.segment(0, size_bytes, offsets, dense=dense, reach=offsets.next if dense "
+                "else -1):"
+            ),
+            "for span, view in log.batches(0, size_bytes):",
+        ),
+        (
+            "a note that rotted is believed",
+            "if CHECK in value and value.pop(CHECK) != _check_of(value):",
+            "if value.pop(CHECK, None) is Ellipsis:",
+        ),
+    ),
+    *of(
+        "tests/unit/local/test_scan.py",
+        "tiered/local/segment/seal.py",
+        (
+            "a segment is measured without its CRCs",
+            "header = log.verify(span, view)",
+            "header = log.header(view, span.position)",
+        ),
+        (
+            "a note of another size is believed",
+            "return stats if stats is not None and stats.size_bytes == size_bytes else None",
+            "return stats",
+        ),
+    ),
+    *of(
+        "tests/unit/local/test_batch_order.py",
+        "tiered/local/recovery/order.py",
+        ("offsets that go back", "if base < self.expected:"),
+        (
+            "a batch that follows the one before the last",
+            "if self._before is None or base < self._before[1]:",
+            "if True:",
+        ),
+        (
+            "a batch beyond its segment",
+            "if last >= self._offsets.next or self._is_far(last) or self._is_hole(first):",
+            "if self._is_far(last) or self._is_hole(first):",
+        ),
+        (
+            "a batch too far from the base",
+            "if last >= self._offsets.next or self._is_far(last) or self._is_hole(first):",
+            "if last >= self._offsets.next or self._is_hole(first):",
+        ),
+        (
+            "a hole where none can be",
+            "if last >= self._offsets.next or self._is_far(last) or self._is_hole(first):",
+            "if last >= self._offsets.next or self._is_far(last):",
+        ),
+        (
+            "a hole across the recovery point",
+            "return self._dense or self.expected < self._promised <= base",
+            "return self._dense",
+        ),
+    ),
+    *of(
+        "tests/unit/local/test_claims_file.py",
+        "tiered/local/disk/claims.py",
+        ("a line that is not fsynced", "self._files.sync(handle)"),
+        ("the CRC of a line", 'if line[:_PAYLOAD_AT] != expected or line[-1:] != b"}":', 'if line[-1:] != b"}":'),
+        ("a damaged line among others", "if number + 1 < len(lines):"),
+        ("a torn line stays below the next", "if self._files.size(handle) > self._end:"),
+        (
+            "a line in doubt is written behind",
+            (
+                "if self._suspect or not self._end or self._end + len(line) > max(REWRITE_BYTES, 2 * "
+                "self._compact_bytes):"
+            ),
+            "if not self._end or self._end + len(line) > max(REWRITE_BYTES, 2 * self._compact_bytes):",
+        ),
+        (
+            "a file that grows without end",
+            (
+                "if self._suspect or not self._end or self._end + len(line) > max(REWRITE_BYTES, 2 * "
+                "self._compact_bytes):"
+            ),
+            "if self._suspect or not self._end:",
+        ),
+        (
+            "another file of that name",
+            ("if not self._header or self._end > size or self._bytes(handle, 0, len(self._header)) != self._header:"),
+            "if not self._header or self._end > size:",
+        ),
+        ("a version that nobody knows", 'if not isinstance(value, dict) or value.get("version") != 1:'),
+        ("an error of the write is swallowed", "if mine.error is not None:"),
+    ),
+    *of(
+        "tests/unit/local/test_side_files.py",
+        "tiered/local/segment/side_files.py",
+        (
+            "a transaction index that differs from the note",
+            "if len(found) == self._noted.aborted * TXN_ENTRY_BYTES and crc32c(found) == noted_crc:",
+            "if True:",
+        ),
+        (
+            "a snapshot that differs from the note",
+            "if crc32c(NO_PRODUCERS if found is None else found) == noted_crc:",
+            "if True:",
+        ),
+        ("what the log alone cannot tell", "if judged.flaw is not None and not judged.known:"),
+        (
+            "a snapshot that should be there",
+            "expected = noted_crc is not None or bool(snapshot_offsets(self._files, directory))",
+            "expected = False",
+        ),
+    ),
+    *of(
+        "tests/unit/local/test_side_files.py",
+        "tiered/local/segment/replaying.py",
+        (
+            "the CRC of a batch that is replayed",
+            "header = log.verify(span, view)",
+            "header = log.header(view, span.position)",
+        ),
+        (
+            "a batch that is replayed and stands elsewhere",
+            "for span, view in log.segment(0, log.size(), offsets):",
+            "for span, view in log.batches(0, log.size()):",
+        ),
+        (
+            "a beginning that nobody knows",
+            "follower = Follower(known, whole=known is not None or plain or first == 0)",
+            "follower = Follower(known, whole=True)",
+        ),
+    ),
+    *of(
+        "tests/unit/local/test_side_files.py",
+        "tiered/plan/side_files.py",
+        ("an entry without a marker", "if known is None and marker not in orphans:"),
+        ("an entry that begins too late", "if known is not None and entry.first_offset > known.first_offset:"),
+        ("a marker without an entry", "if missing:"),
+        ("a marker of which nothing is known", "if orphans and not followed.whole:"),
+    ),
+    *of(
+        "tests/unit/plan/test_side_files.py",
+        "tiered/plan/side_files.py",
+        ("an open transaction that a snapshot lacks", "if producer_id not in noted:"),
+        ("an open transaction that a snapshot begins too late", "if noted[producer_id] > first:"),
+        ("a decided transaction that a snapshot has open", "if producer_id not in told and marker > first:"),
+        (
+            "a transaction index that cannot be known",
+            "known = followed.whole or not followed.orphans or crc32c(told) == noted_crc",
+            "known = True",
+        ),
+        ("a snapshot that cannot be known", "known = followed.whole or crc32c(told) == noted_crc", "known = True"),
+    ),
+    *of(
+        "tests/unit/facade/test_rejoin.py",
+        "tiered/local/partition/state.py",
+        ("an append below what the bucket holds", "if self.upload is not None and self._end < self.upload.end_offset:"),
+    ),
+    *of(
+        "tests/unit/local/test_partition.py",
+        "tiered/local/partition/state.py",
+        ("an append to a fenced partition", "if fenced_too and self.upload is not None and self.upload.fenced:"),
+        ("an append to a disk that failed", "if self._offline is not None:"),
+    ),
+    *of(
+        "tests/unit/facade/test_out_of_service.py",
+        "tiered/local/directory/loading.py",
+        ("a partition out of service is opened", "if tp in found.broken:"),
+    ),
+    *of(
+        "tests/unit/facade/test_out_of_service.py",
+        "tiered/local/directory/manager.py",
+        ("a partition out of service is read", "if broken is not None:"),
+        (
+            "a clean mark over a partition that nobody looked at",
+            "if settled and not self.roster.broken:",
+            "if settled:",
+        ),
+    ),
+    *of(
+        "tests/unit/facade/test_out_of_service.py",
+        "tiered/local/disk/volume.py",
+        ("an unreadable partition is not told", "broken[tp] = error"),
+    ),
+    *of(
+        "tests/unit/format/test_batch.py",
+        "tiered/format/_kernels.py",
+        ("a buffer of wider items", "if view.ndim != 1 or view.format not in _BYTE_FORMATS:", "if view.ndim != 1:"),
+        (
+            "a buffer of several dimensions",
+            "if view.ndim != 1 or view.format not in _BYTE_FORMATS:",
+            "if view.format not in _BYTE_FORMATS:",
+        ),
+    ),
+    *of(
+        "tests/unit/format/test_codecs.py",
+        "tiered/format/codecs.py",
+        ("plain data without a limit", "if len(data) > max_bytes:"),
+    ),
+    *of(
+        "tests/unit/format/test_codecs.py",
+        "tiered/format/gzip_members.py",
+        ("data without a limit", "if size > max_bytes:"),
+        (
+            "small data without a limit",
+            "return piece if stream.eof and not stream.unused_data and len(piece) <= max_bytes else None",
+            "return piece if stream.eof and not stream.unused_data else None",
+        ),
+        ("the checksum of a member", "if _TRAILER.unpack_from(raw, position) != (crc, size - before & 0xFFFF_FFFF):"),
+    ),
+    *of(
+        "tests/unit/format/test_codecs.py",
+        "tiered/format/zstd_frame.py",
+        ("data without a limit", "if size > max_bytes:"),
+        (
+            "a bomb goes in at once",
+            "step = len(view) if _bound(view) <= max_bytes else _CAUTIOUS_STEP_BYTES",
+            "step = len(view)",
+        ),
+        ("a window without a limit", "if parameters.window_size > MAX_WINDOW_BYTES:"),
+    ),
+    *of(
+        "tests/unit/format/test_codecs.py",
+        "tiered/format/lz4_frame.py",
+        ("data without a limit", "if len(out) > max_bytes:"),
+    ),
+    *of(
+        "tests/unit/format/test_codecs.py",
+        "tiered/format/snappy.py",
+        ("data without a limit", "if claimed > budget:"),
+        ("a claim that no block can hold", "if claimed > len(block) * _MAX_EXPANSION:"),
+    ),
+]
+
+COLD = [
+    *of(
+        FACADE,
+        "tiered/tiering.py",
+        (
+            "no root read-back before local deletion",
+            "drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)",
+        ),
+        (
+            "another process of the volume is not noticed",
+            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
+            "if not catalog.claim_epoch or catalog.in_doubt:",
+        ),
+        (
+            "a commit in doubt is gone on from",
+            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
+            'if not catalog.claim_epoch or not catalog.holds_token(self._proof(tp).token or ""):',
+        ),
+        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
+        ("a store that ignores conditions", "if not capabilities.conditional_writes:"),
+        ("a gap between bucket and disk", "if first != committed:"),
+        ("a refused partition is not told", "if refused is not None:"),
+    ),
+    *of(
+        "tests/unit/facade/test_lost.py",
+        "tiered/tiering.py",
+        ("a bucket that was emptied", "if seen and self.find_topic(info.name) is None:"),
+        (
+            "what the disk has seen is not told to the catalog",
+            "log.topic_id, tp.partition, tp.topic, persist=keep, is_empty=lambda: _is_empty(log), known=known",
+            "log.topic_id, tp.partition, tp.topic, persist=keep, is_empty=lambda: _is_empty(log)",
+        ),
+    ),
+    *of(
+        "tests/unit/facade/test_claims.py",
+        "tiered/tiering.py",
+        (
+            "the grant of a volume that this directory once was",
+            "if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:",
+            "if root is None or held_ids(proof.token)[-1] != root.writer.token:",
+        ),
+        (
+            "the grant before a newer one",
+            "if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:",
+            "if root is None or not is_own_claim(root, proof):",
+        ),
+    ),
+    *of(
+        CATALOG,
+        "tiered/remote/catalog.py",
+        ("how an epoch ended is guessed", "if sealed is None:", "if sealed is None and False:"),
+        ("a root that vanished at a commit", "if settled.status is PutStatus.ABSENT:"),
+        ("a fenced process goes on", "if self._fenced:"),
+        ("a commit in doubt goes on", "if self._doubt:"),
+        ("a clock far before the store's", "if lead_ms > self._limits.max_clock_lead_ms:"),
+        ("a writer without a proof", "if role is Role.WRITER and (volume is None or self._persist is None):"),
+    ),
+    *of(
+        f"tests/unit/uploader {CATALOG}",
+        "tiered/remote/catalog.py",
+        (
+            "a log that got its first records is claimed as empty",
+            "if self._is_empty is not None and not self._is_empty():",
+        ),
+    ),
+    *of(
+        "tests/unit/uploader tests/unit/facade",
+        "tiered/local/partition/state.py",
+        ("a first record where the bucket may go on", "if why:"),
+        (
+            "a first record beside a claim that came meanwhile",
+            "if not follows and self.beginning.token() != token:",
+        ),
+    ),
+    *of(
+        f"{CATALOG} tests/sweeps",
+        "tiered/remote/roots.py",
+        (
+            "a 412 is taken for a root",
+            "missing = [partition for partition, root in roots.items() if root is None]",
+            "missing = []",
+        ),
+    ),
+    *of(
+        "tests/unit/catalog/test_claims.py",
+        "tiered/remote/catalog.py",
+        ("the proof is not kept before the PUT", "yield Blocking(lambda: persist(token, last_append))", "yield Now()"),
+        (
+            "the token is not kept before the claim",
+            "hold(since(volume.token, writer.token), token),",
+            "since(volume.token, writer.token),",
+        ),
+        (
+            "the append id is not kept before the commit",
+            "yield from self._keep(self._kept.token, hold(self._kept.last_append, append_id))",
+            "yield from self._keep(self._kept.token, self._kept.last_append)",
+        ),
+        (
+            "ids that may have landed are dropped",
+            "hold(since(volume.last_append, writer.last_append), writer.last_append),",
+            "writer.last_append,",
+        ),
+        ("a claim makes a root that was there", "if volume is not None and (volume.token or volume.restored_from):"),
+    ),
+    *of(
+        "tests/unit/catalog/test_roots.py",
+        "tiered/remote/catalog.py",
+        (
+            "a commit of a newer release's root",
+            "need_writable(planned)  # before anything is noted of a commit that must not be",
+        ),
+        ("a claim of a newer release's root", "need_writable(planned)"),
+    ),
+    *of(
+        "tests/unit/catalog/test_commits.py",
+        "tiered/remote/catalog.py",
+        (
+            "a PUT that is refused leaves no doubt",
+            'self._doubt = f"commit {planned.commit.id} ({planned.commit.op}) was sent and is not settled"',
+        ),
+        ("a copy of this process under its claim", "elif state.last_commit != held.last_commit:", "elif False:"),
+    ),
+    *of(
+        REMOTE,
+        "tiered/remote/upload.py",
+        ("a segment of another partition", "if (descriptor.topic_id, descriptor.partition) != (topic_id, partition):"),
+        ("stored objects are not verified", "if not (trusted and sent.etag and sent.crc32c == crc):"),
+        ("a file of another size", "if source.size != descriptor.size_bytes:"),
+        ("a file of another checksum", "if crc != descriptor.crc32c:"),
+    ),
+    *of(
+        f"{REMOTE} tests/unit/catalog",
+        "tiered/remote/root_view.py",
+        ("a row that the root lacks", "if flaw:"),
+        ("a root that vanished", "if self.root is not None:"),
+        ("the root of another partition", "if (root.topic_id, root.partition) != (self.topic_id, self.partition):"),
+        ("invariants are not compared", "if violations:"),
+    ),
+    *of(
+        "tests/unit/catalog/test_topics.py",
+        "tiered/remote/root_view.py",
+        (
+            "a root that is downloaded without a limit",
+            "return Get(key, if_none_match=if_none_match, max_bytes=MAX_OBJECT_BYTES)",
+            "return Get(key, if_none_match=if_none_match)",
+        ),
+    ),
+    *of(
+        "tests/unit/catalog/test_roots.py",
+        "tiered/remote/root_view.py",
+        ("a root older than what was seen", "for older in self.known.contradictions(root):", "for older in ():"),
+        ("a root that is absent and was known", "if not why:", "if True:"),
+    ),
+    *of(
+        REMOTE,
+        "tiered/remote/assembly.py",
+        ("a batch beyond its segment", "if size <= _PREFIX_BYTES or self._position + size > self._row.size:"),
+        ("a batch without a limit", "if size > MAX_BATCH_BYTES:"),
+        (
+            "offsets outside of their segment",
+            "if not self.next_offset <= header.base_offset <= header.last_offset < self._row.next:",
+        ),
+    ),
+    *of(
+        "tests/unit/remote/test_assembly.py",
+        "tiered/remote/assembly.py",
+        ("bytes that end early", "if self._held_bytes or self._position != self._row.size:"),
+        (
+            "offsets left out of a dense segment",
+            "elif self._dense and header.base_offset > self.next_offset:",
+            "elif False:",
+        ),
+        ("offsets left out at the end of a dense segment", "if self._dense and self.next_offset < self._row.next:"),
+        (
+            "a base offset beyond the end ends the read",
+            "self.done, self._beyond = self._beyond, True",
+            "self.done = True",
+        ),
+    ),
+    *of(
+        "tests/unit/remote/test_reader.py",
+        "tiered/remote/assembly.py",
+        (
+            "the checksum of a whole segment",
+            "if self._counted == self._row.size and self._crc != self._row.crc and not self._is_damaged(view):",
+        ),
+        ("a timestamp above the row's", "if header.max_timestamp > self._row.max_ts:"),
+        ("the CRC of a batch", "if wanted and self._verify_crc:"),
+    ),
+    *of(
+        "tests/unit/remote/test_wrong_indexes.py",
+        "tiered/remote/assembly.py",
+        ("an index that sends behind the offset", "if header.base_offset > self._start:"),
+    ),
+    *of(
+        REMOTE,
+        "tiered/remote/fetch.py",
+        ("an object that is gone", "if isinstance(found, Missing):"),
+    ),
+    *of(
+        "tests/unit/remote/test_cases_remote.py",
+        "tiered/remote/fetch.py",
+        ("a short answer", "if len(found.data) != end - start or found.size != size:", "if found.size != size:"),
+    ),
+    *of(
+        "tests/unit/remote/test_reader.py",
+        "tiered/remote/fetch.py",
+        (
+            "an object of another size",
+            "if len(found.data) != end - start or found.size != size:",
+            "if len(found.data) != end - start:",
+        ),
+    ),
+    *of(
+        STORE,
+        "tiered/store/puts.py",
+        ("a stored object of another size", "if head.size != size:"),
+        ("a stored object of another checksum", "if found != crc32c:"),
+        ("an object that is absent after its PUT", "if not isinstance(head, Object):"),
+    ),
+    *of(
+        STORE,
+        "tiered/store/retry.py",
+        (
+            "conditional writes are repeated blindly",
+            "return not isinstance(request, Put | CompleteUpload)",
+            "return not isinstance(request, CompleteUpload)",
+        ),
+    ),
+    *of(
+        CATALOG,
+        "tiered/plan/lifecycle.py",
+        ("a deleted topic is claimed", "if root.state != STATE_OPEN:"),
+        ("a volume that has lost records", "if volume.end_offset >= root.next_offset:", "if True:"),
+    ),
+    *of(
+        "tests/unit/catalog/test_claims.py",
+        "tiered/plan/lifecycle.py",
+        ("an older copy of a volume, by its claim", "if writer.token not in held_ids(volume.token):"),
+        (
+            "an older copy of a volume, by its append",
+            (
+                'return "append" if writer.last_append and writer.last_append not in '
+                'held_ids(volume.last_append) else ""'
+            ),
+            'return ""',
+        ),
+        (
+            "ids that were not seen are dropped",
+            "return HELD_SEPARATOR.join(ids[ids.index(seen) :]) if seen in ids else value",
+            "return HELD_SEPARATOR.join(ids[ids.index(seen) :]) if seen in ids else seen",
+        ),
+        (
+            "restored from a newer root",
+            (
+                "if restored is not None and restored.version <= root.version and volume.end_offset == "
+                "restored.next_offset:"
+            ),
+            "if restored is not None and volume.end_offset == restored.next_offset:",
+        ),
+        (
+            "restored, and then written to",
+            (
+                "if restored is not None and restored.version <= root.version and volume.end_offset == "
+                "restored.next_offset:"
+            ),
+            "if restored is not None and restored.version <= root.version:",
+        ),
+        ("restored to another end", "if volume.end_offset == root.next_offset:", "if True:"),
+    ),
+    *of(
+        "tests/unit/plan/test_intents.py",
+        "tiered/plan/lifecycle.py",
+        (
+            "another volume's claim taken for its own",
+            ("return root.writer.epoch > 0 and volume.volume_id == root.writer.volume and not _missing(root, volume)"),
+            "return root.writer.epoch > 0 and not _missing(root, volume)",
+        ),
+        (
+            "an earlier self's claim taken for its own",
+            ("return root.writer.epoch > 0 and volume.volume_id == root.writer.volume and not _missing(root, volume)"),
+            "return root.writer.epoch > 0 and volume.volume_id == root.writer.volume",
+        ),
+        (
+            "ids behind the one seen are dropped",
+            "return HELD_SEPARATOR.join(ids[ids.index(seen) :]) if seen in ids else value",
+            "return seen if seen in ids else value",
+        ),
+        (
+            "the id that was seen is forgotten",
+            "return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])",
+            "return HELD_SEPARATOR.join(ids[-HELD_LIMIT:])",
+        ),
+    ),
+    *of(
+        CATALOG,
+        "tiered/plan/commit.py",
+        ("the claim epoch is not compared", "if held.epoch != stamp.epoch:"),
+        ("rows that do not join", "if flaw:"),
+        ("an object named twice", "if len(uids) < len(rows) or _holds_any(root.rows, uids):"),
+        ("a trim beyond the end", "if self.offset > root.next_offset:"),
+    ),
+    *of(
+        f"{FORMAT} tests/damage/bucket",
+        "tiered/format/container.py",
+        ("the checksum of a root", "if stored != computed:"),
+        ("a root without a limit", "if len(data) > MAX_OBJECT_BYTES:"),
+        ("a body larger than it says", "if zstandard.frame_content_size(body) != raw_len:"),
+        ("a newer reader's root", "if needed > reader:"),
+    ),
+    *of(
+        f"{FORMAT} tests/unit/restore",
+        "tiered/format/bundle.py",
+        ("the checksum of a section", "if computed != section.crc:"),
+        ("the checksum of a bundle's head", "if stored != computed:"),
+    ),
+    *of(
+        "tests/unit/restore tests/damage/bucket",
+        "tiered/restore_segment.py",
+        ("a restored file is not fsynced", "self._files.sync(handle)"),
+        (
+            "an object of another size",
+            "if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != end - start:",
+            "if not isinstance(found, Object):",
+        ),
+        (
+            "the bundle of another segment",
+            "if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self._row.base, self._row.crc):",
+        ),
+    ),
+    *of(
+        "tests/unit/restore",
+        "tiered/restore.py",
+        ("no look at the room on the disk", "if needed > free:"),
+    ),
+    *of(
+        DAEMON,
+        "uploader/bucket.py",
+        ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
+        (
+            "no root read-back after a commit",
+            "end_offset = await self._read_back(tp, catalog, rows)",
+            "end_offset = rows[-1].next",
+        ),
+        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
+        ("a bucket that was emptied", "if await self._drive(load_topic(topic)) is None:"),
+    ),
+    *of(
+        DAEMON,
+        "uploader/journal.py",
+        ("a journal that is not fsynced", "self._files.sync(self._handle)"),
+    ),
+    *of(
+        "tests/unit/plan/test_known.py",
+        "tiered/plan/known.py",
+        ("an absent root that a disk has seen", "if self.by_disk:"),
+    ),
+    *of(
+        "tests/unit/catalog/test_roots.py",
+        "tiered/plan/known.py",
+        (
+            "an absent root that the registry vouches for",
+            'return "the registry entry says that it was made with its topic" if self.made else ""',
+            'return ""',
+        ),
+        (
+            "a disk's proof is no witness",
+            (
+                "return bool(self.tokens) or max(self.version, self.start_offset, self.next_offset, "
+                "self.writer_epoch) > 0"
+            ),
+            "return False",
+        ),
+        ("an end below what was seen", "if root.next_offset < self.next_offset:"),
+        ("a start below what was seen", "if root.start_offset < self.start_offset:"),
+        ("a version below the restored one", "if root.version < self.version:"),
+        ("a claim below the disk's", "if root.writer.epoch < self.writer_epoch:"),
+        ("the claim of another disk", "if same_claim and self.tokens and root.writer.token not in self.tokens:"),
+    ),
+    *of(
+        "tests/unit/catalog/test_roots.py",
+        "tiered/remote/roots.py",
+        ("a root of a newer release is written", "if reason:"),
+        ("every put of a root is asked", "need_writable(root)"),
+        ("a root whose PUT is unknown counts as made", "elif result.status is not PutStatus.LANDED:", "elif False:"),
+    ),
+    *of(
+        "tests/unit/catalog/test_roots.py",
+        "tiered/remote/topics.py",
+        (
+            "the entry before the roots",
+            "used = yield from _made(entry, range(partitions), registrant)",
+            "used: list[Root] = []",
+        ),
+        (
+            "a partition that grew has no root",
+            "used = yield from _made(wanted, range(before, wanted.partitions), registrant)",
+            "used: list[Root] = []",
+        ),
+        ("a root that was seen is made anew", "if roots[partition] is None:"),
+        ("an entry that was lost is made anew", "if used and (yield from load_topic(name)) is None:"),
+        ("an entry older than its roots", "if used and found.roots:"),
+        (
+            "an entry older than the disk",
+            "check_entry(name, found, dict.fromkeys(registrant.seen, Known(writer_epoch=1)))",
+        ),
+        ("roots of a topic of before the rule are made over its objects", "yield from _never_there(found, ours)"),
+        ("an entry vouches for roots that nobody made", "return len(ours) == len(absent)", "return True"),
+        ("an entry that is gone, and the disk knows it", "if entry is None and seen:"),
+        (
+            "an entry with fewer partitions than the disk",
+            "if entry is not None and entry.roots and seen and max(seen) >= entry.partitions:",
+        ),
+        (
+            "an entry that is gone since it was seen",
+            "if entry is None or entry.topic_id != seen.topic_id:",
+            "if entry is not None and entry.topic_id != seen.topic_id:",
+        ),
+        (
+            "an entry of another topic since it was seen",
+            "if entry is None or entry.topic_id != seen.topic_id:",
+            "if entry is None:",
+        ),
+        (
+            "an entry older than the one that was seen",
+            (
+                "if entry.partitions < seen.partitions or entry.version < seen.version or (seen.roots and not "
+                "entry.roots):"
+            ),
+        ),
+    ),
+    *of(
+        "tests/unit/catalog/test_topics.py",
+        "tiered/remote/topics.py",
+        ("an entry without a limit", "return Get(key, max_bytes=MAX_ENTRY_BYTES)", "return Get(key)"),
+        ("the entry of another topic, copied", "if topic_key(check_topic_name(name)) != key:"),
+    ),
+    *of(
+        "tests/contract/test_stores.py",
+        "tiered/store/base.py",
+        ("an answer without a limit", "if size_bytes > self.body_limit:"),
+    ),
+    *of(
+        "tests/contract/test_stores.py",
+        "tiered/store/directory.py",
+        ("an answer without a limit", "request.check_body(end - request.start)"),
+    ),
+    *of(
+        "tests/contract/test_stores.py",
+        "tiered/store/memory.py",
+        ("an answer without a limit", "request.check_body(end - request.start)"),
+    ),
+    *of(
+        "tests/unit/store/test_body_limit.py",
+        "tiered/store/s3.py",
+        ("an answer without a limit, by its length", 'request.check_body(response.get("ContentLength") or 0)'),
+        ("an answer without a limit, as it comes", "request.check_body(size)"),
+    ),
+    *of(
+        "tests/unit/store/test_body_limit.py",
+        "tiered/store/aio_s3.py",
+        ("an answer without a limit, by its length", 'request.check_body(response.get("ContentLength") or 0)'),
+        ("an answer without a limit, as it comes", "request.check_body(size)"),
+    ),
+]
+
+
+def mutated(text: str, mutant: Mutant) -> str | None:
+    """The file with the other line; None if the line is not there exactly once."""
+    lines = text.split("\n")
+    places = [number for number, line in enumerate(lines) if line.strip() == mutant.old]
+    if len(places) != 1:
+        return None
+    indent = lines[places[0]][: len(lines[places[0]]) - len(lines[places[0]].lstrip())]
+    lines[places[0]] = indent + mutant.replacement
+    return "\n".join(lines)
+
+
+def tests_of(mutant: Mutant, tree: Path, *, quick: bool) -> list[str]:
+    """Those of its selection that are there."""
+    chosen = [name for name in mutant.tests.split() if (tree / name).exists()]
+    return [name for name in chosen if not quick or not name.startswith(SLOW)] or chosen
+
+
+def object_to(tree: Path, tests: list[str]) -> bool:
+    """Whether a test fails."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not servers", "-p", "no:cacheprovider", *tests]
+    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(command, cwd=tree, env=env, capture_output=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode != 0
+
+
+def run(mutants: list[Mutant], tree: Path, *, quick: bool = False) -> Iterator[tuple[Mutant, str]]:
+    """Each with what became of it. A selection that fails without a mutant proves nothing."""
+    sound: dict[str, bool] = {}
+    for mutant in mutants:
+        path = tree / mutant.file
+        text = path.read_text() if path.exists() else ""
+        other = mutated(text, mutant)
+        if other is None:
+            yield mutant, "does not apply"
+            continue
+        if mutant.tests not in sound:
+            sound[mutant.tests] = not object_to(tree, tests_of(mutant, tree, quick=quick))
+        if not sound[mutant.tests]:
+            yield mutant, "its tests fail by themselves"
+            continue
+        path.write_text(other)
+        caught = object_to(tree, tests_of(mutant, tree, quick=quick))
+        path.write_text(text)
+        yield mutant, "caught" if caught else "SURVIVED"
+
+
+def main(arguments: list[str]) -> int:
+    """Prints one line each, then the sums."""
+    wanted = [argument for argument in arguments if not argument.startswith("--")]
+    mutants = [mutant for mutant in (*HOT, *COLD) if all(part in mutant.name for part in wanted)]
+    if "--list" in arguments or "--check" in arguments:
+        gone = [mutant for mutant in mutants if mutated((ROOT / mutant.file).read_text(), mutant) is None]
+        for mutant in mutants if "--list" in arguments else gone:
+            print(mutant.name, "(does not apply)" if mutant in gone else "")
+        print(f"{len(HOT)} of the hot tier, {len(COLD)} of the cold one; {len(gone)} do not apply")
+        return bool(gone)
+    counts: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="tiered-mutants-") as name:
+        tree = Path(name)
+        for folder in COPIED:
+            shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for file in ROOT.iterdir():
+            if file.is_file():
+                shutil.copy(file, tree)
+        for mutant, fate in run(mutants, tree, quick="--quick" in arguments):
+            counts[fate] = counts.get(fate, 0) + 1
+            print(f"{time.strftime('%H:%M:%S')} {fate:12} {mutant.name}", flush=True)
+    print(", ".join(f"{count} {fate}" for fate, count in sorted(counts.items())))
+    return counts.get("caught", 0) != len(mutants)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

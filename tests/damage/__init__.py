@@ -1,0 +1,1 @@
+"""Damage of every kind, and what the product says of it."""

@@ -1,0 +1,1 @@
+"""A damaged bucket: every damage meets every action; none is passed over in silence, none hangs."""

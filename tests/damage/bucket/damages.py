@@ -1,0 +1,214 @@
+"""The damages, each with what it may lead to where that is not the rule."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import zstandard
+
+from tests.damage.bucket.place import HIT, OTHER, TPS, Place
+from tiered.format.crc import crc32c
+from tiered.format.keys import topic_key
+from tiered.model import Row
+
+RULE = {
+    "check_bucket": {"finding", "error"},
+    "check_with_disk": {"finding", "error"},
+    "check_read_data": {"finding", "error"},
+    "read": {"right", "error"},
+    "read_by_time": {"right", "error"},
+    "own_writer": {"right", "error"},
+    "fresh_writer": {"right", "error"},
+    "restored": {"right", "error"},
+}
+CHECKS = ("check_bucket", "check_with_disk", "check_read_data")
+
+
+class Damage(NamedTuple):
+    """``also``: outcomes beside the rule's, by action. ``only``: instead of the rule's."""
+
+    name: str
+    hurt: Callable[[Place], object]
+    also: dict[str, set[str]] = {}  # noqa: RUF012 - never written to
+    only: dict[str, set[str]] = {}  # noqa: RUF012 - never written to
+
+    def allowed(self, action: str) -> set[str]:
+        """What is right."""
+        return self.only.get(action, RULE[action] | self.also.get(action, set()))
+
+
+CLEAN: dict[str, set[str]] = {check: {"clean"} for check in CHECKS}
+REFUSED = {"own_writer": {"error"}, "fresh_writer": {"error"}}
+UNSEEN: dict[str, set[str]] = {
+    action: {"fewer", "clean"} for action in ("read", "read_by_time", "restored", "check_bucket", "check_read_data")
+}
+"""A root that is older than all that the one who looks has ever seen."""
+
+
+def flip(position: int, bit: int = 0x10) -> Callable[[bytearray], None]:
+    """One bit."""
+
+    def change(data: bytearray) -> None:
+        data[position] ^= bit
+
+    return change
+
+
+def log(change: Callable[[bytearray], bytes | bytearray | None]) -> Callable[[Place], None]:
+    return lambda place: place.edit(place.log_key(), change)
+
+
+def idx(change: Callable[[bytearray], bytes | bytearray | None]) -> Callable[[Place], None]:
+    return lambda place: place.edit(place.idx_key(), change)
+
+
+def root(change: Callable[[bytearray], bytes | bytearray | None]) -> Callable[[Place], None]:
+    return lambda place: place.edit(place.root_key(), change)
+
+
+def rows(change: Callable[[list[Row]], None]) -> Callable[[Place], None]:
+    return lambda place: place.edit_rows(change)
+
+
+def row(**fields: Any) -> Callable[[Place], None]:
+    """The second row, other fields."""
+
+    def change(found: list[Row]) -> None:
+        found[1] = found[1]._replace(**fields)
+
+    return rows(change)
+
+
+def header(fmt: int | None = None, **fields: Any) -> Callable[[Place], None]:
+    return lambda place: place.edit_header(lambda found: found.update(fields), fmt)
+
+
+def entry(data: bytes) -> Callable[[Place], None]:
+    return lambda place: place.put(topic_key(HIT.topic), data)
+
+
+def first_batch_end(data: bytes | bytearray) -> int:
+    return 12 + int.from_bytes(data[8:12], "big")
+
+
+def other_records(data: bytearray) -> None:
+    """Other bytes in the value, the batch's CRC made right again."""
+    data[first_batch_end(data) - 12] ^= 1
+    end = first_batch_end(data)
+    data[17:21] = crc32c(bytes(data[21:end])).to_bytes(4, "big")
+
+
+def swap_all(place: Place) -> None:
+    place.swap(place.log_key(), place.log_key(tp=TPS[1]))
+    place.swap(place.idx_key(), place.idx_key(tp=TPS[1]))
+
+
+def delete_all_indexes(place: Place) -> None:
+    place.delete(*(place.idx_key(number) for number in range(len(place.decoded().rows))))
+
+
+def same_body(place: Place, claimed: int) -> None:
+    """The root's body is small and says that it is large."""
+    place.edit_header(lambda found: found.update(raw_len=claimed))
+
+
+def bomb(place: Place) -> None:
+    """The root's body decompresses to far more than it says."""
+    data = place.get(place.root_key())
+    magic, fmt, flags, length = struct.unpack_from("<4sHHI", data)
+    body = zstandard.compress(bytes(64 << 20))
+    made = struct.pack("<4sHHI", magic, fmt, flags, length) + data[12 : 12 + length] + body
+    place.put(place.root_key(), made + struct.pack("<I", crc32c(made)))
+
+
+def hole(found: list[Row]) -> None:
+    del found[1]
+
+
+def strangers(place: Place) -> None:
+    for key in ("readme.txt", "topics.bak/x", "b0/none", "zz/" + "0" * 32 + "-0/root", f"topics.old/{OTHER}"):
+        place.put(key, b"somebody else's")
+
+
+def forget_id(found: list[Row]) -> None:
+    found[1] = found[1]._replace(id_lo=found[1].id_lo ^ 1)
+
+
+DAMAGES = (
+    Damage(".log swapped between two partitions", lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[1]))),
+    Damage(".log and .idx swapped between two partitions", swap_all),
+    Damage(".log swapped between two topics", lambda p: p.swap(p.log_key(), p.log_key(tp=TPS[2]))),
+    Damage(".log is another segment of its partition", lambda p: p.put(p.log_key(), p.get(p.log_key(2)))),
+    Damage(".log of the same shape, other records, right batch CRCs", log(other_records)),
+    Damage(".log truncated in a batch", log(lambda data: data[:-7])),
+    Damage(".log truncated at a batch border", log(lambda data: data[: first_batch_end(data)])),
+    Damage(".log with bytes appended", log(lambda data: data + b"\0" * 40)),
+    Damage(".log empty", log(lambda data: b"")),
+    Damage(".log gone", lambda p: p.delete(p.log_key())),
+    Damage("first .log gone", lambda p: p.delete(p.log_key(0))),
+    Damage("last .log gone", lambda p: p.delete(p.log_key(-1))),
+    Damage(".log: a bit of a record", log(flip(80))),
+    Damage(".log: a bit of a base offset", log(flip(7, 1))),
+    Damage(".log: a high bit of a base offset", log(flip(0, 1))),
+    Damage(".log: a bit of a batch length", log(flip(11))),
+    Damage(".log: a high bit of a batch length", log(flip(8, 0x40))),
+    Damage(".log: a bit of a leader epoch", log(flip(15, 1))),
+    Damage(".log: a bit of the magic", log(flip(16, 1))),
+    Damage(".log: a bit of a CRC", log(flip(18, 1))),
+    Damage(".log: a bit of the record count", log(flip(60, 1))),
+    Damage(".log zeroed", log(lambda data: bytes(len(data)))),
+    Damage(".idx gone", lambda p: p.delete(p.idx_key())),
+    Damage("all .idx gone", delete_all_indexes),
+    Damage("last .idx gone", lambda p: p.delete(p.idx_key(-1))),
+    Damage(".idx empty", idx(lambda data: b"")),
+    Damage(".idx truncated", idx(lambda data: data[: len(data) // 2])),
+    Damage(".idx of another segment", lambda p: p.put(p.idx_key(), p.get(p.idx_key(2)))),
+    Damage(".idx of another partition", lambda p: p.put(p.idx_key(), p.get(p.idx_key(tp=TPS[1])))),
+    Damage(".idx: a bit of a section", idx(flip(-30))),
+    Damage(".idx: a bit of the head", idx(flip(9))),
+    Damage(".idx: a section of 4 GB", idx(lambda data: data[:24] + b"\xff" * 4 + data[28:])),
+    Damage(
+        "root older",
+        lambda p: p.put(p.root_key(), p.older[HIT]),
+        {**UNSEEN, "fresh_writer": {"differs"}},
+        {"own_writer": {"error"}},
+    ),
+    Damage("root gone", lambda p: p.delete(p.root_key())),
+    Damage("root empty", root(lambda data: b"")),
+    Damage("root truncated", root(lambda data: data[:-9])),
+    Damage("root: a bit", root(flip(60))),
+    Damage("root of the other partition", lambda p: p.put(p.root_key(), p.get(p.root_key(TPS[1])))),
+    Damage("root of another topic", lambda p: p.put(p.root_key(), p.get(p.root_key(TPS[2])))),
+    Damage("root of a newer reader", header(min_reader=99), {}, REFUSED),
+    Damage("root of a newer format, same reader", header(fmt=9, format=9), CLEAN, REFUSED),
+    Damage("root with an unknown feature", header(features=["later"]), CLEAN, REFUSED),
+    Damage("root: a body that is a bomb", bomb),
+    Damage("root: a body of 4 GB", lambda p: same_body(p, 1 << 32)),
+    Damage("root: 2**40 rows", header(tables=[["rows", 1 << 40, [["base", "<i8"]]]])),
+    Damage("root row of 10 GB", row(size=10 << 30)),
+    Damage("root row names an object that is not there", rows(forget_id)),
+    Damage("root row with another checksum", row(crc=12345)),
+    Damage("root row without an index", row(idx_len=0)),
+    Damage("root row with wrong timestamps", row(min_ts=1, max_ts=2)),
+    Damage(
+        "last root row with wrong timestamps",
+        rows(lambda f: f.append(f.pop()._replace(min_ts=1, max_ts=2))),
+        {"read_by_time": {"fewer"}},
+    ),
+    Damage("root rows with a hole", rows(hole)),
+    Damage("root state deleting", lambda p: p.edit_root(state="deleting"), CLEAN, REFUSED),
+    Damage("topic entry gone", lambda p: p.delete(topic_key(HIT.topic))),
+    Damage("topic entry empty", entry(b"")),
+    Damage("topic entry is no JSON", entry(b"{nothing")),
+    Damage("topic entry of another topic", lambda p: p.put(topic_key(HIT.topic), p.get(topic_key(OTHER)))),
+    Damage("topic entry with another id", lambda p: p.edit_entry(topic_id=UUID(int=5).hex)),
+    Damage("topic entry with 2,000,000 partitions", lambda p: p.edit_entry(partitions=2_000_000)),
+    Damage("topic entry with 0 partitions", lambda p: p.edit_entry(partitions=0)),
+    Damage("topic entry with 1 partition of 2", lambda p: p.edit_entry(partitions=1)),
+    Damage("topic entry of 1 MB", lambda p: p.edit_entry(config={"x": "y" * (1 << 20)})),
+    Damage("topic entry of a newer format", lambda p: p.edit_entry(format=2)),
+    Damage("strangers with odd names", strangers, CLEAN),
+)

@@ -1,0 +1,101 @@
+"""Odd batches: what a real broker and Kafka's consumer said of them, kept, beside what we say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.golden.foreign import Answer, golden_answers, shown
+from tests.golden.foreign_ours import appending, raw_names, reading, records_of
+from tiered.errors import CorruptionError
+from tiered.format.batch import decode_records, rebuild_batch, verify_batch
+from tiered.format.codecs import Codec
+from tiered.format.columns import ColumnReader
+from tiered.model import Record
+
+BATCHES = 1067
+
+
+@pytest.fixture(scope="module")
+def answers() -> list[Answer]:
+    return golden_answers()
+
+
+def test_we_read_what_kafkas_consumer_reads(answers: list[Answer]) -> None:
+    differences = list(reading(answers))
+    assert [one for one in differences if not one.why] == []
+    assert len(answers) == BATCHES
+    assert sum(answer.reads is not None for answer in answers) > 600
+    assert set(Counter(one.why for one in differences)) == {
+        "an offset below zero is damage",
+        "an offset outside of 0 to 2^63-1 is damage",
+        "more records than offsets are damage",
+        "linked lz4 blocks are read",
+        "no compressed data is needed for no records",
+    }
+
+
+def test_we_take_and_store_what_a_broker_takes_and_stores(answers: list[Answer], tmp_path: Path) -> None:
+    differences = list(appending(tmp_path, answers))
+    assert [one for one in differences if not one.why] == []
+    assert set(Counter(one.why for one in differences)) == {
+        "v0 and v1, which a broker of today does not take, become v2",
+        "batches of another log are taken: offsets are given anew",
+        "inner offsets are given anew",
+        "inner offsets are given anew where Kafka fails",
+        "a producer id below zero is none, also where Kafka fails",
+        "what no consumer can read is refused",
+        "a time below -1 is refused",
+        "a producer without an epoch is refused",
+        "the greatest time is that of the records",
+        "the bytes of names stay",
+        "refused with another error",
+    }
+
+
+def readable(answers: list[Answer]) -> list[tuple[str, bytes, list[Record]]]:
+    """Name, bytes and records of the v2 batches that can be read."""
+    found = []
+    for answer in answers:
+        if answer.reads is not None and answer.batch.data[16] == 2:
+            try:
+                found.append((answer.batch.name, answer.batch.data, records_of(answer.batch.data)[1]))
+            except CorruptionError:
+                continue  # the test above says why
+    return found
+
+
+def test_columns_show_the_same_records(answers: list[Answer]) -> None:
+    for name, batch, records in readable(answers):
+        header = verify_batch(batch)
+        reader = ColumnReader()
+        reader.add(header, batch)
+        columns = reader.take()
+        fields = zip(columns.key_at, columns.key_len, columns.value_at, columns.value_len, strict=True)
+        parts = [
+            tuple(columns.buffer[at : at + size] if size >= 0 else None for at, size in ((k, kl), (v, vl)))
+            for k, kl, v, vl in fields
+        ]
+        shown_by_columns = [
+            Record(int(offset), int(time), key, value, columns.headers(row) or [])
+            for row, (offset, time, (key, value)) in enumerate(
+                zip(columns.offsets, columns.timestamps, parts, strict=True)
+            )
+        ]
+        assert shown_by_columns == records, name
+        assert [raw_names(one) for one in shown_by_columns] == [raw_names(one) for one in records], name
+
+
+def test_a_rewritten_batch_holds_the_same_records_with_the_bytes_of_their_names(answers: list[Answer]) -> None:
+    renamed = 0
+    for name, batch, records in readable(answers):
+        header = verify_batch(batch)
+        for codec in (None, Codec.ZSTD):
+            again = rebuild_batch(header, records, codec=codec)
+            found = list(decode_records(again))
+            assert shown(header, found) == shown(header, records), name
+            assert [raw_names(one) for one in found] == [raw_names(one) for one in records], name
+        renamed += any("\ufffd" in name for one in records for name, _ in one.headers)
+    assert renamed > 20

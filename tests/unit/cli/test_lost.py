@@ -1,0 +1,90 @@
+"""What the command line says of a bucket that lost something, or is another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.repair_advice import _put_back, advise
+from tiered.store.base import ABSENT, Delete, Put
+from tiered.store.location import open_store
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """``log`` and ``store``; the disk holds only what came after the first segment."""
+    with tiered.open(tmp_path / "log", remote=f"file://{tmp_path / 'store'}") as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 1000, "local.retention.bytes": 0})
+        for number in range(40):
+            topic.append(b"%02d" % number + b"x" * 100)
+        log.sync(timeout=60)
+        log._local.tick()
+    return tmp_path
+
+
+def root_file(place: Path) -> Path:
+    return next((place / "store").glob("??/*/root.obj"))
+
+
+def test_a_lost_root(cli: Cli, place: Path) -> None:
+    both = ("--log-dir", place / "log", "--remote", f"file://{place / 'store'}")
+    alone = both[2:]
+    assert cli("status", *both).code == 0
+    assert cli("repair", "advice", *both).text == "nothing is lost\n"
+    root_file(place).unlink()
+    for line, code in ((("cat", "t"), 10), (("status",), 13), (("check",), 13), (("segments", "t"), 10)):
+        seen = cli(*line, *both)
+        assert seen.code == code, line
+        assert "offset 40 committed in it" in seen.text + seen.err, line
+    for line, code in ((("cat", "t"), 13), (("status",), 13), (("check",), 13), (("topics", "describe", "t"), 13)):
+        seen = cli(*line, *alone)
+        assert seen.code == code, line
+        assert "made with its topic" in seen.text + seen.err, line
+    advice = cli("repair", "advice", *both)
+    assert advice.code == 13
+    held = f"`tiered cat t:0 --log-dir {place / 'log'}`, without --remote, reads them"
+    for step in ("from a backup of", "nothing deletes them", "cannot make a root from them", held):
+        assert step in advice.text
+    (lost,) = cli("repair", "advice", *both, "--json").summary["lost"]
+    assert (lost["topic"], lost["partition"], lost["key"][-5:]) == ("t", 0, "/root")
+
+
+def test_another_prefix(cli: Cli, place: Path) -> None:
+    (place / "other").mkdir()
+    both = ("--log-dir", place / "log", "--remote", f"file://{place / 'other'}")
+    for line, code in ((("cat", "t"), 10), (("status",), 13), (("check",), 13), (("repair", "advice"), 13)):
+        seen = cli(*line, *both)
+        assert (seen.code, seen.out.startswith(b"0")) == (code, False), line
+        assert "offset 40 committed" in seen.text + seen.err, line
+
+
+def test_a_folder_that_is_no_store(cli: Cli, place: Path) -> None:
+    for line in (("cat", "t"), ("status",), ("check",), ("topics", "list"), ("repair", "advice")):
+        seen = cli(*line, "--remote", f"file://{place}")
+        assert (seen.code, "is no store" in seen.err) == (10, True), line
+
+
+def test_the_advice_for_a_lost_entry_is_what_it_held(place: Path) -> None:
+    store = open_store(f"file://{place / 'store'}")
+    with tiered.open_reader(store.url) as reader:
+        before = list(reader.topic("t").read())
+    store.execute(Delete(("topics/t",)))
+    (lost,) = advise(store, None)
+    body = lost.steps[-1].partition("it held: ")[2].encode()
+    store.execute(Put("topics/t", body, ABSENT))
+    with tiered.open_reader(store.url) as reader:
+        assert list(reader.topic("t").read()) == before
+    assert advise(store, None) == []
+
+
+def test_on_a_bucket_with_versions_the_commands_are_named(place: Path) -> None:
+    class Named:
+        url = "s3://acme-logs/prod"
+
+    steps = list(_put_back(Named(), "topics/t"))  # type: ignore[arg-type]
+    assert "aws s3api list-object-versions --bucket acme-logs --prefix prod/topics/t" in steps[0]
+    assert "aws s3api delete-object --bucket acme-logs --key prod/topics/t --version-id ID" in steps[0]
+    assert "--copy-source 'acme-logs/prod/topics/t?versionId=ID'" in steps[0]

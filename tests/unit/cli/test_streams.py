@@ -1,0 +1,97 @@
+"""Both programs with streams that nobody reads, and with an interrupt at any moment of their start."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tiered
+
+PROGRAMS = ["tiered", "uploader"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    with tiered.open(tmp_path / "log") as log:
+        topic = log.topic("t", create=True)
+        for _ in range(30):
+            topic.append_many([b"x" * 100] * 1000)
+    return tmp_path / "log"
+
+
+def shell(line: str) -> subprocess.CompletedProcess[str]:
+    text = line.replace("tiered ", f"{sys.executable} -m tiered ").replace("daemon ", f"{sys.executable} -m uploader ")
+    return subprocess.run(["bash", "-o", "pipefail", "-c", text], capture_output=True, text=True, check=False)
+
+
+LINES = [
+    ("tiered cat t --log-dir LOG | head -1", 0),
+    ("tiered --help | true", 0),
+    ("tiered cat t --log-dir LOG >&-", 0),
+    ("tiered status --log-dir LOG >&-", 0),
+    ("tiered status --log-dir LOG 2>&-", 0),
+    ("tiered status --log-dir LOG >&- 2>&- <&-", 0),
+    ("tiered cat none --log-dir LOG 2>&-", 10),
+    ("tiered cat none --log-dir LOG >&- 2>&-", 10),
+    ("tiered cat none --log-dir LOG 2>&1 >&- | true", 10),
+    ("daemon status --log-dir LOG | true", 0),
+    ("daemon --help | true", 0),
+    ("daemon status --log-dir LOG >&-", 0),
+    ("daemon status --log-dir LOG 2>&-", 0),
+    ("daemon status --log-dir LOG.none >&- 2>&-", 10),
+    ("daemon status --log-dir LOG.none 2>&1 >&- | true", 10),
+]
+
+
+@pytest.mark.parametrize(("command", "code"), LINES, ids=[line for line, _ in LINES])
+def test_closed_streams(log: Path, command: str, code: int) -> None:
+    done = shell(command.replace("LOG", str(log)))
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "Exception ignored" not in done.stderr
+    assert "Errno" not in done.stderr
+    assert done.returncode == code, done.stderr
+
+
+def test_a_closed_descriptor_is_not_given_to_a_segment(tmp_path: Path) -> None:
+    """Else what is printed lands in the file that was opened next."""
+    done = shell(f"echo hello | tiered append t --create --log-dir {tmp_path / 'log'} -v >&- 2>&-")
+    assert done.returncode == 0
+    with tiered.open_reader(log_dir=tmp_path / "log") as reader:
+        assert [record.value for record in reader.topic("t").read()] == [b"hello"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_interrupt_while_it_starts(program: str) -> None:
+    """At the moment when the program's own modules are being imported: a hook in place of the first of them."""
+    module = {"tiered": "tiered.cli.main", "uploader": "uploader.cli"}[program]
+    text = f"""
+import importlib.abc, os, runpy, signal, sys
+class Hook(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+            for _ in range(1000): pass
+sys.meta_path.insert(0, Hook())
+sys.argv = [{program!r}, "--help"]
+runpy.run_module({program!r}, run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=os.environ)
+    assert (done.returncode, done.stderr, done.stdout) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_interrupt_between_the_import_and_the_command(program: str) -> None:
+    text = """
+import signal, sys
+from tiered.program import run_program
+def interrupted():
+    signal.raise_signal(signal.SIGINT)
+run_program(lambda: interrupted)
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=os.environ)
+    assert (done.returncode, done.stderr) == (130, ""), program

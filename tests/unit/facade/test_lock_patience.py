@@ -1,0 +1,134 @@
+"""Who is waited for at the door of a log directory: an uploader that seals, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tiered.clock import SystemClock, SystemIds
+from tiered.errors import LockedError
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.lock import UNTOLD_SECONDS, DirectoryLock
+from tiered.log import LOCK_PATIENCE_S
+from tiered.testing.clock import FakeClock
+from uploader.directory import LogDirectory
+
+
+class TellingClock(FakeClock):
+    """Calls ``then`` at the n-th sleep."""
+
+    def __init__(self, n: int = 0, then: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._n, self._then = n, then
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if len(self.sleeps) == self._n:
+            self._then()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True).append(b"v")
+    return tmp_path / "log"
+
+
+def holder(directory: Path, *, passing: bool) -> DirectoryLock:
+    lock = DirectoryLock(directory, PosixFiles())
+    lock.acquire(SystemClock(), passing=passing)
+    return lock
+
+
+def test_an_uploader_that_seals_is_waited_for(directory: Path) -> None:
+    lock = holder(directory, passing=True)
+    clock = TellingClock(3, lock.release)
+    with tiered.open(directory, clock=clock) as log:
+        assert log.topic("t").append(b"w").offset == 1
+    assert len(clock.sleeps) == 3
+
+
+def test_not_for_ever(directory: Path) -> None:
+    lock, clock = holder(directory, passing=True), TellingClock()
+    with pytest.raises(LockedError, match=f"is held by process {os.getpid()}") as caught:
+        tiered.open(directory, clock=clock)
+    assert "try again in a moment" in caught.value.hint
+    assert LOCK_PATIENCE_S <= sum(clock.sleeps) < LOCK_PATIENCE_S + 0.1
+    lock.release()
+
+
+def test_another_application_is_refused_at_once(directory: Path) -> None:
+    lock, clock = holder(directory, passing=False), TellingClock()
+    with pytest.raises(LockedError, match="is held by process"):
+        tiered.open(directory, clock=clock)
+    assert clock.sleeps == []
+    lock.release()
+
+
+def test_one_that_does_not_say_who_it_is_is_given_a_moment(directory: Path) -> None:
+    """A broker's lock has no note; that of an application has none until it is written."""
+    lock = holder(directory, passing=False)
+    (directory / ".lock").write_bytes(b"")
+    clock = TellingClock()
+    with pytest.raises(LockedError, match="is held by another process"):
+        tiered.open(directory, clock=clock)
+    assert UNTOLD_SECONDS <= sum(clock.sleeps) < UNTOLD_SECONDS + 0.1
+    lock.release()
+
+
+def test_what_the_uploader_does_says_that_it_passes(directory: Path) -> None:
+    found = []
+    uploader = LogDirectory(directory, clock=SystemClock(), ids=SystemIds())
+    with uploader._open():
+        found.append(DirectoryLock(directory, PosixFiles()).holder())
+        with pytest.raises(LockedError):  # the uploader itself asks the writer to seal: it waits for nobody
+            uploader._open()
+    assert [(each.pid, each.passing) for each in found] == [(os.getpid(), True)]
+
+
+def test_status_finds_the_daemon_wherever_it_serves(directory: Path, tmp_path: Path) -> None:
+    """The lock of the directory tells; what listens at the default address may be another directory's."""
+    daemon = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "uploader", "run", "--log-dir", str(directory)),
+            *("--remote", f"file://{tmp_path / 'store'}", "--http", "127.0.0.1:0", "--log-format", "json"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert daemon.stderr is not None
+        started = next(json.loads(line) for line in daemon.stderr if '"started"' in line)
+        note = DirectoryLock(directory, PosixFiles(), name="tiered-uploader.lock").note()
+        assert (note["pid"], note["http"]) == (daemon.pid, f"127.0.0.1:{started['http_port']}")
+        told = status(directory)
+        assert (told["live"], [each["topic"] for each in told["partitions"]]) == (True, ["t"])
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=60)
+    assert status(directory)["live"] is False
+
+
+def test_status_does_not_deny_an_uploader_that_serves_nothing(directory: Path) -> None:
+    uploader = LogDirectory(directory, clock=SystemClock(), ids=SystemIds())
+    uploader.acquire()
+    uploader.tell_http("")
+    told = status(directory)
+    uploader.release()
+    assert (told["live"], f"process {os.getpid()}" in told["uploader"]) == (False, True)
+    assert told["partitions"][0]["waiting"]["code"] == "upload"
+    told = status(directory)
+    assert (told["uploader"], told["partitions"][0]["waiting"]["code"]) == ("", "stopped")
+
+
+def status(directory: Path) -> dict[str, object]:
+    arguments = [sys.executable, "-m", "uploader", "status", "--json", "--log-dir", str(directory)]
+    found: dict[str, object] = json.loads(subprocess.run(arguments, capture_output=True, check=True).stdout)
+    return found

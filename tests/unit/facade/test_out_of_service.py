@@ -1,0 +1,199 @@
+"""One unreadable ``partition.metadata`` takes one partition out of service, says which and why, and no other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tiered import aio
+from tiered.cli.main import run
+from tiered.errors import CorruptionError
+from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import SealRequest
+from tiered.model import TopicPartition
+from tiered.store.location import StoreLocation
+from uploader.actions import Exit
+from uploader.cli import program
+from uploader.config import Settings
+from uploader.events import DrainMode
+from uploader.service import Place, Service, serve
+
+BROKEN = TopicPartition("a", 1)
+DAMAGE = [b"\xff\xfe\xff", b"version: 0\ntopic_id: garbage\n", b"", b"version: 7\n"]
+
+
+@pytest.fixture(params=range(len(DAMAGE)), ids=["not UTF-8", "no id", "empty", "newer"])
+def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    with tiered.open(tmp_path / "log") as log:
+        for name in ("a", "b"):
+            topic = log.topic(name, partitions=3, create=True)
+            for partition in range(3):
+                topic.append(b"before", partition=partition)
+    (tmp_path / "log" / "a-1" / "partition.metadata").write_bytes(DAMAGE[request.param])
+    return tmp_path
+
+
+def refused(error: CorruptionError) -> None:
+    assert "a-1 is out of service" in error.message
+    assert error.path_or_key.endswith("a-1/partition.metadata")
+    assert "put the file back" in error.hint
+
+
+def test_the_library(damaged: Path) -> None:
+    metadata = damaged / "log" / "a-1" / "partition.metadata"
+    for clean in (True, False):
+        if not clean:
+            (damaged / "log" / ".kafka_cleanshutdown").unlink(missing_ok=True)
+        with tiered.open(damaged / "log") as log:
+            topic = log.topic("a")
+            with pytest.raises(CorruptionError) as caught:
+                topic.append(b"lost?", partition=1)
+            refused(caught.value)
+            with pytest.raises(CorruptionError):
+                topic.positions(1)
+            with pytest.raises(CorruptionError):
+                list(topic.read(1))
+            topic.append(b"after", partition=0)
+            topic.append(b"after", partition=2)
+            log.topic("b").append(b"after", partition=1)
+            topic.flush()
+            log.flush()
+            assert BROKEN not in log.positions()
+            assert len(log.positions()) == 5
+            assert log.topics()["a"].partitions == 3
+    # Nothing that was noted of it is forgotten, and its next open looks at what a crash may have left in it.
+    assert OffsetsFile(damaged / "log", RECOVERY_POINT_NAME, PosixFiles()).read()[BROKEN] == 1
+    assert not (damaged / "log" / ".kafka_cleanshutdown").exists()
+    metadata.write_bytes((damaged / "log" / "a-0" / "partition.metadata").read_bytes())
+    with tiered.open(damaged / "log") as log:
+        assert log.topic("a").append(b"back", partition=1).offset == 1
+        assert [r.value for r in log.topic("a").read(1)] == [b"before", b"back"]
+        assert [r.value for r in log.topic("a").read(0)] == [b"before", b"after", b"after"]
+
+
+def test_readers_and_asyncio(damaged: Path) -> None:
+    with tiered.open_reader(log_dir=damaged / "log") as reader:
+        assert [r.value for r in reader.topic("a").read(0)] == [b"before"]
+        assert [r.value for r in reader.topic("b").read()] == [b"before"] * 3
+        with pytest.raises(CorruptionError) as caught:
+            list(reader.topic("a").read())
+        refused(caught.value)
+    with LocalLog.open(damaged / "log", read_only=True) as log:
+        assert log.out_of_service.keys() == {BROKEN}
+        assert BROKEN in log.partitions()
+
+    async def appended() -> int:
+        async with aio.open(damaged / "log") as log:
+            topic = await log.topic("a")
+            with pytest.raises(CorruptionError):
+                await topic.append(b"x", partition=1)
+            return (await topic.append(b"x", partition=2)).offset
+
+    assert asyncio.run(appended()) == 1
+
+
+def daemon(damaged: Path) -> tuple[Service, Exit]:
+    settings = Settings(http=None, scan=20)
+    service = Service(Place(damaged / "log", StoreLocation.parse(f"file://{damaged / 'store'}")), settings)
+    return service, asyncio.run(serve(service, oneshot=DrainMode.ALL, timeout_ms=60_000))
+
+
+def test_the_daemon_uploads_all_others_and_owns_up(damaged: Path) -> None:
+    service, ending = daemon(damaged)
+    assert (ending.code, "nothing of a-1 was looked at" in ending.reason) == (13, True)
+    assert [each["topic"] for each in service.status()["out_of_service"]] == ["a"]
+    with tiered.open_reader(f"file://{damaged / 'store'}") as reader:
+        assert [r.value for r in reader.topic("b").read()] == [b"before"] * 3
+        assert [r.value for r in reader.topic("a").read(0)] == [b"before"]
+        assert list(reader.topic("a").read(1)) == []
+
+
+def test_inline_sync_uploads_all_others_and_then_raises(damaged: Path) -> None:
+    with tiered.open(damaged / "log", remote=f"file://{damaged / 'store'}") as log:
+        for name in ("a", "b"):
+            log.topic(name)
+        with pytest.raises(CorruptionError) as caught:
+            log.sync(timeout=60)
+        refused(caught.value)
+        assert {tp: at.uploaded_offset for tp, at in log.positions().items()} == dict.fromkeys(log.positions(), 1)
+
+
+def test_it_is_named_by_every_command(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = str(damaged / "log")
+    for command, code in (("status", 3), ("doctor", 13), ("check", 13)):
+        assert run([command, "--log-dir", directory]) == code
+        assert "a-1" in (told := capsys.readouterr().out)
+        assert "partition.metadata" in told
+    assert run(["cat", "b", "--log-dir", directory]) == 0
+    assert run(["cat", "a:1", "--log-dir", directory]) == 13
+    capsys.readouterr()
+    with pytest.raises(CorruptionError):
+        program.main(["status", "-q", "--log-dir", directory, "--http", "off"], standalone_mode=False)
+    program.main(["status", "--json", "--log-dir", directory, "--http", "off"], standalone_mode=False)
+    document = json.loads(capsys.readouterr().out)
+    assert [(each["topic"], each["partition"]) for each in document["out_of_service"]] == [("a", 1)]
+    program.main(["status", "--log-dir", directory, "--http", "off"], standalone_mode=False)
+    assert "problem: a-1 is out of service" in capsys.readouterr().out
+
+
+def test_several_directories(tmp_path: Path) -> None:
+    with tiered.open([tmp_path / "x", tmp_path / "y"]) as log:
+        log.topic("t", partitions=4, create=True)
+    (next(tmp_path.glob("?/t-2")) / "partition.metadata").write_bytes(b"\xff")
+    with tiered.open([tmp_path / "x", tmp_path / "y"]) as log:
+        topic = log.topic("t")
+        assert [topic.append(b"v", partition=p).offset for p in (0, 1, 3)] == [0, 0, 0]
+        with pytest.raises(CorruptionError, match="t-2 is out of service"):
+            topic.append(b"v", partition=2)
+
+
+def test_advice_is_given_about_all_others(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"file://{damaged / 'bucket'}"
+    with tiered.open(damaged / "log", remote=url) as log, pytest.raises(CorruptionError):
+        log.sync(timeout=60)
+    roots = sorted((damaged / "bucket").glob("*/*-2/root.obj"))
+    assert len(roots) == 2
+    for root in roots:
+        root.unlink()
+    assert run(["repair", "advice", "--log-dir", str(damaged / "log"), "--remote", url]) == 13
+    told = capsys.readouterr().out
+    assert [name for name in ("a-1", "a-2", "b-2") if name in told] == ["a-2", "b-2"]
+
+
+def test_a_request_to_seal_concerns_all_others(damaged: Path) -> None:
+    with LocalLog.open(damaged / "log") as log:
+        SealRequest(damaged / "log", PosixFiles()).write("a request")
+        done = log.tasks.run("uploads")
+        assert (done.failures, log.seal_requests.pending()) == (0, None)
+        ends = [len(log.partition(tp).sealed_segments()) for tp in log.partitions() if tp != BROKEN]
+        assert ends == [1] * 5
+
+
+def test_compaction_and_moves_say_why(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalLogs.open([damaged / "log", damaged / "other"]) as logs:
+        with pytest.raises(CorruptionError) as caught:
+            logs.move(BROKEN, damaged / "other")
+        refused(caught.value)
+        assert not list((damaged / "other").glob("a-1*"))
+        logs.alter_topic("a", {"cleanup.policy": "compact"})
+    with tiered.open([damaged / "log", damaged / "other"]):
+        pass
+    for name in (".kafka_cleanshutdown", "tiered-one-of-several"):
+        (damaged / "log" / name).unlink(missing_ok=True)
+    directory = str(damaged / "log")
+    assert run(["local", "clean", "a", "--plan", "--log-dir", directory]) == 13
+    assert "a-1 is out of service" in capsys.readouterr().err
+    assert run(["local", "clean", "--plan", "--log-dir", directory]) == 0
+
+
+def test_a_topic_with_one_can_be_deleted(damaged: Path) -> None:
+    with tiered.open(damaged / "log") as log:
+        log.delete_topic("a")
+        assert set(log.topics()) == {"b"}

@@ -1,0 +1,114 @@
+"""What a sealed segment must be to be measured, and to leave the disk; what a note and a lost end tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.bench import CaseBench, batch
+from tiered.errors import CorruptionError, OffsetOutOfRangeError
+from tiered.format.keys import log_name
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.scan import LogFile, Offsets
+from tiered.local.segment.seal import SegmentStats, measure, read_note, write_note
+
+
+@pytest.mark.parametrize("extra", [1, 17, 18, 60], ids=str)
+def test_a_segment_with_a_partial_tail_is_not_measured(tmp_path: Path, extra: int) -> None:
+    path = tmp_path / log_name(0)
+    whole = batch(0) + batch(1)
+    path.write_bytes(whole + batch(2)[:extra])
+    with LogFile(PosixFiles(), path) as log:
+        assert measure(log, len(whole), Offsets(0, 3)).records == 2
+        with pytest.raises(CorruptionError) as error:
+            measure(log, len(whole) + extra, Offsets(0, 3))
+    assert (error.value.position, error.value.offset) == (len(whole), 2)
+    assert str(path) in error.value.message
+
+
+@pytest.mark.parametrize(("offsets", "next_offset"), [((0, 9), 9), ((0, 2, 1), 5), ((3,), 4)])
+def test_a_segment_with_a_batch_outside_its_offsets_is_not_measured(
+    tmp_path: Path, offsets: tuple[int, ...], next_offset: int
+) -> None:
+    path = tmp_path / log_name(4)
+    data = b"".join(batch(offset) for offset in offsets)
+    path.write_bytes(data)
+    base = 4 if offsets == (3,) else 0
+    with LogFile(PosixFiles(), path) as log, pytest.raises(CorruptionError, match="expected"):
+        measure(log, len(data), Offsets(base, next_offset))
+
+
+def test_a_sealed_segment_that_is_not_flushed_does_not_leave_the_disk(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log", per_segment=2)
+    bench.fill(2)
+    seen: list[list[int]] = []
+
+    def while_it_is_synced(name: str, path: Path) -> int:
+        if name == "sync" and path.name == log_name(0) and not seen:
+            seen.append([])  # once
+            assert bench.partition.positions().flushed_offset < 2 <= bench.bases[-1]
+            seen.append(bench.partition.delete_local_before(2))
+        return 0
+
+    bench.files.fail = while_it_is_synced
+    bench.fill(1)  # rolls, and fsyncs what it sealed
+    bench.partition.flush()
+    bench.files.fail = None
+    assert seen == [[], []]
+    assert bench.partition.delete_local_before(2) == [0]
+
+
+def test_a_note_that_rotted_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "note"
+    stats = SegmentStats(100, 7, 3, 50, 60, 1, 40)
+    write_note(PosixFiles(), path, stats)
+    assert read_note(PosixFiles(), path, 100) == stats
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b'"min_timestamp": 50', b'"min_timestamp": 58'))
+    assert read_note(PosixFiles(), path, 100) is None
+
+
+def test_a_note_of_an_older_release_is_believed(tmp_path: Path) -> None:
+    path = tmp_path / "note"
+    path.write_bytes(
+        b'{"version": 1, "size_bytes": 100, "crc32c": 7, "records": 3, "min_timestamp": 50, "max_timestamp": 60, '
+        b'"leader_epoch": 1, "first_append_ms": 40}'
+    )
+    assert read_note(PosixFiles(), path, 100) == SegmentStats(100, 7, 3, 50, 60, 1, 40)
+
+
+def test_a_cut_lowers_the_recovery_point_first(tmp_path: Path) -> None:
+    """A crash in the middle of a cut is no loss: the log opens and ends where it was cut, or where it ended."""
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(6)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    noted: list[str] = []
+
+    def look(name: str, path: Path) -> int:
+        if name == "truncate" and path.name == log_name(0):
+            noted.append((bench.directory / "recovery-point-offset-checkpoint").read_text().split()[-1])
+        return 0
+
+    bench.files.fail = look
+    bench.partition.truncate_to(3)
+    assert noted[0] == "3"
+
+
+def test_a_log_that_ends_below_its_recovery_point_says_so(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(6)
+    bench.partition.flush()
+    bench.log.checkpoint()
+    bench.kill()
+    path = bench.folder / log_name(0)
+    path.write_bytes(path.read_bytes()[: 4 * len(path.read_bytes()) // 6])
+    bench.open()
+    assert bench.partition.positions().end_offset == 6
+    assert bench.append(b"next") == 6
+    with pytest.raises(CorruptionError, match="4 to 6"):
+        bench.offsets()
+    assert bench.offsets(6) == [6]
+    with pytest.raises(OffsetOutOfRangeError):
+        bench.offsets(8)

@@ -1,0 +1,83 @@
+"""The effects on the real disk: what is made durable, cut short, or too large to be read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tiered.errors import LocalIOError
+from tiered.local.disk.files import PosixFiles
+from tiered.local.segment.sealed import FileSource
+
+
+class Durable(PosixFiles):
+    """Remembers which names and which bytes were made durable."""
+
+    def __init__(self) -> None:
+        self.directories: list[Path] = []
+        self.contents: list[bytes] = []
+
+    def sync(self, handle: int) -> None:
+        super().sync(handle)
+        self.contents.append(os.pread(handle, 1_000, 0))
+
+    def sync_directory(self, path: Path) -> None:
+        super().sync_directory(path)
+        self.directories.append(path)
+
+
+def test_a_replaced_file_and_its_name_are_durable(tmp_path: Path) -> None:
+    files = Durable()
+    files.replace(tmp_path / "note", b"new")
+    assert (files.contents, files.directories) == ([b"new"], [tmp_path])
+
+
+def test_the_names_of_new_directories_are_durable_from_the_top(tmp_path: Path) -> None:
+    files = Durable()
+    files.make_directory(tmp_path / "a" / "b")
+    files.make_directory(tmp_path / "a" / "b")
+    assert files.directories == [tmp_path, tmp_path / "a"]
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tiered.local.disk.files.MAX_SMALL_FILE_BYTES", 5)
+    path = tmp_path / "note"
+    path.write_bytes(b"12345")
+    assert PosixFiles().read(path) == b"12345"
+    path.write_bytes(b"123456")
+    with pytest.raises(LocalIOError, match="larger than 5 bytes"):
+        PosixFiles().read(path)
+
+
+def test_a_write_that_is_cut_short_goes_on_and_ends_where_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, real, taken = PosixFiles(), os.pwrite, [3, 2, 5, 4, 0]
+
+    def short(handle: int, data: bytes, position: int) -> int:
+        return real(handle, bytes(data)[: taken.pop(0)], position)  # IndexError: it was asked once too often
+
+    monkeypatch.setattr(os, "pwrite", short)
+    handle = files.open_write(tmp_path / "log")
+    try:
+        files.write_at(handle, b"0123456789", 1)
+        assert (tmp_path / "log").read_bytes() == b"\x000123456789"
+        with pytest.raises(LocalIOError, match="nothing was written"):
+            files.write_at(handle, b"abcdef", 0)
+    finally:
+        files.close(handle)
+    assert taken == []
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_what_a_reader_of_another_process_uploads_is_durable_first(tmp_path: Path, sync: bool) -> None:
+    (tmp_path / "log").write_bytes(b"batches")
+    files = Durable()
+    source = FileSource(files, tmp_path / "log", 7, sync=sync)
+    try:
+        assert source.read_at(0, 7) == b"batches"
+    finally:
+        source.close()
+    assert files.contents == ([b"batches"] if sync else [])

@@ -1,0 +1,71 @@
+"""What the daemon believes of its bucket: the root that it reads back after a commit, and its own newest claim."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.facade.test_believes_nobody import TP, LyingStore, fill, opened
+from tiered.errors import CommitUnknown, TieredError
+from tiered.store.aio import ThreadedAioStore
+from tiered.testing.clock import FakeClock, SeededIds
+from uploader.bucket import Bucket, PartSizes
+from uploader.directory import LogDirectory
+from uploader.events import SegmentSealed
+from uploader.journal import Journal
+
+Made = tuple[Bucket, LogDirectory, LyingStore]
+
+
+@pytest.fixture
+async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Made]:
+    log, _, _ = opened(tmp_path)
+    fill(log)
+    log.close()
+    clock, store = FakeClock(), LyingStore()
+
+    async def at_once(_: float) -> None:
+        """The pauses between two looks at a root."""
+
+    monkeypatch.setattr("uploader.bucket.asyncio.sleep", at_once)
+    directory = LogDirectory(tmp_path, clock=clock, ids=SeededIds(2))
+    directory.acquire()
+    journal = Journal(tmp_path, directory.files)
+    aio = ThreadedAioStore(store)
+    sizes = PartSizes(1 << 30, 8 << 20)
+    bucket = Bucket(aio, directory, journal, clock=clock, ids=SeededIds(3), owner="d", sizes=sizes)
+    yield bucket, directory, store
+    await bucket.close()
+    journal.close()
+    directory.release()
+
+
+async def committed(made: Made, between: Callable[[], Awaitable[object]] | None = None) -> int:
+    """The first segment, from its claim to its commit."""
+    bucket, directory, _ = made
+    (segment, *_) = [event.segment for event in directory.scan() if isinstance(event, SegmentSealed)]
+    granted = await bucket.claim(TP)
+    row = await bucket.upload(TP, segment, granted.claim_epoch)
+    if between is not None:
+        await between()
+    return await bucket.commit(TP, granted.claim_epoch, [row])
+
+
+async def register(made: Made) -> None:
+    await made[0].register("t")
+
+
+async def test_a_commit_whose_root_does_not_show_it_is_not_one(made: Made) -> None:
+    await register(made)
+    with pytest.raises(TieredError):
+        await committed(made)
+    made[2].lies = False
+
+
+async def test_rows_of_an_older_claim_are_not_committed_under_a_newer_one(made: Made) -> None:
+    made[2].lies = False
+    await register(made)
+    with pytest.raises(CommitUnknown):
+        await committed(made, lambda: made[0].claim(TP))

@@ -1,0 +1,54 @@
+"""The daemon's loops end when they are told to, whatever happens at the same moment."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.sim.tiers.daemon import SIZES, Told
+from tiered.local.directory.manager import LocalLog
+from tiered.store.aio import ThreadedAioStore
+from tiered.store.memory import MemoryStore
+from tiered.store.metrics import StoreMetrics
+from tiered.testing.clock import FakeClock, SeededIds
+from uploader.bucket import Bucket
+from uploader.directory import LogDirectory
+from uploader.journal import Journal
+from uploader.limits import Limits
+from uploader.metrics import Metrics
+from uploader.runner import Runner
+from uploader.state import State
+from uploader.telemetry import Notify
+
+ROUNDS = 20
+"""Turns of the event loop in which a cancelled task has ended."""
+
+
+def runner_of(path: Path) -> Runner:
+    clock, ids = FakeClock(), SeededIds(1)
+    LocalLog.open(path, clock=clock, ids=ids).close()
+    directory = LogDirectory(path, clock=clock, ids=ids)
+    journal = Journal(path, directory.files)
+    store = ThreadedAioStore(MemoryStore())
+    bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner="d", sizes=SIZES)
+    told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
+    return Runner(State(ids, Limits()), bucket, directory, clock=clock, telemetry=told)
+
+
+@pytest.mark.parametrize("turns", range(5))
+async def test_a_scan_that_is_asked_for_as_the_daemon_stops_keeps_nothing_alive(turns: int, tmp_path: Path) -> None:
+    runner = runner_of(tmp_path)
+    task = asyncio.create_task(runner._keep_scanning())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    runner._scan_now.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    for _ in range(ROUNDS):
+        await asyncio.sleep(0)
+    assert task.done() or turns > 1  # by then a scan has begun, which is waited for
+    await asyncio.wait([task], timeout=60)
+    assert task.cancelled()

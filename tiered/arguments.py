@@ -1,0 +1,331 @@
+"""What a caller hands in, checked once, at the face: before a file is made, a lock taken, a request sent.
+
+Integers are what :func:`operator.index` takes (``numpy.int64`` too), but never ``bool``; a check returns the value as
+the rest of the product expects it. Everything wrong is a ``ConfigError``, or of a record an ``InvalidRecordError``,
+that names the argument, what was given and what is expected.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, TypeVar, cast
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.config import MAX_PARTITIONS, TopicConfig
+from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError
+from tiered.model import Headers, NewRecord, TopicPartition
+
+SHOWN_CHARS = 80
+"""So much of a wrong value is shown in an error."""
+
+OFFSET_HINT = 'an int from 0, "earliest" or "latest"'
+
+T = TypeVar("T")
+
+
+def whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> int:
+    """A whole number within the bounds, both inclusive."""
+    hint = "a whole number" + (f" from {least}" if least is not None else "") + (f" to {most}" if most else "")
+    number = _index(value)
+    if number is None:
+        raise wrong(name, value, hint)
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise ConfigError(f"{name}={number}", hint=f"{name} is {hint}")
+    return number
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False, and nothing that only counts as such."""
+    if not isinstance(value, bool):
+        raise wrong(name, value, "True or False")
+    return value
+
+
+def text(name: str, value: object) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise wrong(name, value, "a text that is not empty")
+    return value
+
+
+def text_or_none(name: str, value: object) -> str | None:
+    """A text that is not empty, or None."""
+    return None if value is None else text(name, value)
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> str:
+    """One of some words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise wrong(name, value, f"one of {', '.join(allowed)}")
+    return value
+
+
+def seconds(name: str, value: object) -> float:
+    """A finite number of seconds, below zero as 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+        raise wrong(name, value, "a number of seconds")
+    return max(0.0, float(value))
+
+
+def seconds_or_none(name: str, value: object) -> float | None:
+    """A finite number of seconds, or None: no limit."""
+    if value is None:
+        return None
+    if isinstance(value, float) and math.isinf(value):
+        raise wrong(name, value, "a number of seconds, or None for no limit")
+    return seconds(name, value)
+
+
+def partition_count(topic: str, value: object) -> int:
+    """How many partitions a topic is to have: 1 to ``config.MAX_PARTITIONS``."""
+    number = _index(value)
+    if number is None:
+        raise wrong("partitions", value, f"a whole number from 1 to {MAX_PARTITIONS}")
+    if number < 1:
+        raise ConfigError(f"topic {topic} needs at least one partition, not {number}", hint="partitions=1 or more")
+    if number > MAX_PARTITIONS:
+        raise ConfigError(
+            f"topic {topic} cannot have {number} partitions", hint=f"a topic has at most {MAX_PARTITIONS} partitions"
+        )
+    return number
+
+
+def partition_or_none(value: object) -> int | None:
+    """The number of a partition, or None."""
+    return None if value is None else whole("partition", value)
+
+
+def offset_or_none(name: str, value: object) -> int | str | None:
+    """An offset as readers name it: an int from 0, its digits, "earliest" ("beginning"), "latest" ("end"), or None."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        if value in ("earliest", "beginning", "latest", "end") or (value.isascii() and value.isdecimal()):
+            return value
+        raise ConfigError(f"{name}={_shown(value)} is not an offset", hint=OFFSET_HINT)
+    number = _index(value)
+    if number is None:
+        raise ConfigError(f"{name}={_shown(value)} is not an offset", hint=OFFSET_HINT)
+    if number < 0:
+        raise ConfigError(f"{name}={number}: an offset is not negative", hint=OFFSET_HINT)
+    return number
+
+
+def path(name: str, value: object) -> Path:
+    """A path of the file system."""
+    hint = "a path, as text or pathlib.Path"
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise wrong(name, value, hint)
+    if not str(value) or "\0" in str(value):
+        raise wrong(name, str(value), hint + '; "." is the current directory')
+    return Path(value)
+
+
+def paths(name: str, value: object) -> list[Path]:
+    """One path, or several."""
+    if isinstance(value, str | os.PathLike):
+        return [path(name, value)]
+    if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray | memoryview) or not value:
+        raise wrong(name, value, "a path, or a list of paths of one log")
+    return [path(f"{name}[{index}]", each) for index, each in enumerate(value)]
+
+
+def url_or_none(name: str, value: object) -> str | None:
+    """A store's URL as text (``store.location`` reads it), or None."""
+    if value is None:
+        return None
+    return str(path(name, value)) if isinstance(value, os.PathLike) else text(name, value)
+
+
+class StoreOptions(TypedDict):
+    """Keywords of ``store.location.open_store``."""
+
+    endpoint_url: str | None
+    region: str | None
+    deadline_seconds: float
+
+
+class StorePlace(NamedTuple):
+    """Which store, and how to reach it."""
+
+    url: str | None
+    endpoint_url: str | None
+    region: str | None
+    deadline_seconds: float | None
+
+    @classmethod
+    def of(cls, remote: object, endpoint_url: object, region: object, deadline_seconds: object) -> StorePlace:
+        """As the keywords of ``open`` and ``open_reader`` have them."""
+        return cls(
+            url_or_none("remote", remote),
+            text_or_none("endpoint_url", endpoint_url),
+            text_or_none("region", region),
+            seconds_or_none("deadline_seconds", deadline_seconds),
+        )
+
+    def options(self, default_seconds: float) -> StoreOptions:
+        """With the default of the time that one request is tried for."""
+        limit = default_seconds if self.deadline_seconds is None else self.deadline_seconds
+        return {"endpoint_url": self.endpoint_url, "region": self.region, "deadline_seconds": limit}
+
+
+def instance(name: str, value: object, kind: type[T], hint: str) -> T:
+    """An object of one of our classes."""
+    if not isinstance(value, kind):
+        raise wrong(name, value, hint)
+    return value
+
+
+def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
+    """An object with these methods, or None."""
+    if value is not None and not all(callable(getattr(value, method, None)) for method in methods):
+        raise wrong(name, value, hint)
+    return value
+
+
+def clock_and_ids(clock: object, ids: object) -> tuple[Clock, IdSource]:
+    """Sources of time and randomness; those of the machine where none are given."""
+    hint = "an object as tiered.clock describes it, or None"
+    has("clock", clock, ("now_ms", "monotonic", "sleep", "wait"), hint)
+    has("ids", ids, ("uuid", "uid", "random"), hint)
+    return cast("Clock", clock or SystemClock()), cast("IdSource", ids or SystemIds())
+
+
+def topic_config(value: object) -> TopicConfig | None:
+    """Settings of a topic: a ``TopicConfig``, or a mapping under Kafka's names."""
+    if value is None or isinstance(value, TopicConfig):
+        return value
+    if not isinstance(value, Mapping):
+        raise wrong("config", value, 'a TopicConfig or a dict, {"segment.bytes": 1_000_000}')
+    return TopicConfig.from_properties(value)
+
+
+def ends(value: object) -> dict[TopicPartition, int]:
+    """Offsets by partition."""
+    hint = '{TopicPartition("orders", 0): 4711}'
+    if not isinstance(value, Mapping) or not all(isinstance(tp, TopicPartition) for tp in value):
+        raise wrong("ends", value, hint)
+    return {tp: whole(f"ends[{tp}]", end, least=0) for tp, end in value.items()}
+
+
+def columns_or_none(value: object, known: Sequence[str]) -> list[str] | None:
+    """Names of columns, or None."""
+    if value is None:
+        return None
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise wrong("columns", value, f"a list of {', '.join(known)}")
+    return [one_of("columns", each, known) for each in value]
+
+
+def key(value: object) -> bytes | bytearray | memoryview:
+    """A key that is looked for."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise ConfigError(f"key is {_kind(value)}, not bytes", hint="encode it first")
+    return value
+
+
+# -- records -----------------------------------------------------------------------------------------------------------
+
+
+def batches(value: object) -> bytes:
+    """Encoded batches."""
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidRecordError(
+            f"the batches are {_kind(value)}, not bytes", hint="append_batches takes v2 batches that are encoded"
+        )
+    return value if isinstance(value, bytes) else bytes(value)
+
+
+def records(value: object) -> Iterator[Any]:
+    """Something to iterate over, one record at a time."""
+    if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
+        raise InvalidRecordError(
+            f"records are {_kind(value)}, no list of records",
+            hint="append_many takes a list of NewRecord(value, key, timestamp, headers), (value, key) or bytes",
+        )
+    return iter(value)
+
+
+def record(given: NewRecord, index: int) -> NewRecord:
+    """A record whose parts are of the right types; what they may be otherwise is the log's business."""
+    value, key_, timestamp, headers = given
+    if value is not None and type(value) is not bytes:
+        _check_bytes("value", value, index)
+    if key_ is not None and type(key_) is not bytes:
+        _check_key(key_, index)
+    if headers is not None:
+        check_headers(headers, index)
+    if type(timestamp) is not int:
+        number = _index(timestamp)
+        if number is None:
+            raise InvalidTimestampError(
+                f"record {index}: timestamp={_shown(timestamp)}", index=index, hint="whole milliseconds since 1970 UTC"
+            )
+        return given._replace(timestamp=number)
+    return given
+
+
+def check_headers(headers: Headers | object, index: int) -> None:
+    """Pairs of a name and bytes or None."""
+    hint = 'headers=[("trace", b"abc"), ("empty", None)]'
+    if not isinstance(headers, list | tuple):
+        raise InvalidRecordError(f"record {index}: headers are {_kind(headers)}, no list", index=index, hint=hint)
+    for pair in headers:
+        if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InvalidRecordError(
+                f"record {index}: the header {_shown(pair)} is no pair of a text and bytes", index=index, hint=hint
+            )
+        if pair[1] is not None:
+            _check_bytes(f"header {_shown(pair[0])}", pair[1], index)
+
+
+def _check_key(value: object, index: int) -> None:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise InvalidRecordError(
+            f"record {index}: key is {_kind(value)}, not bytes", index=index, hint="encode it first"
+        )
+
+
+def _check_bytes(name: str, value: object, index: int) -> None:
+    try:
+        memoryview(value)  # type: ignore[arg-type]  # this is the question
+    except (TypeError, ValueError):
+        raise InvalidRecordError(
+            f"record {index}: {name} is {_kind(value)}, not bytes", index=index, hint="encode it first"
+        ) from None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+def wrong(name: str, value: object, expected: str) -> ConfigError:
+    """The error for a value of another kind."""
+    return ConfigError(f"{name}={_shown(value)} ({_kind(value)})", hint=f"{name} is {expected}")
+
+
+def _index(value: object) -> int | None:
+    """A whole number, None for anything else; ``bool`` is anything else, also numpy's."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # this is the question
+    except TypeError:
+        return None
+
+
+def _kind(value: object) -> str:
+    return "None" if value is None else type(value).__name__
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except Exception:  # noqa: BLE001 - whatever a stranger's repr does, this is an error message
+        return "?"
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= SHOWN_CHARS else shown[: SHOWN_CHARS - 3] + "..."

@@ -1,0 +1,195 @@
+"""The registry half of ``check`` and ``restore``: partitions that a bucket or a disk holds and that no entry names.
+
+::
+
+    keys of the bucket, listed first ──┐
+    entries, read after the listing  ──┼── a topic id without an entry, a partition beyond its entry
+    what this disk has uploaded      ──┘
+
+A topic's roots are made before its entry, so roots that were never claimed are no finding: a registration that is
+under way, or that did not end, leaves them. The listing comes first, so that what is registered meanwhile is named.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tiered.check_local import LocalFacts
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
+from tiered.findings import Finding, Findings, Severity
+from tiered.format.keys import TOPICS_PREFIX, root_key, topic_key
+from tiered.format.root import Root, decode_root
+from tiered.model import TopicPartition
+from tiered.remote.survey import list_partitions
+from tiered.remote.topics import TopicEntry
+from tiered.store.base import Get, Object, Steps, Store, Together
+from tiered.store.driver import drive
+
+GETS_AT_ONCE = 16
+NAMED_PARTITIONS = 10
+"""Partitions that one finding names; of more it tells the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """Partitions of one topic id that no entry names. ``topic`` as their roots, or the disk, call it.
+
+    ``in_use``: records, or at least a claim, were there; else they are roots that wait for their entry.
+    """
+
+    topic_id: UUID
+    topic: str
+    partitions: tuple[int, ...]
+    in_use: bool
+
+
+class RegistryCheck:
+    """Lists the partitions of the bucket when it is made; ``add`` every entry that is read after that."""
+
+    def __init__(self, store: Store, local: LocalFacts, topics: Collection[str]) -> None:
+        self._store = store
+        self._local = local
+        self._topics = topics
+        self._entries: dict[str, TopicEntry] = {}
+        self._unreadable: set[str] = set()
+        self._refused = ""
+        self._listed: set[tuple[UUID, int]] = set()
+        self.partitions: set[TopicPartition] = set()
+        try:
+            self._listed = survey(store)
+        except (RemotePermissionError, CorruptionError) as error:  # a folder as a store lists no file that was cut
+            self._refused = error.message
+
+    def add(self, entry: TopicEntry) -> None:
+        """An entry of the registry."""
+        self._entries[entry.name] = entry
+
+    def pass_over(self, topic: str) -> None:
+        """An entry that is there and cannot be read: what it would name is not known."""
+        self._unreadable.add(topic)
+
+    def findings(self) -> Iterator[Finding]:
+        """What the entries do not name. ``partitions`` are those of them whose topic is known."""
+        if self._refused:
+            found = Findings(self._store.url)
+            found.add(
+                Severity.WARNING,
+                "not_listed",
+                f"the bucket cannot be listed, so that a lost registry entry would not be seen: {self._refused}",
+            )
+            yield from found.items
+        yield from self._on_disk()
+        known = {facts.topic_id: tp.topic for tp, facts in self._local.partitions.items() if facts.topic_id}
+        for unnamed in find_unnamed(self._store, self._listed, list(self._entries.values()), known):
+            if unnamed.topic in self._unreadable or (self._topics and unnamed.topic not in self._topics):
+                continue
+            self.partitions.update(TopicPartition(unnamed.topic, number) for number in unnamed.partitions)
+            found = Findings(topic_key(unnamed.topic) if unnamed.topic else "topics/")
+            if unnamed.in_use:
+                found.error("unregistered", describe(unnamed, self._entries))
+            else:
+                text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} wait for a registry entry"
+                found.add(Severity.INFO, "unregistered_roots", f"{text}: a registration did not end")
+            yield from found.about(unnamed.topic, -1)
+
+    def _on_disk(self) -> Iterator[Finding]:
+        for tp, facts in sorted(self._local.partitions.items()):
+            entry = self._entries.get(tp.topic)
+            named = tp.topic in self._unreadable or (entry is not None and tp.partition < entry.partitions)
+            if named or not facts.known.by_disk:
+                continue
+            found = Findings(topic_key(tp.topic))
+            names = "there is no registry entry" if entry is None else f"it names {entry.partitions} partitions"
+            found.error("unregistered", f"{names}, and {facts.known.absent()}; `tiered repair advice` says what to do")
+            yield from found.about(*tp)
+
+
+def survey(store: Store) -> set[tuple[UUID, int]]:
+    """(topic id, partition) of everything that the bucket holds. Raises RemotePermissionError for who may not list."""
+    return drive(store, list_partitions())
+
+
+def find_unnamed(
+    store: Store, listed: Collection[tuple[UUID, int]], entries: Collection[TopicEntry], names: Mapping[UUID, str]
+) -> list[Unnamed]:
+    """What was listed and no entry names, by topic id. ``names``: what a disk calls topic ids.
+
+    ``entries`` were read after the listing. Of each topic id roots are read until one is in use.
+    """
+    named = {entry.topic_id: entry for entry in entries}
+    groups: defaultdict[UUID, list[int]] = defaultdict(list)
+    for topic_id, partition in sorted(listed, key=lambda owner: (owner[0].hex, owner[1])):
+        entry = named.get(topic_id)
+        if entry is None or partition >= entry.partitions:
+            groups[topic_id].append(partition)
+    found = []
+    for topic_id, partitions in groups.items():
+        entry = named.get(topic_id)
+        topic = entry.name if entry is not None else names.get(topic_id, "")
+        in_use = False
+        for root in drive(store, _roots(topic_id, partitions)):
+            topic = topic or (root.topic if root is not None else "")
+            in_use = (
+                in_use or root is None or root.version > 1
+            )  # without a root, or with one that cannot be read, there is more
+            if in_use and topic:
+                break
+        found.append(Unnamed(topic_id, topic, tuple(partitions), in_use))
+    return found
+
+
+def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
+    """What is wrong, in one sentence. ``entries`` by name."""
+    entry = entries.get(unnamed.topic)
+    if entry is not None and entry.topic_id == unnamed.topic_id:
+        what = f"the entry names {entry.partitions} partitions"
+    elif entry is not None:
+        what = f"the entry of topic {entry.name} names another topic id, {entry.topic_id}"
+    else:
+        what = "no registry entry names that id"
+    return (
+        f"the bucket holds {_listed(unnamed.partitions)} of topic {unnamed.topic or 'of unknown name'}, id "
+        f"{unnamed.topic_id}, and {what}; `tiered repair advice` says what can be done"
+    )
+
+
+def need_all_named(
+    store: Store, listed: Collection[tuple[UUID, int]], entries: Sequence[TopicEntry], topics: Collection[str]
+) -> None:
+    """Raises CorruptionError if the bucket holds more of ``topics`` (empty: all) than ``entries`` name."""
+    for unnamed in find_unnamed(store, listed, entries, {}):
+        if unnamed.in_use and (not topics or unnamed.topic in topics):
+            by_name = {entry.name: entry for entry in entries}
+            raise CorruptionError(
+                describe(unnamed, by_name),
+                path_or_key=topic_key(unnamed.topic) if unnamed.topic else TOPICS_PREFIX,
+                hint="" if topics else "name the other topics to go on without it",
+            )
+
+
+def _roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[list[Root | None]]:
+    """Their roots in order, None for one that is absent or cannot be read; ends with the group that has one in use."""
+    found: list[Root | None] = []
+    for at in range(0, len(partitions), GETS_AT_ONCE):
+        keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
+        for key, got in zip(keys, (yield Together(tuple(Get(key) for key in keys))), strict=True):
+            found.append(_decoded(got, key))
+        if any(root is None or root.version > 1 for root in found):
+            break
+    return found
+
+
+def _decoded(got: object, key: str) -> Root | None:
+    try:
+        return decode_root(got.data, key=key) if isinstance(got, Object) else None
+    except (CorruptionError, ConfigError):
+        return None
+
+
+def _listed(partitions: Sequence[int]) -> str:
+    shown = ", ".join(str(number) for number in partitions[:NAMED_PARTITIONS])
+    more = len(partitions) - NAMED_PARTITIONS
+    return f"partition{'s' if len(partitions) > 1 else ''} {shown}" + (f" and {more} more" if more > 0 else "")

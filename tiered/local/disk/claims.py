@@ -1,0 +1,319 @@
+"""``tiered-claims.json``: per partition the proof that this is the volume which the bucket knows. It is appended to.
+
+One line is one write, fsynced before it counts, and holds the whole proof of each partition that it names::
+
+    {"version":2,"rewritten":3}
+    {"crc":"9f3a01c7","set":[["flights",0,{"token":"...","last_append":"...","restored_from":null}]]}
+    {"crc":"0077aa12","set":[["flights",0,null],["flights",1,{...}]]}        null: deleted
+
+so that a claim or a commit costs one short write however many partitions there are, and those that are made at the same
+time share one. ``crc`` is the CRC32C of what follows ``"set":``. A last line that is torn was never acknowledged and is
+written over; a damaged line before it is an error, because a proof that is older than the root's locks the owner out.
+The file is written anew when it has doubled. Version 1, one JSON object with all partitions, is read and replaced by
+the next write; a release that knows only version 1 refuses this one instead of taking it for "never claimed".
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tiered.errors import CorruptionError, LocalIOError, TieredError
+from tiered.format.crc import crc32c
+from tiered.local.disk.files import MAX_SMALL_FILE_BYTES, Files, FileState
+from tiered.local.disk.newer import first_json, refuse_newer
+from tiered.model import TopicPartition
+
+CLAIMS_NAME = "tiered-claims.json"
+CLAIMS_VERSION = 2
+REWRITE_BYTES = 65_536
+"""The file is written anew when it is longer than twice what it was then and this."""
+
+_HEADER_LIMIT = 128
+_BEFORE_CRC, _BEFORE_SET = b'{"crc":"', b'","set":'
+_PAYLOAD_AT = len(_BEFORE_CRC) + 8 + len(_BEFORE_SET)
+
+
+class _Same:
+    """Argument default: keep what is stored (None clears)."""
+
+
+SAME: Final = _Same()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimProof:
+    """What a claim must find again on this volume: ``token`` of the last claim, id of the last append commit.
+
+    ``restored_from``: (root version, next offset) of the root that this directory was restored from, None otherwise.
+    """
+
+    token: str | None = None
+    last_append: str | None = None
+    restored_from: tuple[int, int] | None = None
+
+
+NO_PROOF = ClaimProof()
+_Change = Callable[[ClaimProof], ClaimProof | None]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One write of one thread, until some thread has carried it out."""
+
+    changes: Mapping[TopicPartition, _Change]
+    done: bool = False
+    error: TieredError | None = None
+
+
+class Claims:
+    """The proofs of one log directory. Thread-safe; looks for what another process has written at each call.
+
+    Written, and fsynced, *before* the root PUT that carries the same values; a copy of the volume that lags behind
+    then fails the comparison. Only the holder of the uploader's lock writes (or of ``.lock``, what was restored).
+    """
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self.path = directory / CLAIMS_NAME
+        self._files = files
+        self._proofs: dict[TopicPartition, ClaimProof] = {}
+        self._seen: FileState | None = None
+        self._header = b""  # of a file of version 2; another one is another file, whatever its inode says
+        self._end = 0  # of the last whole line; 0 without such a file
+        self._compact_bytes = 0
+        self._suspect = False  # a write failed: whether its line is there is not known
+        self._queue: list[_Waiting] = []
+        self._queue_lock = threading.Lock()
+        self._busy = threading.RLock()
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self) -> dict[TopicPartition, ClaimProof]:
+        """All proofs on this volume; empty if nothing was ever claimed. Raises CorruptionError."""
+        with self._busy:
+            self._refresh()
+            return dict(self._proofs)
+
+    def of(self, tp: TopicPartition) -> ClaimProof:
+        """The proof of one partition; one ``stat`` while nothing changed. Raises CorruptionError."""
+        with self._busy:
+            self._refresh()
+            return self._proofs.get(tp, NO_PROOF)
+
+    def find(self, tp: TopicPartition) -> ClaimProof | None:
+        """As :meth:`of`; None for a partition that was never claimed from here, nor set aside."""
+        with self._busy:
+            self._refresh()
+            return self._proofs.get(tp)
+
+    def _refresh(self) -> None:
+        state = self._files.state(self.path)
+        if state is None:
+            self._forget_file()
+        elif state != self._seen:
+            handle = self._files.open_read(self.path)
+            try:
+                self._read(handle)
+            except BaseException:
+                self._forget_file()
+                raise
+            finally:
+                self._files.close(handle)
+            self._seen = state
+
+    def _forget_file(self) -> None:
+        self._proofs, self._seen, self._header, self._end, self._compact_bytes = {}, None, b"", 0, 0
+
+    def _read(self, handle: int) -> None:
+        """What was appended since the last time, or all of another file."""
+        size = self._files.size(handle)
+        if not self._header or self._end > size or self._bytes(handle, 0, len(self._header)) != self._header:
+            self._forget_file()
+            header, line_end, _ = self._bytes(handle, 0, min(size, _HEADER_LIMIT)).partition(b"\n")
+            if not line_end or _version(header) != CLAIMS_VERSION:
+                self._proofs = self._version_1(self._bytes(handle, 0, size))
+                return
+            self._header = header + line_end
+            self._end = self._compact_bytes = len(self._header)
+        self._take_lines(self._bytes(handle, self._end, size))
+
+    def _take_lines(self, data: bytes) -> None:
+        lines = data.split(b"\n")[:-1]  # what follows the last line end is torn
+        for number, line in enumerate(lines):
+            entries = _parsed(line)
+            if entries is None:
+                if number + 1 < len(lines):
+                    raise self._corrupt(f"the line at byte {self._end} is damaged")
+                return
+            self._apply(entries)
+            self._end += len(line) + 1
+
+    def _bytes(self, handle: int, start: int, end: int) -> bytes:
+        if end - start > MAX_SMALL_FILE_BYTES:
+            raise self._corrupt(f"it has {end} bytes, more than {MAX_SMALL_FILE_BYTES}")
+        data = bytearray(end - start)
+        return bytes(data[: self._files.read_into(handle, data, start)])
+
+    def _apply(self, entries: Any) -> None:
+        try:
+            for topic, partition, found in entries:
+                tp = TopicPartition(str(topic), int(partition))
+                if found is None:
+                    self._proofs.pop(tp, None)
+                else:
+                    self._proofs[tp] = _proof(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._corrupt(f"{type(error).__name__} {error}") from None
+
+    def _version_1(self, data: bytes) -> dict[TopicPartition, ClaimProof]:
+        try:
+            refuse_newer(self.path, first_json(data), CLAIMS_VERSION)
+            value = json.loads(data)
+            if not isinstance(value, dict) or value.get("version") != 1:
+                raise self._corrupt(f"it is of no version that this release knows (1 and {CLAIMS_VERSION})")
+            return {TopicPartition(str(e["topic"]), int(e["partition"])): _proof(e) for e in value["partitions"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._corrupt(f"{type(error).__name__} {error}") from None
+
+    def _corrupt(self, why: str) -> CorruptionError:
+        return CorruptionError(
+            f"{self.path} cannot be read: {why}",
+            path_or_key=str(self.path),
+            hint="without it nothing proves that this volume is the one that the bucket knows: bring it back from a "
+            "copy that is not older, or move it away and run `tiered repair rejoin`",
+        )
+
+    # ------------------------------------------------------------------ writing
+
+    def write(
+        self,
+        tp: TopicPartition,
+        *,
+        token: str | _Same | None = SAME,
+        last_append: str | _Same | None = SAME,
+        restored_from: tuple[int, int] | _Same | None = SAME,
+    ) -> None:
+        """Changes the given parts of one partition's proof, durably, and keeps the others."""
+        parts = {"token": token, "last_append": last_append, "restored_from": restored_from}
+        given: dict[str, Any] = {name: value for name, value in parts.items() if not isinstance(value, _Same)}
+        self._write({tp: lambda proof: replace(proof, **given)})
+
+    def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
+        """A catalog's ``persist`` on a volume (``remote.fence``): durable when it returns; None leaves one as it is."""
+        self.write(tp, token=SAME if token is None else token, last_append=SAME if last_append is None else last_append)
+
+    def forget(self, gone: Collection[TopicPartition]) -> None:
+        """Drops the proofs of partitions that are deleted."""
+        known = self.read().keys() & set(gone)
+        if known:
+            self._write({tp: lambda _: None for tp in sorted(known)})
+
+    def _write(self, changes: Mapping[TopicPartition, _Change]) -> None:
+        """Threads that write at the same time share one line and one fsync: the first carries out what waits."""
+        mine = _Waiting(changes)
+        with self._queue_lock:
+            self._queue.append(mine)
+        with self._busy:
+            if not mine.done:
+                with self._queue_lock:
+                    batch, self._queue = self._queue, []
+                self._carry_out(batch)
+        if mine.error is not None:
+            raise mine.error
+
+    def _carry_out(self, batch: list[_Waiting]) -> None:
+        error: TieredError | None = LocalIOError(f"{self.path}: the write was interrupted")
+        try:
+            self._refresh()
+            proofs: dict[TopicPartition, ClaimProof | None] = {}
+            for waiting in batch:
+                for tp, change in waiting.changes.items():
+                    proofs[tp] = change(proofs.get(tp) or self._proofs.get(tp, NO_PROOF))
+            self._store(proofs)
+            error = None
+        except TieredError as raised:
+            error = raised
+        finally:
+            for waiting in batch:
+                waiting.done, waiting.error = True, error
+
+    def _store(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
+        line = _line(changed)
+        if self._suspect or not self._end or self._end + len(line) > max(REWRITE_BYTES, 2 * self._compact_bytes):
+            self._rewrite(changed)
+            return
+        self._suspect = True
+        handle = self._files.open_write(self.path)
+        try:
+            if self._files.size(handle) > self._end:
+                self._files.truncate(handle, self._end)
+            self._files.write_at(handle, line, self._end)
+            self._files.sync(handle)
+        finally:
+            self._files.close(handle)
+        self._suspect = False
+        self._take(changed)
+        self._end += len(line)
+        self._seen = self._files.state(self.path)
+
+    def _rewrite(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
+        proofs = {tp: proof for tp, proof in {**self._proofs, **changed}.items() if proof is not None}
+        before = json.loads(self._header)["rewritten"] if self._header else 0
+        header = (
+            json.dumps({"version": CLAIMS_VERSION, "rewritten": before + 1}, separators=(",", ":")).encode() + b"\n"
+        )
+        data = header + _line(dict(sorted(proofs.items())))
+        self._suspect = True
+        self._files.replace(self.path, data)
+        self._suspect = False
+        self._proofs, self._header = proofs, header
+        self._end = self._compact_bytes = len(data)
+        self._seen = self._files.state(self.path)
+
+    def _take(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
+        for tp, proof in changed.items():
+            if proof is None:
+                self._proofs.pop(tp, None)
+            else:
+                self._proofs[tp] = proof
+
+
+def _line(proofs: Mapping[TopicPartition, ClaimProof | None]) -> bytes:
+    entries = [[tp.topic, tp.partition, None if proof is None else _as_json(proof)] for tp, proof in proofs.items()]
+    payload = json.dumps(entries, separators=(",", ":")).encode()
+    return b"%s%08x%s%s}\n" % (_BEFORE_CRC, crc32c(payload), _BEFORE_SET, payload)
+
+
+def _parsed(line: bytes) -> Any:
+    """The entries of a line, None if it is not whole."""
+    payload = line[_PAYLOAD_AT:-1]
+    expected = b"%s%08x%s" % (_BEFORE_CRC, crc32c(payload), _BEFORE_SET)
+    if line[:_PAYLOAD_AT] != expected or line[-1:] != b"}":
+        return None
+    return json.loads(payload)
+
+
+def _version(line: bytes) -> int:
+    """The version that a first line names, 0 if it names none."""
+    try:
+        value = json.loads(line)
+        return int(value["version"]) if "rewritten" in value and int(value["rewritten"]) > 0 else 0
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def _as_json(proof: ClaimProof) -> dict[str, Any]:
+    return {"token": proof.token, "last_append": proof.last_append, "restored_from": proof.restored_from}
+
+
+def _proof(entry: Mapping[str, Any]) -> ClaimProof:
+    token, last_append, restored = entry["token"], entry["last_append"], entry.get("restored_from")
+    return ClaimProof(
+        None if token is None else str(token),
+        None if last_append is None else str(last_append),
+        None if restored is None else (int(restored[0]), int(restored[1])),
+    )

@@ -1,0 +1,70 @@
+"""The first record of a log without any: at which offset it belongs is the bucket's to say, once a volume has claimed.
+
+An uploader may claim a partition for a directory whose application knows of no bucket, and the bucket may end at
+offset N while the log would begin at 0. The claim's proof is on the disk before the claim is sent. So::
+
+    the uploader:     writes the proof      then looks whether the log is empty     then claims it as empty
+    the application:  writes the record     then looks whether there is a proof     then acknowledges it
+
+and whichever of the two comes second sees the other: no claim of a log without records stands beside a record that was
+acknowledged at an offset of the bucket's.
+"""
+
+from __future__ import annotations
+
+from tiered.errors import FencedError
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.model import TopicPartition
+
+BEGIN_PATIENCE_S = 5.0
+"""How long the first append to a log without records waits for the uploader that claims it just now; once."""
+BEGIN_POLL_S = 0.02
+NO_EPOCH = -2
+"""Below that of any note, -1 included: that of a restore."""
+
+
+class Beginning:
+    """Whether a log without records may take its first one. Reads small files, each one ``stat`` while it stays.
+
+    ``granted`` is the proof under which this process knows where the log begins, and the claim epoch that goes with it:
+    whoever asked the bucket sets it. After a newer proof only the note of a newer epoch counts, not an old one's.
+    """
+
+    def __init__(self, tp: TopicPartition, claims: Claims, uploads: UploadCheckpoint) -> None:
+        self._tp = tp
+        self._claims = claims
+        self._uploads = uploads
+        self.granted: tuple[str | None, int] = (None, NO_EPOCH)
+
+    def token(self) -> str | None:
+        """The proof of the last claim that this directory made or may have made; None if there is none."""
+        return self._claims.of(self._tp).token
+
+    def obstacle(self, end: int) -> str:
+        """Why an empty log that ends at ``end`` must not take a record now, ``""`` if nothing is in the way."""
+        proof = self._claims.find(self._tp)
+        token, epoch = self.granted
+        if proof is None or (proof.token is not None and proof.token == token):
+            return ""
+        noted = self._uploads.read().get(self._tp)
+        if noted is not None and noted.end_offset <= end and noted.claim_epoch > epoch:
+            return ""
+        if proof.token is None and proof.restored_from is None:
+            return "it was set aside from here, and goes on where the bucket ends"
+        return "an uploader has claimed it for this directory, and goes on where the bucket ends"
+
+    def refusal(self, end: int, why: str) -> FencedError:
+        """What an append is answered; ``why`` is an obstacle."""
+        return FencedError(
+            f"{self._tp} has no records on this disk: {why}, which may be above offset {end}",
+            hint="open the log with its remote=, which asks the bucket; `tiered-uploader status` tells about the claim",
+        )
+
+    def lost(self, end: int) -> FencedError:
+        """A claim was made while the first record was written."""
+        return FencedError(
+            f"{self._tp}: an uploader claimed it for this directory while its first record was written at offset {end}:"
+            " the record is not acknowledged, and may be kept",
+            hint="append again in a moment; if it is refused then, `tiered repair rejoin` sets this disk's files aside",
+        )

@@ -1,0 +1,67 @@
+"""Follows the producers of a partition over its files: from the newest good snapshot to the end of a segment."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tiered.errors import CorruptionError, NotFoundError
+from tiered.format.keys import LOG_SUFFIX, log_name, parse_local_name, snapshot_name
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.local.disk.files import Files
+from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets
+from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.plan.producer import read_producer
+from tiered.plan.producer_state import Snapshot
+from tiered.plan.side_files import Followed, Follower
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+def log_bases(files: Files, directory: Path) -> list[int]:
+    """Bases of the segments of a partition, ascending."""
+    parsed = (parse_local_name(name) for name in files.names(directory))
+    return sorted(file.base for file in parsed if file and file.suffix == LOG_SUFFIX and not file.work)
+
+
+def replay(files: Files, directory: Path, log: Path, base_offset: int, bases: Sequence[int]) -> Followed:
+    """What the batches of the segment at ``base_offset``, now the file ``log``, tell of transactions and producers.
+
+    ``bases``: of the segments of the log. Nothing is known of what came before the first of them, unless that is
+    offset 0, or a snapshot or ``tiered-plain`` tells. Raises CorruptionError where a batch is damaged.
+    """
+    earlier = sorted(base for base in bases if base < base_offset)
+    first = earlier[0] if earlier else base_offset
+    known = _newest_snapshot(files, directory, first, base_offset)
+    plain = known is None and files.state(directory / PLAIN_NAME) is not None
+    start = known.offset if known is not None else base_offset if plain else first
+    follower = Follower(known, whole=known is not None or plain or first == 0)
+    for base, following in itertools.pairwise((*earlier, base_offset)):
+        if following > start:
+            _follow(files, directory / log_name(base), Offsets(base, following), follower, start)
+    follower.end_segment()
+    _follow(files, log, Offsets(base_offset, NO_LIMIT), follower, start)
+    return follower.end_segment()
+
+
+def _follow(files: Files, path: Path, offsets: Offsets, follower: Follower, start: int) -> None:
+    with LogFile(files, path) as log:
+        for span, view in log.segment(0, log.size(), offsets):
+            if span.last_offset >= start:
+                header = log.verify(span, view)
+                follower.see(read_producer(header, view))
+
+
+def _newest_snapshot(files: Files, directory: Path, least: int, greatest: int) -> Snapshot | None:
+    for offset in _between(snapshot_offsets(files, directory), least, greatest):
+        try:
+            return Snapshot(offset, tuple(decode_snapshot(files.read(directory / snapshot_name(offset)))))
+        except (CorruptionError, NotFoundError) as error:
+            LOGGER.warning("snapshot_passed_over offset=%d directory=%s error=%s", offset, directory, error)
+    return None
+
+
+def _between(offsets: Iterable[int], least: int, greatest: int) -> list[int]:
+    return sorted((offset for offset in offsets if least <= offset <= greatest), reverse=True)

@@ -1,0 +1,165 @@
+"""The ``.txnindex`` and the producer snapshot of a sealed segment as they must be, whatever became of the files.
+
+::
+
+    note of the seal (counts, CRC32Cs) ─┬─ agrees with the files ──────────────> the files
+                                        └─ differs, or nothing was noted ─> replay of the log
+                                               the files fit what it tells ────> the files
+                                               it tells all, or what was noted ─> what it tells, with a warning
+                                               its beginning is not known ─────> CorruptionError
+
+A transaction whose beginning has left the disk needs its entry only where a bucket may hold that beginning.
+
+Reads, compaction and uploads share this: a lost file would show aborted records, or hide committed ones, for ever.
+Nothing is written: a file beside a log that is in use is its writer's, and a rebuilt one costs a walk, never data.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from tiered.errors import CorruptionError, NotFoundError
+from tiered.format.crc import crc32c
+from tiered.format.keys import log_name, parse_partition_dir, snapshot_name, txn_index_name
+from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
+from tiered.local.disk.files import Files
+from tiered.local.disk.snapshots import snapshot_offsets
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.segment.replaying import log_bases, replay
+from tiered.local.segment.seal import SegmentStats
+from tiered.model import AbortedTxn
+from tiered.plan.side_files import NO_PRODUCERS, Followed, Judged, judge_snapshot, judge_txn_index
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class SnapshotFacts(NamedTuple):
+    """What is noted of a producer snapshot: its producers, and the CRC32C of the whole file.
+
+    ``unwritten``: file and content of one whose write failed; it is tried once more before anything is noted.
+    """
+
+    producers: int
+    crc: int
+    unwritten: tuple[Path, bytes] | None = None
+
+    @classmethod
+    def of(cls, data: bytes, producers: int) -> SnapshotFacts:
+        """Those of an encoded snapshot."""
+        return cls(producers, crc32c(data))
+
+    @classmethod
+    def unknown(cls) -> SnapshotFacts:
+        """Nothing is to be noted: whoever needs the snapshot asks the log."""
+        return cls(-1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SideFiles:
+    """Bytes as they belong on disk; ``producer_snapshot`` is empty if there are no producers."""
+
+    txn_index: bytes
+    producer_snapshot: bytes
+
+
+class Place(NamedTuple):
+    """A sealed segment on the disk; ``log`` is its ``.log``, which may be on its way out under another name."""
+
+    directory: Path
+    log: Path
+    base_offset: int
+    end_offset: int
+
+
+def load_side_files(files: Files, place: Place, noted: SegmentStats | None) -> SideFiles:
+    """Both files of a segment, as they must be.
+
+    Raises CorruptionError if they are lost or damaged and what came before the segment is not known any more;
+    NotFoundError if retention took the segment.
+    """
+    beside = _Beside(files, place, noted)
+    return SideFiles(beside.txn_index(), beside.producer_snapshot())
+
+
+def load_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> list[AbortedTxn]:
+    """The aborted transactions whose markers the segment holds. Raises as :func:`load_side_files`."""
+    return decode_txns(_Beside(files, place, noted).txn_index(), place.base_offset)
+
+
+def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[AbortedTxn]:
+    """The whole entries in the transaction index of a segment that is being written; an absent one is an empty one."""
+    return decode_txns(_read(files, directory / txn_index_name(base_offset)) or b"", base_offset)
+
+
+class _Beside:
+    """The log is read once, and only if the files are not what was noted."""
+
+    def __init__(self, files: Files, place: Place, noted: SegmentStats | None) -> None:
+        self._files = files
+        self._place = place
+        self._noted = noted
+        self._told: Followed | None = None
+
+    def txn_index(self) -> bytes:
+        """The entries, encoded."""
+        name = txn_index_name(self._place.base_offset)
+        found = _read(self._files, self._place.directory / name) or b""
+        noted_crc: int | None = None
+        if self._noted is not None and self._noted.aborted >= 0:
+            noted_crc = self._noted.txn_crc
+            if len(found) == self._noted.aborted * TXN_ENTRY_BYTES and crc32c(found) == noted_crc:
+                return found
+        told = self._replayed()
+        if told.orphans and not told.whole and not self._was_uploaded():
+            told = told._replace(whole=True)  # what a transaction wrote before the first segment is nowhere any more
+        return self._settled(name, judge_txn_index(found, self._place.base_offset, told, noted_crc))
+
+    def producer_snapshot(self) -> bytes:
+        """The snapshot at the end, empty without producers."""
+        directory, name = self._place.directory, snapshot_name(self._place.end_offset)
+        found = _read(self._files, directory / name)
+        noted_crc: int | None = None
+        if self._noted is not None and self._noted.producers >= 0:
+            noted_crc = self._noted.snapshot_crc
+            if crc32c(NO_PRODUCERS if found is None else found) == noted_crc:
+                return b"" if found is None or found == NO_PRODUCERS else found
+        expected = noted_crc is not None or bool(snapshot_offsets(self._files, directory))
+        return self._settled(name, judge_snapshot(found, self._replayed(), noted_crc, expected=expected))
+
+    def _settled(self, name: str, judged: Judged) -> bytes:
+        path, base = self._place.directory / name, self._place.base_offset
+        if judged.flaw is not None and not judged.known:
+            raise CorruptionError(
+                f"{path}: {judged.flaw}; {log_name(base)} alone cannot tell what it held: what came before it has left "
+                "this disk",
+                path_or_key=str(path),
+                offset=base,
+                hint="put the file back from a copy of this disk; until then the segment is neither uploaded nor read "
+                "with read_committed",
+            )
+        if judged.flaw is not None:
+            LOGGER.warning("side_file_rebuilt path=%s reason=%s written=False", path, judged.flaw)
+        return judged.data
+
+    def _replayed(self) -> Followed:
+        if self._told is None:
+            place = self._place
+            bases = log_bases(self._files, place.directory)
+            self._told = replay(self._files, place.directory, place.log, place.base_offset, bases)
+        return self._told
+
+    def _was_uploaded(self) -> bool:
+        """Whether a bucket may hold what came before the first segment."""
+        found = parse_partition_dir(self._place.directory.name)
+        noted = UploadCheckpoint(self._place.directory.parent, self._files).read()
+        return noted.get(found.tp, PartitionUpload(0)).end_offset > 0
+
+
+def _read(files: Files, path: Path) -> bytes | None:
+    try:
+        return files.read(path)
+    except NotFoundError:
+        return None

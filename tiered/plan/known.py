@@ -1,0 +1,63 @@
+"""What is known of a partition's root before it is read: a root that is absent, or says less, is lost or an older one.
+
+A registry entry knows that the root was made with its topic. A disk knows the end that was read back from it, its own
+claim, the root that it was restored from. All of them only grow, and whoever notes them has read the root before, so
+that a root read *after* them is never below them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tiered.format.root import Root
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Lower bounds of a root; 0 and empty where nothing is known.
+
+    ``made``: the registry says that roots were made with the topic. All else is from a disk: ``version`` that it was
+    restored from, ``start_offset`` and ``next_offset`` as read back, ``writer_epoch`` its own claim, ``tokens`` those
+    that its claims held.
+    """
+
+    made: bool = False
+    version: int = 0
+    start_offset: int = 0
+    next_offset: int = 0
+    writer_epoch: int = 0
+    tokens: tuple[str, ...] = ()
+
+    @property
+    def by_disk(self) -> bool:
+        """Whether a disk has seen the root: a token comes onto one only after the root was read."""
+        return bool(self.tokens) or max(self.version, self.start_offset, self.next_offset, self.writer_epoch) > 0
+
+    def absent(self) -> str:
+        """Why the root must be there: one sentence, ``""`` if nothing says so."""
+        if self.next_offset > 0:
+            return f"this disk saw offset {self.next_offset} committed in it"
+        if self.by_disk:
+            return "this disk has claimed the partition, or was restored from it"
+        return "the registry entry says that it was made with its topic" if self.made else ""
+
+    def contradictions(self, root: Root) -> Iterator[str]:
+        """Sentences that show ``root`` to be older than what was seen."""
+        if root.next_offset < self.next_offset:
+            yield f"this disk saw offset {self.next_offset} committed, the root ends at {root.next_offset}"
+        if root.start_offset < self.start_offset:
+            yield f"this disk saw the log begin at {self.start_offset}, by the root it begins at {root.start_offset}"
+        if root.version < self.version:
+            yield f"this disk was restored from version {self.version}, the root has version {root.version}"
+        if root.writer.epoch < self.writer_epoch:
+            yield f"this disk holds claim {self.writer_epoch}, the root knows claims up to {root.writer.epoch}"
+        same_claim = root.writer.epoch == self.writer_epoch > 0
+        if same_claim and self.tokens and root.writer.token not in self.tokens:
+            yield (
+                f"claim {self.writer_epoch} was made with a token of this disk, in the root it is of "
+                f"{root.writer.owner or 'nobody'}"
+            )
+
+
+NOTHING_KNOWN = Known()

@@ -1,0 +1,66 @@
+"""What both programs do around their work: streams that are open, an interrupt without a traceback, a quiet end.
+
+A descriptor that the shell closed (``>&-``) would be given to the next file that is opened, a segment of the log for
+example, and what is printed would land in it: it is opened on the null device first. The imports of a program take a
+good part of a second; until they are done an interrupt ends it as it ends any program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+EXIT_INTERRUPTED = 130
+_STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
+
+
+def run_program(load: Callable[[], Callable[[], object]]) -> NoReturn:
+    """Imports the program's ``main`` with ``load``, runs it, and ends with the status that it asks for."""
+    _open_what_is_closed()
+    interrupt = signal.getsignal(signal.SIGINT)
+    ours = interrupt is signal.default_int_handler  # else somebody ignores it for us: nohup, a script's background
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    main = load()
+    status: object = 0
+    try:
+        if ours:
+            signal.signal(signal.SIGINT, interrupt)
+        main()
+    except SystemExit as end:
+        status = end.code
+    except KeyboardInterrupt:
+        status = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        status = 0  # whoever read our output has had enough
+    if ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for name, _ in _STREAMS[1:]:
+        _settle(name)
+    sys.exit(status if isinstance(status, int | str) else 0)
+
+
+def _open_what_is_closed() -> None:
+    for number, (name, mode) in enumerate(_STREAMS):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: those below are open by now
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _settle(name: str) -> None:
+    """Pushes out what is left; where nobody takes it, the interpreter's own last flush must not complain."""
+    stream = getattr(sys, name)
+    try:
+        stream.flush()
+    except (OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError):
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)

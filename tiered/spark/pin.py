@@ -1,0 +1,225 @@
+"""A planned piece -> its batches, also when what was planned is no longer where it was. Runs in the workers.
+
+::
+
+    as planned ──> batches, until an object is gone (404) or offsets have left the disk
+                        │
+                        v   the catalog and the disk are looked at again, once
+    elsewhere  ──> the rest from whichever tier holds it now: a rewritten segment, the bucket instead of the disk
+                        │
+                        v   offsets that nobody holds
+    lost       ──> an error, or with failOnDataLoss=false skipped and counted
+
+A piece is read in *runs*: each begins where the one before ended, and a batch that a run gives may hold records below
+its start, because a rewritten segment need not be cut into the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+from tiered.errors import (
+    CorruptionError,
+    NotFoundError,
+    OffsetGapError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from tiered.format.batch import BatchHeader, read_header
+from tiered.format.keys import topic_key
+from tiered.format.root import STATE_DELETING
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
+from tiered.plan.read import Tier
+from tiered.remote.fetch import SegmentGone
+from tiered.remote.reader import RemotePartition, SegmentReader
+from tiered.remote.topics import load_topic
+from tiered.spark.losses import lose
+from tiered.spark.slices import Piece
+from tiered.store.base import Store
+from tiered.store.driver import drive
+from tiered.stream import PartitionStream
+
+Batches = Iterator[tuple[BatchHeader, bytes | memoryview]]
+
+
+class Sources:
+    """What one task reads from: the store, and the local directory, opened when it is first needed."""
+
+    def __init__(self, store: Store | None, local_dir: str | None) -> None:
+        self.store = store
+        self._local_dir = local_dir
+        self._log: LocalLog | None = None
+
+    def local(self, piece: Piece) -> PartitionLog | None:
+        """The partition on disk, None if it has left it or belongs to another topic of that name now.
+
+        Raises NotFoundError if the directory is not there: that is no partition that left, but a disk that is missing.
+        """
+        if not self._local_dir:
+            return None
+        if self._log is None:
+            try:
+                self._log = LocalLog.open(Path(self._local_dir), read_only=True)
+            except NotFoundError as error:
+                hint = "local_dir must be readable, under this path, by the driver and by every executor"
+                raise NotFoundError(error.message, hint=hint) from None
+        info = self._log.topics().get(piece.tp.topic)
+        if info is None or info.topic_id.hex != piece.topic_id:
+            return None
+        try:
+            return self._log.partition(piece.tp)
+        except UnknownTopicError:
+            return None
+
+    def close(self) -> None:
+        """Closes the local directory."""
+        if self._log is not None:
+            self._log.close()
+
+
+class PinnedPiece:
+    """One piece, read once."""
+
+    def __init__(self, piece: Piece, sources: Sources, *, fail_on_data_loss: bool) -> None:
+        self._piece = piece
+        self._sources = sources
+        self._fail = fail_on_data_loss
+        self._at = piece.start
+        self._missing_until = piece.start
+
+    def runs(self) -> Iterator[tuple[int, Batches]]:
+        """(first wanted offset, batches that touch what follows it). Consume each before asking for the next.
+
+        Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for those that neither tier holds,
+        CorruptionError for an object that is missing and still named, and what the tiers raise.
+        """
+        yield self._at, self._as_planned()
+        if self._at >= self._piece.end:
+            return
+        stream = self._anew()
+        while self._at < self._piece.end:
+            if stream is not None:
+                yield self._at, self._elsewhere(stream)
+            if self._at < self._piece.end:
+                self._skip(stream)
+
+    # -- as planned ----------------------------------------------------------------------------------------------
+
+    def _as_planned(self) -> Batches:
+        piece = self._piece
+        if piece.tier is Tier.REMOTE:
+            yield from self._from_rows()
+            return
+        local = self._sources.local(piece)
+        if local is None:
+            return
+        try:
+            if local.positions().end_offset < piece.end:
+                return
+            for batch in local.read_batches(self._at, piece.end):
+                header = read_header(batch)
+                yield header, batch
+                self._at = max(self._at, header.next_offset)
+        except (OffsetOutOfRangeError, NotFoundError):
+            return  # retention of this disk went past the reader, or the partition was moved or deleted under it
+        self._at = piece.end
+
+    def _from_rows(self) -> Batches:
+        piece = self._piece
+        if self._sources.store is None:
+            raise NotFoundError(f"{piece.tp}: a remote piece without a store", hint="option path is missing")
+        reader = SegmentReader(self._sources.store, piece.tp, UUID(piece.topic_id))
+        try:
+            for header, batch in reader.read(self._at, piece.segments_from):
+                yield header, batch
+                self._at = max(self._at, header.next_offset)
+        except SegmentGone:
+            return
+        self._at = piece.end
+
+    # -- elsewhere -----------------------------------------------------------------------------------------------
+
+    def _anew(self) -> PartitionStream | None:
+        """Both tiers as they are now; None if the topic of the piece is deleted or was made again.
+
+        Raises CorruptionError for a registry entry or a root that is gone, and for a root that is older than the one
+        that was planned with: nobody knows what has become of the records, and they are not taken for lost.
+        """
+        piece, store = self._piece, self._sources.store
+        local, remote = self._sources.local(piece), None
+        if store is not None:
+            entry = drive(store, load_topic(piece.tp.topic))
+            if entry is None and piece.root_version:
+                raise CorruptionError(
+                    f"{piece.tp}: the topic is no longer registered; it was when this DataFrame was planned",
+                    path_or_key=topic_key(piece.tp.topic),
+                    offset=self._at,
+                    hint="run `tiered check`; failOnDataLoss does not cover a registry entry that is gone",
+                )
+            if entry is not None and (entry.topic_id.hex != piece.topic_id or entry.state == STATE_DELETING):
+                return None
+            if entry is not None:
+                remote = RemotePartition(store, piece.tp.topic, entry.topic_id, piece.tp.partition)
+                if not self._still_there(remote):
+                    return None
+        if local is None and remote is None:
+            return None
+        return PartitionStream(piece.tp, local=local, remote=remote)
+
+    def _still_there(self, remote: RemotePartition) -> bool:
+        """Whether the partition lives. Raises CorruptionError for a root that went back."""
+        root = remote.root()
+        version = root.version if root is not None else 0
+        if version < self._piece.root_version:
+            raise CorruptionError(
+                f"{self._piece.tp}: the catalog has version {version}, this DataFrame was planned with version "
+                f"{self._piece.root_version}",
+                offset=self._at,
+                hint="an older root was put back, or the root was deleted: run `tiered check`",
+            )
+        return root is None or root.state != STATE_DELETING
+
+    def _elsewhere(self, stream: PartitionStream) -> Batches:
+        """As far as the tiers hold it; then the position is at the end or at what is missing."""
+        end = self._piece.end
+        known = stream.latest()
+        try:
+            for batch in stream.batches(self._at, end):
+                yield batch.header, batch.data
+                self._at = max(self._at, batch.header.next_offset)
+        except OffsetGapError as gap:
+            if self._fail:
+                raise
+            self._at, self._missing_until = max(self._at, gap.start), gap.end
+            return
+        except OffsetOutOfRangeError:
+            earliest, latest = stream.earliest(), stream.latest()
+            if earliest <= self._at < latest:
+                raise  # it is there, and could not be read: not lost
+            self._missing_until = earliest if self._at < earliest else end
+            return
+        # What the stream gave ends at its latest offset, which may move both ways under it.
+        self._at = max(self._at, min(end, known, stream.latest()))
+        self._missing_until = end
+
+    def _skip(self, stream: PartitionStream | None) -> None:
+        """Passes over what is missing from the position on, or raises."""
+        tp, end = self._piece.tp, self._piece.end
+        until = end if stream is None else min(end, self._missing_until)
+        earliest, latest = (stream.earliest(), stream.latest()) if stream is not None else (end, end)
+        now = f"the log holds {earliest} to {latest}" if stream is not None else "the topic is deleted or made again"
+        lose(
+            f"{tp}: offsets {self._at} to {until} are gone since this DataFrame was planned: {now}",
+            until - self._at,
+            requested=self._at,
+            held=(earliest, latest),
+            fail=self._fail,
+            hint="load again to read what there is; failOnDataLoss=false skips what is gone, with a warning",
+        )
+        self._at = self._missing_until = until
+
+
+__all__ = ["Batches", "PinnedPiece", "Sources"]
