@@ -52,7 +52,6 @@ class Application:
         self.durable: dict[TopicPartition, int] = dict.fromkeys(TPS, 0)
         self.fenced: set[TopicPartition] = set()
         self.copied: set[TopicPartition] = set()  # an older copy of the disk, and no commit has shown otherwise yet
-        self.knows_bucket = False
         self._counted = 0
         self._snapshot: tuple[dict[str, bytes], dict[TopicPartition, Values], dict[TopicPartition, int]] | None = None
 
@@ -104,7 +103,7 @@ class Application:
         """A new process: the log, its topic, what is there."""
         self.process = Process(self.world, self.machine, str(self))
         self.process.fuse = self.world.fuse()
-        clock, ids = self.world.clock, self.world.ids
+        clock, ids = self.world.clock, self.process.ids
         store = RetryingStore(SimStore(self.process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
         local: LocalLog | None = None
         try:
@@ -118,7 +117,6 @@ class Application:
             if not self.process.dead:
                 self._end_process(local)
             raise
-        self.knows_bucket = True
         self.process.fuse = -1
 
     def _recovered(self, local: LocalLog) -> None:
@@ -305,7 +303,7 @@ class Application:
         """A new disk from the bucket alone: all that was acknowledged is in it."""
         expected = {tp: dict(values) for tp, values in self.world.truth.acked.items()}
         self.process = Process(self.world, self.machine, str(self))
-        clock, ids = self.world.clock, self.world.ids
+        clock, ids = self.world.clock, self.process.ids
         store = RetryingStore(SimStore(self.process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
         restored = False
         self.world.note(self, "restore")
@@ -325,7 +323,6 @@ class Application:
         if restored:
             self.world.note(self, "restored")
             self._check_restored(expected)
-            self.knows_bucket = True
 
     def _check_restored(self, expected: dict[TopicPartition, Values]) -> None:
         for tp in TPS:

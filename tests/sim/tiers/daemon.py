@@ -85,7 +85,7 @@ class Daemon:
             pass
 
     async def _life(self, process: Process, oneshot: bool) -> Exit:
-        clock, ids = self.world.clock, self.world.ids
+        clock, ids = self.world.clock, process.ids
         directory = LogDirectory(self.machine.path, clock=clock, ids=ids, files=process.files)
         directory.acquire()
         try:
@@ -163,6 +163,7 @@ class Daemon:
             process.buried = True
         if loop is None:
             return
+        loop.leave()
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()

@@ -15,6 +15,7 @@ from tests.crash.matrix.trace import READS, Effect, TraceFiles
 from tiered.errors import LocalIOError, RemoteUnavailableError
 from tiered.local.disk.files import FileState, PosixFiles
 from tiered.store.base import Outcome, StoreRequest
+from tiered.testing.clock import SeededIds
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World
@@ -27,12 +28,13 @@ class Killed(KeyboardInterrupt):
 
 
 class Process:
-    """What dies together: its files, its connections. ``fuse``: the effects that it has left; -1 without end."""
+    """What dies together: its files, its connections, its dice. ``fuse``: effects that it has left; -1 without end."""
 
     def __init__(self, world: World, machine: Machine | None, name: str) -> None:
         self.world = world
         self.machine = machine
         self.name = name
+        self.ids = SeededIds(world.rng.getrandbits(64))
         self.fuse = -1
         self.dead = False
         self.buried = False

@@ -38,7 +38,7 @@ class Maintainer:
         offset = self.world.rng.randrange(root.start_offset + 1, root.next_offset)
         self.world.note(self, f"trim {tp} {offset}")
         process = Process(self.world, None, OWNER)
-        clock, ids = self.world.clock, self.world.ids
+        clock, ids = self.world.clock, process.ids
         store = RetryingStore(SimStore(process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
         catalog = Catalog(entry.topic_id, tp.partition, TOPIC, known=Known(made=entry.roots))
         self.world.truth.trimmed[tp] = max(self.world.truth.trimmed[tp], offset)

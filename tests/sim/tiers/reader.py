@@ -50,7 +50,7 @@ class LongReader:
         """A new reader."""
         self._streams, self._ends = {}, {}
         process = Process(self.world, None, self.name)
-        clock, ids = self.world.clock, self.world.ids
+        clock, ids = self.world.clock, process.ids
         store = RetryingStore(SimStore(process), clock=clock, ids=ids, deadline_seconds=5.0)
         reader = Reader(None, store, StoreMetrics(), clock=clock, ids=ids)
         streams = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import itertools
 import os
 import selectors
 import threading
@@ -15,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from tiered.local.disk import files
 from tiered.remote import prefetch
 from tiered.testing.clock import FakeClock
 
@@ -27,12 +29,12 @@ class _Selector(selectors.DefaultSelector):  # not select(): a long session has 
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
-        self._clock = clock
+        self.clock = clock
 
     def select(self, timeout: float | None = None) -> list[Any]:
         if timeout is None:
             raise AssertionError("the loop waits for something that never comes")
-        self._clock.advance(max(0.0, timeout))
+        self.clock.advance(max(0.0, timeout))
         return super().select(0)
 
 
@@ -40,9 +42,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """Timers follow the clock; what goes to a thread is done in place."""
 
     def __init__(self, clock: FakeClock) -> None:
-        super().__init__(_Selector(clock))
+        self._waiting = _Selector(clock)
+        super().__init__(self._waiting)
         self._fake_clock = clock
         self.set_exception_handler(lambda *_: None)
+
+    def leave(self) -> None:
+        """From now on with a clock of its own: the order in which a dead process's tasks end is the interpreter's."""
+        self._fake_clock = self._waiting.clock = FakeClock()
 
     def time(self) -> float:
         """The clock's."""
@@ -98,7 +105,8 @@ def without_threads() -> Iterator[None]:
     """The product's pools do their work on the thread that asks."""
     modules = [importlib.import_module(name) for name in USERS_OF_THREADS]
     kept = [module.ThreadPoolExecutor for module in modules]
-    pools = dict(prefetch._pools)
+    pools, turn = dict(prefetch._pools), files._TURN
+    files._TURN = itertools.count()  # temporary files are named as in the run before
     for module in modules:
         module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]  # the modules' own name for it
     prefetch._pools.clear()
@@ -106,6 +114,7 @@ def without_threads() -> Iterator[None]:
     try:
         yield
     finally:
+        files._TURN = turn
         for module, executor in zip(modules, kept, strict=True):
             module.ThreadPoolExecutor = executor  # type: ignore[attr-defined]  # the modules' own name for it
         prefetch._pools.clear()

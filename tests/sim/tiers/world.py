@@ -167,15 +167,21 @@ class World:
         shown = self.truth.shown_end(tp)
         disks: list[Path | None] = [None] if how == "lost" else []
         for application, _ in self.places:
-            path = application.machine.path
-            noted = UploadCheckpoint(path, PosixFiles()).read().get(tp)
-            if noted is not None and noted.end_offset > shown and tp not in application.fenced | application.copied:
-                disks.append(path)
+            if self._has_noted(application, tp, shown):
+                disks.append(application.machine.path)
         for disk in disks:
             report = check(disk, self.inner, CheckOptions())
             if not any(f.severity is Severity.ERROR and (f.topic, f.partition) == tp for f in report.findings):
                 raise Violated(f"check of {disk} says nothing of {tp}, whose root is {how}: {report.findings}")
             self.counts[f"named {how}"] += 1
+
+    def _has_noted(self, application: Application, tp: TopicPartition, offset: int) -> bool:
+        """Whether the disk knows of more than ``offset`` that is committed, and will not set it aside."""
+        path = application.machine.path
+        if not path.exists() or tp in application.fenced | application.copied:
+            return False
+        noted = UploadCheckpoint(path, PosixFiles()).read().get(tp)
+        return noted is not None and noted.end_offset > offset
 
     def note(self, actor: object, what: str) -> None:
         """One line for whoever replays it."""
@@ -319,10 +325,11 @@ class World:
             yield
             return
         strangers: list[object] = [self.maintainer]
-        strangers += [application for application, _ in self.places if not application.knows_bucket]
-        strangers += [
-            reader for reader in self.readers if not reader.is_open or not reader.has_seen(tp, self.truth.shown_end(tp))
-        ]
+        shown = self.truth.shown_end(tp)
+        for place in self.places:
+            if not self._has_noted(place[0], tp, shown):
+                strangers += place
+        strangers += [reader for reader in self.readers if not reader.is_open or not reader.has_seen(tp, shown)]
         self.acting += strangers
         try:
             yield
