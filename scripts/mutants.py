@@ -851,7 +851,7 @@ COLD = [
     ),
     *of(
         "tests/unit/restore tests/damage/bucket",
-        "tiered/restore_segment.py",
+        "tiered/care/restore_segment.py",
         ("a restored file is not fsynced", "self._files.sync(handle)"),
         (
             "an object of another size",
@@ -865,7 +865,7 @@ COLD = [
     ),
     *of(
         "tests/unit/restore",
-        "tiered/restore.py",
+        "tiered/care/restore.py",
         ("no look at the room on the disk", "if needed > free:"),
     ),
     *of(

@@ -43,13 +43,13 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
+from tiered.read.stream import PartitionStream
 from tiered.remote.reader import RemotePartition
 from tiered.spread import Bucket, attach_all, bucket_of
 from tiered.store.base import Store
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
-from tiered.stream import PartitionStream
 from tiered.tiering import Tiering
 from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms

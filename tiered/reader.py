@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tiered import arguments
-from tiered.arrow import COLUMNS, ArrowDecoder, arrow_table
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
@@ -23,6 +22,8 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.witness import known_topic
 from tiered.model import ConsumerRecord, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_table
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read
 from tiered.store.base import Store
@@ -30,7 +31,6 @@ from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
-from tiered.stream import PartitionStream, ReadRange
 from tiered.times import Time
 from tiered.topic import TopicReads
 

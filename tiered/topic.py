@@ -10,7 +10,7 @@ from tiered.errors import ConfigError, InvalidRecordError, TieredError, UnknownT
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
-from tiered.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange
+from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange
 from tiered.times import Time, parse_time
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 

@@ -22,7 +22,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import ConsumerRecord, NewRecord, TopicPartition
-from tiered.stream import PartitionStream, ReadRange
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 
 TP = TopicPartition("t", 0)

@@ -17,7 +17,7 @@ import pytest
 
 from tests.damage.damages import LOG_DAMAGES, Damage
 from tests.damage.scene import CONFIG, EVERY, TP, QuickFiles, Scene, Seen, State, fresh, observe, truth
-from tiered.check import check
+from tiered.care.check import check
 from tiered.errors import TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.segment.seal import SEAL_SUFFIX

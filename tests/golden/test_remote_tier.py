@@ -10,12 +10,12 @@ import pytest
 
 from tests.golden.fixtures import expected_offsets, expected_records, partitions
 from tests.unit.remote.building import TRUSTED, RemoteLog
-from tiered.arrow import ArrowDecoder
 from tiered.format.batch import decode_records, read_header
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import EpochEntry, TopicPartition
+from tiered.read.arrow import ArrowDecoder
 from tiered.remote.reader import RemotePartition
 from tiered.remote.upload import upload_segment
 from tiered.store.driver import drive

@@ -16,17 +16,17 @@ from tests.sim.tiers.machine import ProcessFiles
 from tests.sim.tiers.truth import TPS, Violated
 from tests.sim.tiers.virtual import without_threads
 from tests.sim.tiers.world import World
-from tiered.check import CheckReport
+from tiered.care.check import CheckReport
 from tiered.errors import FencedError, OffsetGapError
 from tiered.format.root import Root, encode_root
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import ConsumerRecord, Row
 from tiered.plan import lifecycle
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.remote import upload
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
-from tiered.stream import PartitionStream, ReadRange
 from tiered.tiering import Tiering
 
 RANDOM_SEED = random.SystemRandom().randrange(2**32)

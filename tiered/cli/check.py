@@ -6,7 +6,7 @@ import dataclasses
 
 import click
 
-from tiered.check import CheckOptions, CheckReport, check
+from tiered.care.check import CheckOptions, CheckReport, check
 from tiered.cli.application import Application, Command, pass_application
 from tiered.cli.doors import need_directory, open_remote
 from tiered.cli.output import counted, human_bytes

@@ -17,12 +17,12 @@ from tiered.format.keys import FLAG_HOLE, index_key, parse_local_name, parse_par
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
-from tiered.object_source import ObjectSource
 from tiered.plan.known import Known
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.store.object_source import ObjectSource
 
 MAX_FILES = 1_000_000
 """Files of one run; a pattern that matches more is a mistake."""

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from tiered.care.inspection import Expectations, LogScan, inspect_log
 from tiered.cli.dump import base_of, suffix_of, whole
 from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error
 from tiered.cli.dump_targets import beside, sibling
@@ -14,7 +15,6 @@ from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_I
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import TXN_ENTRY_BYTES
-from tiered.inspection import Expectations, LogScan, inspect_log
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, SealedIndexes

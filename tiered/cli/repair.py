@@ -7,13 +7,13 @@ import sys
 
 import click
 
+from tiered.care.rejoin import plan_rejoin, rejoin
+from tiered.care.repair_advice import advise
 from tiered.cli.application import Application, Command, Group, pass_application
 from tiered.cli.confirming import one_partition
 from tiered.cli.doors import need_directory, need_topic, open_tiers
 from tiered.cli.output import columns, counted
 from tiered.errors import ConfigError, CorruptionError
-from tiered.rejoin import plan_rejoin, rejoin
-from tiered.repair_advice import advise
 
 
 @click.group("repair", cls=Group)

@@ -33,6 +33,7 @@ from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.plan.read import Tier
+from tiered.read.stream import PartitionStream
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import RemotePartition, SegmentReader
 from tiered.remote.topics import load_topic
@@ -40,7 +41,6 @@ from tiered.spark.losses import lose
 from tiered.spark.slices import Piece
 from tiered.store.base import Store
 from tiered.store.driver import drive
-from tiered.stream import PartitionStream
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview]]
 

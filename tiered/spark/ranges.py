@@ -35,6 +35,7 @@ from tiered.plan.read import (
     latest_offset,
     plan_tiers,
 )
+from tiered.read.stream import PartitionStream
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
 from tiered.spark.losses import lose
@@ -42,7 +43,6 @@ from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import Piece
 from tiered.store.base import Store
 from tiered.store.driver import drive
-from tiered.stream import PartitionStream
 
 PLANNING_THREADS = 16
 """Roots, and of one partition index bundles, that are fetched at once."""

@@ -22,10 +22,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tiered.arrow import ArrowDecoder
 from tiered.format.bundle import SectionKind
 from tiered.format.offset_index import OffsetIndex
 from tiered.model import Row
+from tiered.read.arrow import ArrowDecoder
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import SegmentReader
 from tiered.spark.options import ReadOptions

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from tests.damage.bucket.place import RECORDS, SINCE, TOPIC, TPS, Hang, Place, value
 from tests.sim.tiers.truth import values_of
-from tiered.check import CheckOptions, check
+from tiered.care.check import CheckOptions, check
+from tiered.care.restore import restore
 from tiered.errors import TieredError
 from tiered.findings import Severity
 from tiered.model import TopicPartition
 from tiered.reader import Reader
-from tiered.restore import restore
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import START_MS
 

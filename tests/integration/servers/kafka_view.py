@@ -15,7 +15,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
-from tiered.stream import PartitionStream, ReadRange
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.testing.clock import FakeClock, SeededIds
 
 

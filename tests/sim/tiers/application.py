@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from tests.sim.tiers.machine import Machine, Process, SimStore
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Values, Violated, values_of
+from tiered.care.rejoin import plan_rejoin, rejoin
+from tiered.care.restore import restore
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     FencedError,
@@ -17,10 +19,8 @@ from tiered.format.keys import partition_dir
 from tiered.local.directory.manager import LocalLog
 from tiered.log import Log
 from tiered.model import TopicPartition
-from tiered.rejoin import plan_rejoin, rejoin
-from tiered.restore import restore
+from tiered.read.stream import ReadRange
 from tiered.store.retry import RetryingStore
-from tiered.stream import ReadRange
 from tiered.tiering import Tiering
 
 if TYPE_CHECKING:

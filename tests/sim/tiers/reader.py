@@ -8,10 +8,10 @@ from tests.sim.tiers.machine import Process, SimStore
 from tests.sim.tiers.truth import TOPIC, TPS, Violated
 from tiered.errors import TieredError, UnknownTopicError
 from tiered.model import TopicPartition
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.reader import Reader
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RetryingStore
-from tiered.stream import PartitionStream, ReadRange
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World

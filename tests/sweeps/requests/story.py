@@ -13,7 +13,8 @@ from tests.sim.tiers.daemon import SIZES, Told
 from tests.sim.tiers.truth import values_of
 from tests.sim.tiers.virtual import SimClock, VirtualLoop, without_threads
 from tests.sweeps.requests.faults import FAULTS, AioFailingStore, FailingStore
-from tiered.check import CheckOptions, check
+from tiered.care.check import CheckOptions, check
+from tiered.care.restore import restore
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
 from tiered.findings import Severity
@@ -22,16 +23,15 @@ from tiered.format.root import Root, decode_root
 from tiered.local.directory.manager import LocalLog
 from tiered.log import Log
 from tiered.model import TopicPartition
+from tiered.read.stream import ReadRange
 from tiered.reader import Reader
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import decode_topic
-from tiered.restore import restore
 from tiered.store.base import Get, List, Object, Page
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore, RetryingStore
-from tiered.stream import ReadRange
 from tiered.testing.clock import SeededIds
 from tiered.tiering import Tiering
 from uploader.bucket import Bucket

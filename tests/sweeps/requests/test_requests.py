@@ -11,7 +11,7 @@ import pytest
 from tests.sweeps.requests.faults import FAULTS
 from tests.sweeps.requests.story import SCENARIOS, Broken, Case, cases, play, sample
 from tiered.local.disk.claims import Claims
-from tiered.stream import PartitionStream
+from tiered.read.stream import PartitionStream
 from tiered.tiering import Tiering
 
 SEED = int(os.environ.get("TIERED_SWEEP_SEED") or random.SystemRandom().randrange(2**32))

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiered.arrow import COLUMNS, ArrowDecoder, arrow_schema, arrow_table
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format import columns as columns_module
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
@@ -23,6 +22,7 @@ from tiered.format.codecs import Codec, decompress
 from tiered.format.columns import ColumnReader
 from tiered.format.control import ControlType, marker
 from tiered.model import NewRecord, TimestampType, TopicPartition
+from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_schema, arrow_table
 
 TP = TopicPartition("flights", 3)
 

@@ -11,7 +11,8 @@ import pytest
 
 import tiered
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
-from tiered.check import CheckOptions, CheckReport, check
+from tiered.care.check import CheckOptions, CheckReport, check
+from tiered.care.restore import restore
 from tiered.errors import RemoteUnavailableError
 from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
@@ -22,11 +23,10 @@ from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
-from tiered.restore import restore
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.store.base import ABSENT, List, Object, Outcome, Page, Put, Store, StoreRequest
 from tiered.store.directory_paths import object_path
 from tiered.store.location import open_store
-from tiered.stream import PartitionStream, ReadRange
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 

@@ -8,7 +8,7 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.repair_advice import _put_back, advise
+from tiered.care.repair_advice import _put_back, advise
 from tiered.store.base import ABSENT, Delete, Put
 from tiered.store.location import open_store
 

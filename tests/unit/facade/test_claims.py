@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tiered.care.rejoin import plan_rejoin, rejoin
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, RemoteUnavailableError, TieredError
@@ -22,7 +23,6 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, uploader_lock
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
-from tiered.rejoin import plan_rejoin, rejoin
 from tiered.remote.catalog import Catalog
 from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Outcome, Put, PutResult, PutStatus, Store, StoreRequest

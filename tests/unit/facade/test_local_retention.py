@@ -11,12 +11,12 @@ from tiered.config import TopicConfig
 from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.remote.catalog import Catalog
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Delete
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.stream import PartitionStream, ReadRange
 from tiered.testing.clock import FakeClock
 from tiered.tiering import Tiering
 

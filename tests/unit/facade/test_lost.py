@@ -13,7 +13,9 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.check import CheckOptions, check
+from tiered.care.check import CheckOptions, check
+from tiered.care.rejoin import plan_rejoin, rejoin
+from tiered.care.restore import RestoreOptions, restore
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError
@@ -21,10 +23,8 @@ from tiered.findings import Severity
 from tiered.format.keys import root_key, topic_key
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
-from tiered.rejoin import plan_rejoin, rejoin
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
-from tiered.restore import RestoreOptions, restore
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, Object, Page, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store

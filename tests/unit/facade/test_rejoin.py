@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tiered.care.rejoin import plan_rejoin, rejoin
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LockedError, UnknownTopicError
 from tiered.format.batch import encode_batch
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
-from tiered.rejoin import plan_rejoin, rejoin
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_it_resumes_and_loses_nothing(fenced: Path) -> None:
 
 
 def test_a_crash_between_the_two_steps_is_finished_by_the_next_run(fenced: Path) -> None:
-    import tiered.rejoin as module
+    import tiered.care.rejoin as module
 
     plan = plan_rejoin(fenced / "log", clock=SystemClock())
     module._move(plan, module.PosixFiles())  # and then the power goes

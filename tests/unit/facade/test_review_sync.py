@@ -14,13 +14,13 @@ import pytest
 
 import tiered
 from tiered import aio
+from tiered.care.restore import restore
 from tiered.clock import SystemClock
 from tiered.errors import FencedError, LogDestroyedError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
-from tiered.restore import restore
 from tiered.store.location import StoreLocation, open_store
 from uploader import Uploader
 from uploader.config import Settings

@@ -11,10 +11,10 @@ from tiered.config import TopicConfig
 from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.remote.reader import RemotePartition
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import RetryingStore
-from tiered.stream import PartitionStream, ReadRange
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from tiered.tiering import Tiering

@@ -11,6 +11,7 @@ import pytest
 
 import tiered
 from tiered import aio
+from tiered.care.restore import restore
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -22,7 +23,6 @@ from tiered.errors import (
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.producer import ProducerStamp
-from tiered.restore import restore
 from tiered.store.location import open_store
 
 STATE = "__transaction_state"

@@ -10,7 +10,7 @@ import tiered
 from tiered.config import LogConfig
 from tiered.log import Log
 from tiered.model import TopicPartition
-from tiered.stream import ReadRange
+from tiered.read.stream import ReadRange
 from tiered.topic import TopicReads
 
 TP = TopicPartition("t", 0)

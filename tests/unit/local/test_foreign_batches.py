@@ -10,8 +10,7 @@ import pytest
 import tiered
 from tests.golden.foreign import batch, field, lz4_block, lz4_frame, named, plain_records, record
 from tests.unit.local.cleaning_bench import CleaningBench
-from tiered.arrow import ArrowDecoder
-from tiered.check import CheckOptions, check
+from tiered.care.check import CheckOptions, check
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CodecUnavailableError, CorruptionError, InvalidRecordError, RecordTooLargeError
 from tiered.findings import Severity
@@ -20,6 +19,7 @@ from tiered.format.codecs import Codec
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition import incoming
 from tiered.model import HeaderName, NewRecord, Record, TopicPartition
+from tiered.read.arrow import ArrowDecoder
 
 TP = TopicPartition("t", 0)
 NAME = b"a\xff\xfe"

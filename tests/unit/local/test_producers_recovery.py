@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.test_producers import PID, ProducerBench, data, end
-from tiered.check import check as check_directory
+from tiered.care.check import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
 from tiered.format.producer_snapshot import decode_snapshot

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tiered.check import CheckOptions, check
+from tiered.care.check import CheckOptions, check
 from tiered.errors import CorruptionError
 from tiered.findings import Severity
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
@@ -23,8 +23,8 @@ from tiered.local.disk.snapshots import PLAIN_NAME
 from tiered.local.segment.seal import read_note
 from tiered.model import AbortedTxn, SealedIndexes, TopicPartition
 from tiered.plan.side_files import NO_PRODUCERS, open_firsts
+from tiered.read.stream import PartitionStream, ReadRange
 from tiered.store.location import open_store
-from tiered.stream import PartitionStream, ReadRange
 
 TP = TopicPartition("t", 0)
 ROUNDS = 20

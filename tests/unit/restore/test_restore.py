@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
-from tiered.check import check
+from tiered.care.check import check
+from tiered.care.restore import RestoreOptions, choose_rows, restore
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -30,7 +31,6 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import DiskSpace, PosixFiles
 from tiered.model import Row, TopicPartition
-from tiered.restore import RestoreOptions, choose_rows, restore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS
 from tiered.testing.faults import Fault, FaultKind, FaultStore

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiered.check import CheckOptions, check
+from tiered.care.check import CheckOptions, check
+from tiered.care.restore import RestoreOptions, restore
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 from tiered.plan.lifecycle import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import register_topic
 from tiered.remote.upload import upload_segment
-from tiered.restore import RestoreOptions, restore
 from tiered.store.base import Capabilities
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore

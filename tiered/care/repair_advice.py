@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from tiered.check_registry import describe, find_unnamed, survey
+from tiered.care.check_registry import describe, find_unnamed, survey
 from tiered.errors import CorruptionError, LogDestroyedError
 from tiered.format.keys import partition_prefix, root_key, topic_key
 from tiered.local.directory.manager import LocalLog

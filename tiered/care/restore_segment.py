@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from uuid import UUID
 
+from tiered.care.inspection import Expectations, SideFileCheck, inspect_log
 from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import Findings, Severity
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
@@ -22,7 +23,6 @@ from tiered.format.keys import (
     txn_index_name,
 )
 from tiered.format.txn_index import TXN_ENTRY_BYTES
-from tiered.inspection import Expectations, SideFileCheck, inspect_log
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from tiered.check_local import LocalFacts
+from tiered.care.check_local import LocalFacts
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
 from tiered.findings import Finding, Findings, Severity
 from tiered.format.keys import TOPICS_PREFIX, root_key, topic_key

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from tiered.check_registry import need_all_named, survey
+from tiered.care.check_registry import need_all_named, survey
+from tiered.care.inspection import SideFileCheck
+from tiered.care.restore_segment import SegmentRestore
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -40,7 +42,6 @@ from tiered.format.checkpoint import (
 from tiered.format.keys import FLAG_HOLE, index_name, log_name, partition_dir, snapshot_name, time_index_name
 from tiered.format.root import STATE_DELETING, Root
 from tiered.format.rows import Rows
-from tiered.inspection import SideFileCheck
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -58,7 +59,6 @@ from tiered.plan.known import Known
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
-from tiered.restore_segment import SegmentRestore
 from tiered.store.base import Store
 from tiered.store.driver import drive
 

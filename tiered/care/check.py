@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tiered.check_local import LocalCheck, LocalFacts
-from tiered.check_registry import RegistryCheck
-from tiered.check_remote import RemoteCheck, RemoteFacts
+from tiered.care.check_local import LocalCheck, LocalFacts
+from tiered.care.check_registry import RegistryCheck
+from tiered.care.check_remote import RemoteCheck, RemoteFacts
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.keys import topic_key

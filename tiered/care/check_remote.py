@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tiered.check_local import PartitionFacts
+from tiered.care.check_local import PartitionFacts
+from tiered.care.inspection import Expectations, SideFileCheck, compare_descriptor, inspect_log, inspect_other_indexes
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
@@ -28,14 +29,13 @@ from tiered.format.keys import (
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.root import Root, decode_root
 from tiered.format.time_index import TimeIndex
-from tiered.inspection import Expectations, SideFileCheck, compare_descriptor, inspect_log, inspect_other_indexes
 from tiered.model import Row, TopicPartition
-from tiered.object_source import ObjectSource
 from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.remote.root_view import root_get
 from tiered.store.base import Get, Head, List, Missing, Object, Page, Steps, Store, StoreRequest, Together
 from tiered.store.driver import drive
+from tiered.store.object_source import ObjectSource
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""

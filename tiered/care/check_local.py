@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+from tiered.care.inspection import Expectations, LogScan, SideFileCheck, inspect_log
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.checkpoint import (
@@ -36,7 +37,6 @@ from tiered.format.keys import (
     parse_local_name,
     parse_partition_dir,
 )
-from tiered.inspection import Expectations, LogScan, SideFileCheck, inspect_log
 from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import read_topics
