@@ -8,12 +8,6 @@ from collections.abc import Iterator
 import click
 
 import tiered
-from tiered.cli.application import Application, Command, pass_application, split_topic
-from tiered.cli.doors import open_log, topic_config
-from tiered.cli.output import counted, human_duration
-from tiered.cli.patience import PATIENCE_SECONDS, OutOfTime, Patience
-from tiered.cli.progress import Progress
-from tiered.cli.record_input import ByteStream, InputShape, LineSource, read_records
 from tiered.config import MAX_PARTITIONS, TopicConfig
 from tiered.errors import (
     ConfigError,
@@ -25,6 +19,12 @@ from tiered.errors import (
 )
 from tiered.format.keys import check_topic_name
 from tiered.model import NewRecord
+from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.doors import open_log, topic_config
+from tiered.program.output import counted, human_duration
+from tiered.program.patience import PATIENCE_SECONDS, OutOfTime, Patience
+from tiered.program.progress import Progress
+from tiered.program.record_input import ByteStream, InputShape, LineSource, read_records
 from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000

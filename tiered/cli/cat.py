@@ -8,15 +8,15 @@ from itertools import islice
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application, split_topic
-from tiered.cli.doors import chosen_partitions, need_topic, open_reader
-from tiered.cli.envelope import envelope_line
-from tiered.cli.output import counted
-from tiered.cli.patience import Patience
-from tiered.cli.record_format import compile_format, need_field, plain_line, terminal_line
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError
 from tiered.model import ConsumerRecord
+from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.doors import chosen_partitions, need_topic, open_reader
+from tiered.program.envelope import envelope_line
+from tiered.program.output import counted
+from tiered.program.patience import Patience
+from tiered.program.record_format import compile_format, need_field, plain_line, terminal_line
 from tiered.topic import TopicReads
 
 ISOLATION = click.Choice(["read_uncommitted", "read_committed"])

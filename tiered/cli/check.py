@@ -7,11 +7,11 @@ import dataclasses
 import click
 
 from tiered.care.check import CheckOptions, CheckReport, check
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import need_directory, open_remote
-from tiered.cli.output import counted, human_bytes
-from tiered.cli.progress import Progress
 from tiered.findings import Finding, Severity
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.doors import need_directory, open_remote
+from tiered.program.output import counted, human_bytes
+from tiered.program.progress import Progress
 
 
 @click.command("check", cls=Command)

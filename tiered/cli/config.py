@@ -6,9 +6,9 @@ import re
 
 import click
 
-from tiered.cli.application import Application, Group, pass_application
-from tiered.cli.output import columns
-from tiered.cli.settings import SETTINGS, Scalar, foreign_tables
+from tiered.program.application import Application, Group, pass_application
+from tiered.program.output import columns
+from tiered.program.settings import SETTINGS, Scalar, foreign_tables
 
 
 @click.group(cls=Group, name="config")

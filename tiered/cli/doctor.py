@@ -10,11 +10,6 @@ from pathlib import Path
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import directory_error, open_remote, store_options
-from tiered.cli.locks import lock_holders
-from tiered.cli.output import counted, human_bytes, human_duration
-from tiered.cli.versions import part_versions, product_version
 from tiered.config import LogConfig
 from tiered.errors import NotFoundError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
@@ -22,6 +17,11 @@ from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.doors import directory_error, open_remote, store_options
+from tiered.program.locks import lock_holders
+from tiered.program.output import counted, human_bytes, human_duration
+from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.driver import drive
 from tiered.store.probe import check_capabilities, probe

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.dump_content import DECODERS, RECORD_DECODERS, Content
-from tiered.cli.dump_log import Window
-from tiered.cli.dump_run import Run, Wanted
 from tiered.config import parse_bytes
+from tiered.dump.content import DECODERS, RECORD_DECODERS, Content
+from tiered.dump.log import Window
+from tiered.dump.run import Run, Wanted
 from tiered.errors import ConfigError
+from tiered.program.application import Application, Command, pass_application
 
 
 @click.command("dump-segment", cls=Command)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from tiered.cli.application import Group
 from tiered.cli.local_clean import clean_command
 from tiered.cli.local_move import move_command
 from tiered.cli.local_tasks import metrics_command, run_command, tasks_command
+from tiered.program.application import Group
 
 
 @click.group(cls=Group, name="local")

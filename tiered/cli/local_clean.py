@@ -6,14 +6,14 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application, split_topic
-from tiered.cli.confirming import confirm
-from tiered.cli.doors import chosen_partitions, need_directory, need_topic
-from tiered.cli.output import columns, counted
 from tiered.local.cleaning.cleaner import CleaningStatus
 from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
+from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.confirming import confirm
+from tiered.program.doors import chosen_partitions, need_directory, need_topic
+from tiered.program.output import columns, counted
 
 MAX_ROUNDS = 1000
 """Rounds over one partition; more than one is needed only where its keys do not fit into memory."""

@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.confirming import confirm, destructive, one_partition
-from tiered.cli.doors import need_directory
-from tiered.cli.output import counted, human_bytes
 from tiered.errors import ConfigError, DiskFullError
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.confirming import confirm, destructive, one_partition
+from tiered.program.doors import need_directory
+from tiered.program.output import counted, human_bytes
 
 
 @click.command("move", cls=Command, short_help="Move a partition to another log directory.")

@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import need_directory
-from tiered.cli.output import columns, counted, human_bytes, human_duration
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.reports import read_report
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import PosixFiles
 from tiered.metrics import render
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.doors import need_directory
+from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.times import format_time
 
 

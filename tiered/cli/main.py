@@ -29,11 +29,11 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Group
-from tiered.cli.output import Output, StdoutClosed, counted
-from tiered.cli.settings import suggestion
-from tiered.cli.wording import KAFKA_OPTIONS, in_cli_words
 from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
+from tiered.program.application import Group
+from tiered.program.output import Output, StdoutClosed, counted
+from tiered.program.settings import suggestion
+from tiered.program.wording import KAFKA_OPTIONS, in_cli_words
 
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143

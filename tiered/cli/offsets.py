@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application, split_topic
-from tiered.cli.doors import chosen_partitions, need_topic, open_reader
-from tiered.cli.output import columns
-from tiered.cli.patience import Patience
 from tiered.errors import ConfigError
+from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.doors import chosen_partitions, need_topic, open_reader
+from tiered.program.output import columns
+from tiered.program.patience import Patience
 from tiered.times import format_time, parse_time
 from tiered.topic import TopicReads
 

@@ -9,11 +9,11 @@ import click
 
 from tiered.care.rejoin import plan_rejoin, rejoin
 from tiered.care.repair_advice import advise
-from tiered.cli.application import Application, Command, Group, pass_application
-from tiered.cli.confirming import one_partition
-from tiered.cli.doors import need_directory, need_topic, open_tiers
-from tiered.cli.output import columns, counted
 from tiered.errors import ConfigError, CorruptionError
+from tiered.program.application import Application, Command, Group, pass_application
+from tiered.program.confirming import one_partition
+from tiered.program.doors import need_directory, need_topic, open_tiers
+from tiered.program.output import columns, counted
 
 
 @click.group("repair", cls=Group)

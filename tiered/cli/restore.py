@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from tiered.care.restore import RestoreOptions, RestoreReport, restore
-from tiered.cli.application import Application, Command, pass_application, split_topic
-from tiered.cli.doors import open_remote, refuse_file
-from tiered.cli.output import columns, counted, human_bytes
-from tiered.cli.progress import Progress
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
+from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.doors import open_remote, refuse_file
+from tiered.program.output import columns, counted, human_bytes
+from tiered.program.progress import Progress
 from tiered.times import parse_time
 
 EXIT_WARNINGS = 3

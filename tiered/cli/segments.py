@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application, split_topic
-from tiered.cli.doors import Tiers, TopicFacts, chosen_partitions, open_tiers
-from tiered.cli.output import columns, human_bytes
 from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_tiers
+from tiered.program.output import columns, human_bytes
 from tiered.times import format_time
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from tiered.program import run_program
+from tiered.program.run import run_program
 
 
 def _load() -> Callable[[], object]:

@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.doors import Tiers, directory_error, open_tiers
-from tiered.cli.locks import lock_holders
-from tiered.cli.output import counted, human_bytes, human_duration
-from tiered.cli.partition_status import PartitionStatus, gather
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.local.directory.reports import read_report
 from tiered.local.disk.files import PosixFiles
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.doors import Tiers, directory_error, open_tiers
+from tiered.program.locks import lock_holders
+from tiered.program.output import counted, human_bytes, human_duration
+from tiered.program.partition_status import PartitionStatus, gather
 from tiered.times import format_time
 
 EXIT_UNHEALTHY = 3

@@ -7,12 +7,12 @@ from itertools import islice
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application, split_topic
 from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
-from tiered.cli.doors import chosen_partitions, need_topic, open_reader
-from tiered.cli.patience import Patience
 from tiered.config import MAX_LONG
 from tiered.model import ConsumerRecord
+from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.doors import chosen_partitions, need_topic, open_reader
+from tiered.program.patience import Patience
 from tiered.topic import TopicReads
 
 LAST_RECORDS = 10

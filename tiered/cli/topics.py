@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from tiered.cli.application import Application, Group, pass_application, split_topic
-from tiered.cli.doors import chosen_partitions, open_log, open_tiers, topic_config
-from tiered.cli.output import columns, counted
-from tiered.cli.partition_status import partition_status
-from tiered.cli.topic_settings import setting_lines
 from tiered.cli.topics_delete import delete_command
 from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError
 from tiered.format.keys import check_topic_name
+from tiered.program.application import Application, Group, pass_application, split_topic
+from tiered.program.doors import chosen_partitions, open_log, open_tiers, topic_config
+from tiered.program.output import columns, counted
+from tiered.program.partition_status import partition_status
+from tiered.program.topic_settings import setting_lines
 
 
 @click.group(cls=Group, name="topics")

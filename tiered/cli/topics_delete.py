@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.confirming import confirm, destructive, refuse_internal
-from tiered.cli.doors import need_topic
-from tiered.cli.output import columns, counted
 from tiered.errors import ConfigError, NotFoundError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.confirming import confirm, destructive, refuse_internal
+from tiered.program.doors import need_topic
+from tiered.program.output import columns, counted
 
 
 @click.command("delete", cls=Command)

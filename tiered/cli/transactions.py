@@ -11,10 +11,6 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Application, Command, Group, pass_application
-from tiered.cli.confirming import confirm, destructive, one_partition
-from tiered.cli.doors import need_directory, need_topic
-from tiered.cli.output import columns
 from tiered.errors import NotFoundError
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
@@ -25,6 +21,10 @@ from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition
 from tiered.plan.open_txns import OpenTxn
 from tiered.plan.transactions import TransactionCoordinator
+from tiered.program.application import Application, Command, Group, pass_application
+from tiered.program.confirming import confirm, destructive, one_partition
+from tiered.program.doors import need_directory, need_topic
+from tiered.program.output import columns
 from tiered.times import format_time
 
 _OPEN = frozenset({TxnState.ONGOING, TxnState.PREPARE_COMMIT, TxnState.PREPARE_ABORT})

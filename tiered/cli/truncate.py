@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
-from tiered.cli.application import Application, Command, pass_application
-from tiered.cli.confirming import confirm, destructive, one_partition, refuse_internal
-from tiered.cli.doors import need_directory
-from tiered.cli.output import counted
 from tiered.errors import ConfigError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import Positions, TopicPartition
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.confirming import confirm, destructive, one_partition, refuse_internal
+from tiered.program.doors import need_directory
+from tiered.program.output import counted
 
 
 @click.command("truncate", cls=Command, short_help="Remove the records of a partition from an offset on.")

@@ -14,8 +14,8 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main, tail
-from tiered.cli.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError
+from tiered.program.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
 
 
 @pytest.fixture

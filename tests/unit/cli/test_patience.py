@@ -11,9 +11,9 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.cli.application import Application
-from tiered.cli.patience import GRACE_SECONDS, PATIENCE_SECONDS, SILENCE_SECONDS, Patience
 from tiered.errors import RemoteUnavailableError
+from tiered.program.application import Application
+from tiered.program.patience import GRACE_SECONDS, PATIENCE_SECONDS, SILENCE_SECONDS, Patience
 from tiered.testing.clock import FakeClock
 
 
@@ -100,7 +100,7 @@ def test_the_end_of_patience() -> None:
 
 
 def test_a_request_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.cli.patience.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("tiered.program.patience.GRACE_SECONDS", 0.0)
     before = signal.getsignal(signal.SIGALRM)
     app = Application({"remote": "s3://bucket/prefix"})
     patience = Patience(app, timeout_seconds=0)
@@ -113,7 +113,7 @@ def test_a_request_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_append_gives_up_on_a_silent_store(
     cli: Cli, directory: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.cli.patience.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("tiered.program.patience.GRACE_SECONDS", 0.0)
     line = ("append", "t", "--log-dir", directory, "--remote", "s3://bucket", "--endpoint-url", silent)
     late = cli(*line, "--timeout", "0.4", stdin=b"x\n")
     assert late.code == 75
@@ -125,8 +125,8 @@ def test_append_gives_up_on_a_silent_store(
 def test_a_hanging_request_of_a_status_leaves_the_local_part(
     cli: Cli, directory: Path, silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tiered.cli.patience.PATIENCE_SECONDS", 0.4)
-    monkeypatch.setattr("tiered.cli.patience.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("tiered.program.patience.PATIENCE_SECONDS", 0.4)
+    monkeypatch.setattr("tiered.program.patience.GRACE_SECONDS", 0.0)
     seen = cli("status", "--log-dir", directory, "--remote", "s3://bucket", "--endpoint-url", silent)
     assert seen.code == 75
     assert "t-0   end 1" in seen.text

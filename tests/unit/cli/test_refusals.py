@@ -17,8 +17,8 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.cli import doors
 from tiered.local.disk.lock import LOCK_NAME
+from tiered.program import doors
 
 REFUSALS = {
     "denied": (403, "AccessDenied", "no"),

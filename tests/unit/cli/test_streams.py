@@ -88,7 +88,7 @@ runpy.run_module({program!r}, run_name="__main__")
 def test_an_interrupt_between_the_import_and_the_command(program: str) -> None:
     text = """
 import signal, sys
-from tiered.program import run_program
+from tiered.program.run import run_program
 def interrupted():
     signal.raise_signal(signal.SIGINT)
 run_program(lambda: interrupted)

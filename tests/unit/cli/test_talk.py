@@ -13,9 +13,9 @@ import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import append, tail
 from tiered.cli.main import COMMANDS
-from tiered.cli.output import counted
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, TieredError
 from tiered.local.disk.files import translate
+from tiered.program.output import counted
 
 
 @pytest.fixture

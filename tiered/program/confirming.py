@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from tiered.cli.application import Application, split_topic
 from tiered.errors import ConfigError
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.model import TopicPartition
+from tiered.program.application import Application, split_topic
 
 
 def destructive(function: Callable[..., Any]) -> Callable[..., Any]:

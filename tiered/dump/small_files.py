@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import PurePosixPath
 
-from tiered.cli.dump_items import Entry
-from tiered.cli.dump_kafka import first_sequence, producer_line, txn_line
+from tiered.dump.items import Entry
+from tiered.dump.kafka import first_sequence, producer_line, txn_line
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.bundle import SectionKind, decode_bundle
 from tiered.format.checkpoint import (

@@ -10,10 +10,10 @@ from typing import Any
 
 import click
 
-from tiered.cli.output import Output
-from tiered.cli.settings import PROGRESS_MODES, SETTINGS, Value, resolve, suggestion
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError
+from tiered.program.output import Output
+from tiered.program.settings import PROGRESS_MODES, SETTINGS, Value, resolve, suggestion
 
 MAX_PARTITION_DIGITS = 9
 """Longest partition number that is read."""
@@ -102,7 +102,7 @@ def _remember(context: click.Context, parameter: click.Parameter, value: Any) ->
 def _print_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value:
         # Heavy for a start that does not ask for it.
-        from tiered.cli.versions import version_lines  # noqa: PLC0415
+        from tiered.program.versions import version_lines  # noqa: PLC0415
 
         for line in version_lines():
             click.echo(line)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tiered.cli.dump_content import Content
-from tiered.cli.dump_kafka import batch_line, codec_word, record_line, record_sequence, time_type
-from tiered.cli.dump_messages import control_message
+from tiered.dump.content import Content
+from tiered.dump.kafka import batch_line, codec_word, record_line, record_sequence, time_type
+from tiered.dump.messages import control_message
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type
 from tiered.format.keys import MAX_INT64

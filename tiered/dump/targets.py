@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tiered.cli.application import Application
-from tiered.cli.doors import open_remote, store_options
-from tiered.cli.dump import is_known
-from tiered.cli.patience import PATIENCE_SECONDS
+from tiered.dump.small_files import is_known
 from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, NotFoundError, UnknownTopicError
 from tiered.format.keys import FLAG_HOLE, index_key, parse_local_name, parse_partition_dir, root_key, segment_key
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.known import Known
+from tiered.program.application import Application
+from tiered.program.doors import open_remote, store_options
+from tiered.program.patience import PATIENCE_SECONDS
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from tiered.care.inspection import Expectations, LogScan, inspect_log
-from tiered.cli.dump import base_of, suffix_of, whole
-from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error
-from tiered.cli.dump_targets import beside, sibling
+from tiered.dump.indexes import Mismatches, offset_entries, sanity_error
+from tiered.dump.small_files import base_of, suffix_of, whole
+from tiered.dump.targets import beside, sibling
 from tiered.findings import Findings, Severity
 from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex

@@ -10,9 +10,6 @@ from typing import TypedDict
 from uuid import UUID
 
 import tiered
-from tiered.cli.application import Application
-from tiered.cli.patience import PATIENCE_SECONDS, Patience, WatchedStore
-from tiered.cli.settings import suggestion
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
@@ -22,6 +19,9 @@ from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.witness import known_partitions
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.program.application import Application
+from tiered.program.patience import PATIENCE_SECONDS, Patience, WatchedStore
+from tiered.program.settings import suggestion
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read
 from tiered.store.base import Store

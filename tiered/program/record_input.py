@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from tiered.cli.output import counted
 from tiered.errors import ConfigError, InvalidRecordError, TieredError
 from tiered.model import NO_TIMESTAMP, NewRecord
+from tiered.program.output import counted
 from tiered.times import parse_time
 
 MAX_LINE_BYTES = 64 * 1024 * 1024

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tiered.cli.doors import Tiers, TopicFacts
-from tiered.cli.output import counted
 from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.root import Root
 from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
@@ -15,6 +13,8 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.program.doors import Tiers, TopicFacts
+from tiered.program.output import counted
 
 
 @dataclass(slots=True)

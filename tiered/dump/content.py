@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tiered.cli.dump_kafka import java_json, java_text
-from tiered.cli.dump_layouts import Layout
-from tiered.cli.dump_messages import (
+from tiered.dump.kafka import java_json, java_text
+from tiered.dump.layouts import Layout
+from tiered.dump.messages import (
     COORDINATORS,
     DELETED,
     OFFSETS_TOPIC,

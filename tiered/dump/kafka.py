@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any
 
-from tiered.cli.dump_messages import control_message
+from tiered.dump.messages import control_message
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, ControlType, control_type
 from tiered.format.codecs import Codec

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from tiered.cli.application import Application
 from tiered.errors import RemoteUnavailableError
+from tiered.program.application import Application
 from tiered.store.base import Outcome, Store, StoreRequest
 
 PATIENCE_SECONDS = 15.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tiered.cli.output import columns, human_bytes, human_duration
 from tiered.config import MAX_LONG, UNLIMITED, TopicConfig
+from tiered.program.output import columns, human_bytes, human_duration
 
 SAME_AS_WHOLE = -2
 """What ``local.retention.*`` says for "the same as ``retention.*``"."""

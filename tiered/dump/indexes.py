@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tiered.cli.dump_items import Entry, Item
+from tiered.dump.items import Entry, Item
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex

@@ -17,8 +17,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
-from tiered.cli.application import Application
-from tiered.cli.output import human_bytes
+from tiered.program.application import Application
+from tiered.program.output import human_bytes
 
 PLAIN_SECONDS = 60.0
 """Between two plain lines."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from tiered.cli.dump_layouts import (
+from tiered.dump.layouts import (
     CONTROL_RECORDS,
     GROUP_RECORDS,
     MEMBER_FIELDS,

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import click
 
-from tiered.cli.application import Application
-from tiered.cli.dump import base_of, check_name, is_log, small_items, suffix_of, whole
-from tiered.cli.dump_content import Content, layouts_for
-from tiered.cli.dump_indexes import Mismatches, offset_entries, sanity_error, time_entries
-from tiered.cli.dump_items import BatchItem, Entry, Item, RecordItem, Tail
-from tiered.cli.dump_kafka import snapshot_error, snapshot_heading
-from tiered.cli.dump_log import Window, log_items
-from tiered.cli.dump_targets import beside, expanded, holding, opened
-from tiered.cli.dump_verify import VERIFIED_SUFFIXES, segment_of, verify_segment
-from tiered.cli.output import counted
+from tiered.dump.content import Content, layouts_for
+from tiered.dump.indexes import Mismatches, offset_entries, sanity_error, time_entries
+from tiered.dump.items import BatchItem, Entry, Item, RecordItem, Tail
+from tiered.dump.kafka import snapshot_error, snapshot_heading
+from tiered.dump.log import Window, log_items
+from tiered.dump.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
+from tiered.dump.targets import beside, expanded, holding, opened
+from tiered.dump.verify import VERIFIED_SUFFIXES, segment_of, verify_segment
 from tiered.errors import CorruptionError, TieredError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 from tiered.model import ByteSource
+from tiered.program.application import Application
+from tiered.program.output import counted
 
 EXIT_CORRUPTION = CorruptionError.exit_code
 _INDEXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)

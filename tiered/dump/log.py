@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tiered.care.inspection import WINDOW_BYTES, batches
-from tiered.cli.dump_content import Content
-from tiered.cli.dump_items import BatchItem, Item, RecordItem, Tail
+from tiered.dump.content import Content
+from tiered.dump.items import BatchItem, Item, RecordItem, Tail
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, decompress
