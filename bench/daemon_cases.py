@@ -15,9 +15,9 @@ from bench.directories import CONFIG, QuickFiles
 from bench.measure import Figure
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord
+from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
-from uploader.events import DrainMode
 from uploader.service import Place, Service, serve
 
 MANY = 5_000

@@ -57,7 +57,7 @@ FORMAT = "tests/unit/format tests/unit/root"
 CATALOG = "tests/unit/catalog tests/unit/plan tests/sim"
 REMOTE = "tests/unit/remote tests/damage/bucket"
 FACADE = "tests/unit/facade tests/sweeps tests/sim"
-DAEMON = "tests/unit/uploader tests/sweeps tests/sim"
+DAEMON = "tests/unit/tiering tests/unit/uploader tests/sweeps tests/sim"
 STORE = "tests/unit/store tests/contract tests/unit/facade/test_store_faults.py"
 
 HOT = [
@@ -536,7 +536,7 @@ HOT = [
 COLD = [
     *of(
         FACADE,
-        "tiered/tiering.py",
+        "tiered/tiering/inline.py",
         (
             "no root read-back before local deletion",
             "drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)",
@@ -558,7 +558,7 @@ COLD = [
     ),
     *of(
         "tests/unit/facade/test_lost.py",
-        "tiered/tiering.py",
+        "tiered/tiering/inline.py",
         ("a bucket that was emptied", "if seen and self.find_topic(info.name) is None:"),
         (
             "what the disk has seen is not told to the catalog",
@@ -568,7 +568,7 @@ COLD = [
     ),
     *of(
         "tests/unit/facade/test_claims.py",
-        "tiered/tiering.py",
+        "tiered/tiering/inline.py",
         (
             "the grant of a volume that this directory once was",
             "if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:",
@@ -591,7 +591,7 @@ COLD = [
         ("a writer without a proof", "if role is Role.WRITER and (volume is None or self._persist is None):"),
     ),
     *of(
-        f"tests/unit/uploader {CATALOG}",
+        f"tests/unit/tiering tests/unit/uploader {CATALOG}",
         "tiered/remote/catalog.py",
         (
             "a log that got its first records is claimed as empty",
@@ -599,7 +599,7 @@ COLD = [
         ),
     ),
     *of(
-        "tests/unit/uploader tests/unit/facade",
+        "tests/unit/tiering tests/unit/uploader tests/unit/facade",
         "tiered/local/partition/state.py",
         ("a first record where the bucket may go on", "if why:"),
         (
@@ -870,7 +870,7 @@ COLD = [
     ),
     *of(
         DAEMON,
-        "uploader/bucket.py",
+        "tiered/tiering/bucket.py",
         ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
         (
             "no root read-back after a commit",
@@ -882,7 +882,7 @@ COLD = [
     ),
     *of(
         DAEMON,
-        "uploader/journal.py",
+        "tiered/tiering/journal.py",
         ("a journal that is not fsynced", "self._files.sync(self._handle)"),
     ),
     *of(

@@ -3,7 +3,7 @@
 ::
 
     Log ── local.manager.LocalLog (the disk) ── Topic.append
-     └──── tiering.Tiering (the bucket)     ── sync(): roll, upload, commit, read back
+     └──── tiering (the bucket)             ── sync(): roll, upload, commit, read back
 
 One writer per log directory: opening takes its lock. A forked child gets an error, never a second writer. ``close``
 is never a commit of what is only local: data that was not uploaded stays on this disk and goes on at the next open.
@@ -45,15 +45,15 @@ from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.read.stream import PartitionStream
 from tiered.remote.reader import RemotePartition
-from tiered.spread import Bucket, attach_all, bucket_of
 from tiered.store.base import Store
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
-from tiered.tiering import Tiering
+from tiered.tiering.inline import Tiering
+from tiered.tiering.spread import Bucket, attach_all, bucket_of
+from tiered.tiering.wait import UploaderHandle, wait_uploaded
 from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
-from tiered.waiting import UploaderHandle, wait_uploaded
 
 TICK_S = 1.0
 """How often a thread of an open log looks at timers, the uploader's checkpoint and retention."""
@@ -405,7 +405,7 @@ class Log:
             raise ConfigError(f"{self.directory} has no remote to wait for", hint="open(path, remote=...)")
 
     def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Waits until the committed end of each partition reaches its offset; see ``waiting.wait_uploaded``."""
+        """Waits until the committed end of each partition reaches its offset; see ``tiering.wait``."""
         wait_uploaded(
             self._local,
             arguments.ends(ends),

@@ -18,15 +18,15 @@ from tiered.clock import SystemClock, SystemIds
 from tiered.config import parse_duration_ms
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import DrainMode
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.orders import Exit
+from tiered.plan.tiering.state import State
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.follow import follow
 from uploader import logs, status, talk
-from uploader.actions import Exit
 from uploader.config import Settings, parse_http, resolve
-from uploader.directory import LogDirectory
-from uploader.events import DrainMode
-from uploader.follow import follow
-from uploader.limits import Limits
 from uploader.service import Place, Service, Signals, serve
-from uploader.state import State
 
 F = TypeVar("F", bound=Callable[..., Any])
 

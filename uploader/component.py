@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ClosedError, RemoteUnavailableError, TieredError
+from tiered.plan.tiering.orders import Exit
 from tiered.store.location import StoreLocation
-from uploader.actions import Exit
 from uploader.config import Settings
 from uploader.service import Place, Service
 

@@ -26,14 +26,14 @@ from typing import Any
 
 from tiered.config import parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError, NotFoundError
+from tiered.plan.tiering.facts import DrainMode
+from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
-from uploader.bucket import PartSizes
-from uploader.events import DrainMode
-from uploader.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
+from tiered.tiering.aio_run import SCAN_MS
+from tiered.tiering.bucket import PartSizes
 from uploader.logs import FORMATS
-from uploader.runner import SCAN_MS
 
 MAX_CONFIG_BYTES = 1024 * 1024
 DEFAULT_HTTP = "127.0.0.1:9464"

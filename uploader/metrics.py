@@ -11,8 +11,8 @@ from prometheus_client.registry import Collector
 
 from tiered import __version__
 from tiered.metrics import Metric as Figure
+from tiered.plan.tiering.waits import PartitionView
 from tiered.store.metrics import SECONDS_BOUNDS, RequestFigures, StoreMetrics
-from uploader.waiting import PartitionView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Views = Callable[[], Sequence[PartitionView]]

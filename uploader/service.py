@@ -17,23 +17,23 @@ from tiered.local.directory.figures import report_metrics
 from tiered.local.directory.reports import read_report
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import DrainMode, DrainRequested
+from tiered.plan.tiering.orders import Exit, Level, Report
+from tiered.plan.tiering.state import State
+from tiered.plan.tiering.waits import PartitionView
 from tiered.remote.fence import owner_of
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
+from tiered.tiering.aio_run import Runner, Timing
+from tiered.tiering.bucket import Bucket
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.gate import GatedStore
+from tiered.tiering.journal import Journal
 from uploader import status
-from uploader.actions import Exit, Level, Report
-from uploader.bucket import Bucket
 from uploader.config import Settings
-from uploader.directory import LogDirectory
-from uploader.events import DrainMode, DrainRequested
-from uploader.gate import GatedStore
 from uploader.health import HealthServer, Probes
-from uploader.journal import Journal
 from uploader.metrics import Metrics
-from uploader.runner import Runner, Timing
-from uploader.state import State
 from uploader.telemetry import Notify, Telemetry
-from uploader.waiting import PartitionView
 
 PROGRAM = "tiered-uploader"
 CHECK_SECONDS = 5.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from tiered.errors import CorruptionError, FencedError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
-from uploader.waiting import PartitionView, Waiting
+from tiered.plan.tiering.waits import PartitionView, Waiting
 
 QUERY_SECONDS = 5.0
 MAX_STATUS_BYTES = 64 * 1024 * 1024

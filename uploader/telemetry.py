@@ -9,8 +9,8 @@ import socket
 from tiered.clock import Clock
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
+from tiered.plan.tiering.orders import Action, Commit, Level, Report, Upload
 from uploader import logs
-from uploader.actions import Action, Commit, Level, Report, Upload
 from uploader.metrics import Metrics
 
 REPEAT_SECONDS = 300.0

@@ -27,7 +27,7 @@ from tiered.remote import upload
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
-from tiered.tiering import Tiering
+from tiered.tiering.inline import Tiering
 
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
 """Another one in each run; a failure prints it."""

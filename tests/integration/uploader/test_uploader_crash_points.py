@@ -12,11 +12,11 @@ import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, make_log
 from tests.integration.uploader.stores import location
+from tiered.plan.tiering.facts import DrainMode
 from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Outcome, Store, StoreRequest
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
-from uploader.events import DrainMode
 from uploader.service import Place, Service
 
 SETTINGS = Settings(http=None, commit_wait=1)

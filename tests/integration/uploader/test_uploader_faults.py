@@ -10,12 +10,12 @@ import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, make_log
 from tests.integration.uploader.stores import Hasty, location
+from tiered.plan.tiering.facts import DrainMode
 from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Put, StoreRequest
 from tiered.store.memory import MemoryStore
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from uploader.config import Settings
-from uploader.events import DrainMode
 from uploader.service import Place, Service
 
 SETTINGS = Settings(http=None, commit_wait=1, scan=50)
@@ -62,7 +62,7 @@ async def test_a_refusal_is_said_at_once_and_the_corrected_policy_drains_unaided
     )
     assert (once.code, "only on this disk" in once.reason) == (12, True)
 
-    monkeypatch.setattr("uploader.ledger.RECHECK_PERMISSION_MS", 20)
+    monkeypatch.setattr("tiered.plan.tiering.ledger.RECHECK_PERMISSION_MS", 20)
     denied = 3
 
     def choose(request: StoreRequest) -> FaultKind | None:

@@ -12,8 +12,8 @@ from tests.integration.uploader.daemons import Daemon, call
 from tests.integration.uploader.logs import T0, append, judge, make_log, open_log, read_root
 from tiered.clock import SystemClock, SystemIds
 from tiered.store.location import open_store
-from uploader.directory import LogDirectory
-from uploader.follow import follow
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.follow import follow
 
 
 def test_sync_says_in_one_line_what_it_committed(tmp_path: Path) -> None:

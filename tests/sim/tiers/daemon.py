@@ -10,22 +10,22 @@ from tests.sim.tiers.machine import Killed, Machine, Process, SimAioStore
 from tests.sim.tiers.truth import Violated
 from tests.sim.tiers.virtual import VirtualLoop
 from tiered.errors import LockedError, NotFoundError, TieredError
+from tiered.plan.tiering.facts import DrainMode, DrainRequested
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.state import State
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore
-from uploader.bucket import Bucket, PartSizes
-from uploader.directory import LogDirectory
-from uploader.events import DrainMode, DrainRequested
-from uploader.gate import GatedStore
-from uploader.journal import Journal
-from uploader.limits import Limits
+from tiered.tiering.aio_run import Runner, Timing
+from tiered.tiering.bucket import Bucket, PartSizes
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.gate import GatedStore
+from tiered.tiering.journal import Journal
 from uploader.metrics import Metrics
-from uploader.runner import Runner, Timing
-from uploader.state import State
 from uploader.telemetry import Notify, Telemetry
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World
-    from uploader.actions import Exit
+    from tiered.plan.tiering.orders import Exit
 
 SIZES = PartSizes(1 << 30, 8 << 20)
 RETRY_SECONDS = 5.0

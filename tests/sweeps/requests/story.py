@@ -23,6 +23,9 @@ from tiered.format.root import Root, decode_root
 from tiered.local.directory.manager import LocalLog
 from tiered.log import Log
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import DrainMode, DrainRequested
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.state import State
 from tiered.read.stream import ReadRange
 from tiered.reader import Reader
 from tiered.remote.catalog import Catalog
@@ -33,15 +36,12 @@ from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore, RetryingStore
 from tiered.testing.clock import SeededIds
-from tiered.tiering import Tiering
-from uploader.bucket import Bucket
-from uploader.directory import LogDirectory
-from uploader.events import DrainMode, DrainRequested
-from uploader.journal import Journal
-from uploader.limits import Limits
+from tiered.tiering.aio_run import Runner
+from tiered.tiering.bucket import Bucket
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.inline import Tiering
+from tiered.tiering.journal import Journal
 from uploader.metrics import Metrics
-from uploader.runner import Runner
-from uploader.state import State
 from uploader.telemetry import Notify
 
 TOPIC = "t"

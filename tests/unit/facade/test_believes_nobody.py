@@ -14,7 +14,7 @@ from tiered.model import NewRecord, TopicPartition
 from tiered.store.base import Outcome, Put, PutResult, PutStatus, StoreRequest
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering import Tiering
+from tiered.tiering.inline import Tiering
 
 TP = TopicPartition("t", 0)
 

@@ -23,6 +23,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, uploader_lock
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
+from tiered.plan.tiering.facts import PartitionSeen, SegmentRef, SegmentSealed
 from tiered.remote.catalog import Catalog
 from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Outcome, Put, PutResult, PutStatus, Store, StoreRequest
@@ -30,11 +31,10 @@ from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
-from tiered.tiering import Tiering
-from uploader.bucket import Bucket, PartSizes
-from uploader.directory import LogDirectory
-from uploader.events import PartitionSeen, SegmentRef, SegmentSealed
-from uploader.journal import Journal
+from tiered.tiering.bucket import Bucket, PartSizes
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.inline import Tiering
+from tiered.tiering.journal import Journal
 
 TP = TopicPartition("t", 0)
 TOPIC = TopicConfig(segment_bytes=3000)

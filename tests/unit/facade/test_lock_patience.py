@@ -18,7 +18,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import UNTOLD_SECONDS, DirectoryLock
 from tiered.log import LOCK_PATIENCE_S
 from tiered.testing.clock import FakeClock
-from uploader.directory import LogDirectory
+from tiered.tiering.directory import LogDirectory
 
 
 class TellingClock(FakeClock):

@@ -23,6 +23,7 @@ from tiered.findings import Severity
 from tiered.format.keys import root_key, topic_key
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
+from tiered.plan.tiering.facts import DrainMode
 from tiered.remote.roots import PartitionIds, make_roots
 from tiered.remote.topics import decode_topic, encode_topic
 from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, Object, Page, Put
@@ -31,7 +32,6 @@ from tiered.store.location import StoreLocation, open_store
 from tiered.store.memory import MemoryStore
 from uploader import Uploader
 from uploader.config import Settings
-from uploader.events import DrainMode
 from uploader.service import Place, Service, serve
 
 TP = TopicPartition("t", 0)

@@ -18,11 +18,11 @@ from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import SealRequest
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import DrainMode
+from tiered.plan.tiering.orders import Exit
 from tiered.store.location import StoreLocation
-from uploader.actions import Exit
 from uploader.cli import program
 from uploader.config import Settings
-from uploader.events import DrainMode
 from uploader.service import Place, Service, serve
 
 BROKEN = TopicPartition("a", 1)

@@ -21,11 +21,11 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation, open_store
+from tiered.tiering.directory import LogDirectory
 from uploader import Uploader
 from uploader.config import Settings
-from uploader.directory import LogDirectory
-from uploader.events import DrainMode
 from uploader.service import Place, Service
 
 TP = TopicPartition("t", 0)

@@ -16,10 +16,10 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import uploader_lock
 from tiered.log import Log
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation, open_store
 from tiered.testing.disk import FaultyFiles
 from uploader import Settings, Uploader
-from uploader.events import DrainMode
 from uploader.service import Place, Service, serve
 
 TPS = [TopicPartition("t", p) for p in range(4)]

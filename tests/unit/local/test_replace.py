@@ -13,7 +13,7 @@ from tiered.errors import DiskFullError, LocalIOError, TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
-from uploader.directory import LogDirectory
+from tiered.tiering.directory import LogDirectory
 
 THREADS, ROUNDS = 8, 60
 

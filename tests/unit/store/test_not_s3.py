@@ -14,9 +14,9 @@ import tiered
 from tiered import aio
 from tiered.cli.main import run
 from tiered.errors import ConfigError
+from tiered.plan.tiering.facts import DrainMode
 from tiered.store.location import StoreLocation
 from uploader.config import Settings
-from uploader.events import DrainMode
 from uploader.service import Place, Service, serve
 
 PAGE = b"<!DOCTYPE html><html><head><meta charset=utf-8><title>Console</title></head><body>Log in</body></html>"

@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.uploader.world import topic_id, tp
+from tests.unit.tiering.world import topic_id, tp
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, NotFoundError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import JOURNAL_NAME
 from tiered.model import NewRecord
+from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentSealed, WriterSeen
+from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.testing.clock import FakeClock
+from tiered.tiering.discover import Scanner
+from tiered.tiering.journal import COMPACT_LINES, Entry, Journal
 from uploader import status
 from uploader.config import Settings, parse_http, resolve
-from uploader.discover import Scanner
-from uploader.events import DrainMode, PartitionGone, PartitionSeen, SegmentSealed, WriterSeen
 from uploader.health import HealthServer, Probes
-from uploader.journal import COMPACT_LINES, Entry, Journal
-from uploader.waiting import PartitionView, Waiting
 
 FILES = PosixFiles()
 

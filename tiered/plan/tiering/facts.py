@@ -1,4 +1,4 @@
-"""What happened: facts in the past tense, the only thing that :mod:`uploader.state` is ever told.
+"""What happened: facts in the past tense, the only thing that :mod:`tiered.plan.tiering.state` is ever told.
 
 Answers carry the ``order`` number of the action that they answer. An answer whose order is not open (it was
 answered before, or belongs to a claim that is gone) changes nothing, so repeated and late events are legal.

@@ -14,24 +14,24 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from tiered.clock import IdSource
 from tiered.model import Row
-from uploader import events as ev
-from uploader.actions import Action, Claim, Commit, Level, Look, Note, RegisterTopic, Seal, Settle, Upload
-from uploader.ending import Finisher
-from uploader.events import Event, Failure, FailureKind
-from uploader.ledger import OpenOrder, TopicState
-from uploader.limits import Limits
-from uploader.partition import NONE_MS, Partition, Phase, Work
-from uploader.waiting import PartitionView, view_of
+from tiered.plan.tiering import facts
+from tiered.plan.tiering.backoff import Dice
+from tiered.plan.tiering.ending import Finisher
+from tiered.plan.tiering.facts import Event, Failure, FailureKind
+from tiered.plan.tiering.ledger import OpenOrder, TopicState
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.orders import Action, Claim, Commit, Level, Look, Note, RegisterTopic, Seal, Settle, Upload
+from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
+from tiered.plan.tiering.waits import PartitionView, view_of
 
 
 class State(Finisher):
     """The uploader's mind. Not thread-safe: one event at a time."""
 
-    def __init__(self, ids: IdSource, limits: Limits | None = None, *, lazy: bool = False) -> None:
+    def __init__(self, dice: Dice, limits: Limits | None = None, *, lazy: bool = False) -> None:
         """``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs)."""
-        super().__init__(ids, limits or Limits(), lazy=lazy)
+        super().__init__(dice, limits or Limits(), lazy=lazy)
         self._disk_said_ms = NONE_MS
 
     def handle(self, event: Event, now_ms: int) -> tuple[Action, ...]:
@@ -74,45 +74,45 @@ class State(Finisher):
 
     def _take(self, event: Event, now_ms: int) -> None:
         match event:
-            case ev.PartitionSeen():
+            case facts.PartitionSeen():
                 self._seen(event, now_ms)
-            case ev.PartitionGone(tp):
+            case facts.PartitionGone(tp):
                 self._gone(tp)
-            case ev.SegmentSealed():
+            case facts.SegmentSealed():
                 self._sealed(event, now_ms)
-            case ev.WriterSeen(holder):
+            case facts.WriterSeen(holder):
                 self._writer_seen(holder, now_ms)
-            case ev.DiskLow():
+            case facts.DiskLow():
                 self._disk_low(event, now_ms)
-            case ev.DrainRequested():
+            case facts.DrainRequested():
                 self._begin_drain(event, now_ms)
-            case ev.Poked():
+            case facts.Poked():
                 self._poke(now_ms)
-            case ev.Tick():
+            case facts.Tick():
                 pass
             case _:
                 self._answer(event, now_ms)
 
-    def _answer(self, event: ev.Answer, now_ms: int) -> None:
+    def _answer(self, event: facts.Answer, now_ms: int) -> None:
         """Only the first answer to an open order counts, and only if it answers that kind of order."""
         opened = self._orders.get(event.order)
         if opened is None or not isinstance(event, _ANSWERS[type(opened.action)]):
             return
         del self._orders[event.order]
         match event:
-            case ev.TopicRegistered() | ev.TopicFailed():
+            case facts.TopicRegistered() | facts.TopicFailed():
                 self._topic_answer(opened, event, now_ms)
-            case ev.ClaimDone() | ev.ClaimFailed():
+            case facts.ClaimDone() | facts.ClaimFailed():
                 self._claim_answer(opened, event, now_ms)
-            case ev.UploadDone() | ev.UploadFailed():
+            case facts.UploadDone() | facts.UploadFailed():
                 self._upload_answer(opened, event, now_ms)
-            case ev.CommitDone() | ev.CommitFailed():
+            case facts.CommitDone() | facts.CommitFailed():
                 self._commit_answer(opened, event, now_ms)
-            case ev.SettleDone() | ev.SettleFailed():
+            case facts.SettleDone() | facts.SettleFailed():
                 self._settle_answer(opened, event, now_ms)
-            case ev.SealDone() | ev.SealFailed():
+            case facts.SealDone() | facts.SealFailed():
                 self._seal_answer(event, now_ms)
-            case ev.LookDone() | ev.LookFailed():
+            case facts.LookDone() | facts.LookFailed():
                 self._look_answer(event)
             case _:
                 assert_never(event)
@@ -121,7 +121,7 @@ class State(Finisher):
 
     # ------------------------------------------------------------------ what is on the disk
 
-    def _seen(self, event: ev.PartitionSeen, now_ms: int) -> None:
+    def _seen(self, event: facts.PartitionSeen, now_ms: int) -> None:
         p = self._partitions.get(event.tp)
         if p is not None and p.topic_id != event.topic_id:
             self._gone(event.tp)
@@ -143,7 +143,7 @@ class State(Finisher):
             p.resume_at = -1
             self._note(p)
 
-    def _sealed(self, event: ev.SegmentSealed, now_ms: int) -> None:
+    def _sealed(self, event: facts.SegmentSealed, now_ms: int) -> None:
         p = self._partitions.get(event.tp)
         if p is None or event.segment.end <= p.known_committed:
             return
@@ -157,7 +157,7 @@ class State(Finisher):
         if self._follow_drain(p, now_ms):
             self._poke_one(p, now_ms)
 
-    def _disk_low(self, event: ev.DiskLow, now_ms: int) -> None:
+    def _disk_low(self, event: facts.DiskLow, now_ms: int) -> None:
         if self._disk_said_ms != NONE_MS and now_ms < self._disk_said_ms + self.limits.repeat_report_ms:
             return
         self._disk_said_ms = now_ms
@@ -166,13 +166,13 @@ class State(Finisher):
 
     # ------------------------------------------------------------------ answers
 
-    def _topic_answer(self, opened: OpenOrder, event: ev.TopicRegistered | ev.TopicFailed, now_ms: int) -> None:
+    def _topic_answer(self, opened: OpenOrder, event: facts.TopicRegistered | facts.TopicFailed, now_ms: int) -> None:
         action = opened.action
         if not opened.live or not isinstance(action, RegisterTopic):
             return
         topic = self._topics[action.topic]
         topic.order = 0
-        if isinstance(event, ev.TopicRegistered):
+        if isinstance(event, facts.TopicRegistered):
             if topic.failure is not None:
                 self._say(Level.INFO, "recovered", f"topic {action.topic} is registered")
             topic.registered, topic.failure, topic.attempts = True, None, 0
@@ -192,12 +192,12 @@ class State(Finisher):
             hint = f" ({event.failure.hint})" if event.failure.hint else ""
             self._say(level, "failed" if first else "still_failing", text + hint, None, (("code", event.failure.code),))
 
-    def _claim_answer(self, opened: OpenOrder, event: ev.ClaimDone | ev.ClaimFailed, now_ms: int) -> None:
+    def _claim_answer(self, opened: OpenOrder, event: facts.ClaimDone | facts.ClaimFailed, now_ms: int) -> None:
         self._claims -= 1
         p = opened.owner
         if p is None or not opened.live:
             return
-        if isinstance(event, ev.ClaimFailed):
+        if isinstance(event, facts.ClaimFailed):
             if event.failure.kind is FailureKind.FENCED:
                 self._fence_and_note(p, event.failure, now_ms)
                 return
@@ -240,7 +240,7 @@ class State(Finisher):
         self._fence(p, failure, now_ms)
         self._out.append(Note(p.tp, p.known_committed, p.claim_epoch, fenced=True))
 
-    def _upload_answer(self, opened: OpenOrder, event: ev.UploadDone | ev.UploadFailed, now_ms: int) -> None:
+    def _upload_answer(self, opened: OpenOrder, event: facts.UploadDone | facts.UploadFailed, now_ms: int) -> None:
         self._uploads -= 1
         p, work, action = opened.owner, opened.work, opened.action
         if p is None or work is None or not isinstance(action, Upload):
@@ -250,7 +250,7 @@ class State(Finisher):
             return
         p.uploading -= 1
         work.order = 0
-        if isinstance(event, ev.UploadFailed):
+        if isinstance(event, facts.UploadFailed):
             self._failed(p, event.failure, f"uploading {p.tp} from offset {work.segment.base}", now_ms)
         elif not _matches(event.row, action):
             text = f"the row {event.row.base}..{event.row.next} is not the segment {action.segment.base}"
@@ -259,13 +259,13 @@ class State(Finisher):
             work.row = event.row
             self._succeeded(p, "uploading")
 
-    def _commit_answer(self, opened: OpenOrder, event: ev.CommitDone | ev.CommitFailed, now_ms: int) -> None:
+    def _commit_answer(self, opened: OpenOrder, event: facts.CommitDone | facts.CommitFailed, now_ms: int) -> None:
         self._commits -= 1
         p, action = opened.owner, opened.action
         if p is None or not opened.live or not isinstance(action, Commit):
             return
         p.commit_order = 0
-        if isinstance(event, ev.CommitDone):
+        if isinstance(event, facts.CommitDone):
             if event.next_offset != action.rows[-1].next:
                 text = f"the root read back ends at {event.next_offset}, not at {action.rows[-1].next}"
                 self._reclaim(p, Failure(FailureKind.UNKNOWN, "commit_unknown", text, exit_code=75), now_ms)
@@ -289,12 +289,12 @@ class State(Finisher):
         p.phase = Phase.NEW
         self._failed(p, failure, f"committing {p.tp} from offset {p.committed}", now_ms)
 
-    def _settle_answer(self, opened: OpenOrder, event: ev.SettleDone | ev.SettleFailed, now_ms: int) -> None:
+    def _settle_answer(self, opened: OpenOrder, event: facts.SettleDone | facts.SettleFailed, now_ms: int) -> None:
         p, action = opened.owner, opened.action
         if p is None or not opened.live or not isinstance(action, Settle):
             return
         p.settle_order = 0
-        if isinstance(event, ev.SettleDone):
+        if isinstance(event, facts.SettleDone):
             p.settled = True
             return
         p.settle_attempts += 1
@@ -306,13 +306,13 @@ class State(Finisher):
 
 
 _ANSWERS: dict[type, tuple[type, type]] = {
-    RegisterTopic: (ev.TopicRegistered, ev.TopicFailed),
-    Claim: (ev.ClaimDone, ev.ClaimFailed),
-    Upload: (ev.UploadDone, ev.UploadFailed),
-    Commit: (ev.CommitDone, ev.CommitFailed),
-    Settle: (ev.SettleDone, ev.SettleFailed),
-    Seal: (ev.SealDone, ev.SealFailed),
-    Look: (ev.LookDone, ev.LookFailed),
+    RegisterTopic: (facts.TopicRegistered, facts.TopicFailed),
+    Claim: (facts.ClaimDone, facts.ClaimFailed),
+    Upload: (facts.UploadDone, facts.UploadFailed),
+    Commit: (facts.CommitDone, facts.CommitFailed),
+    Settle: (facts.SettleDone, facts.SettleFailed),
+    Seal: (facts.SealDone, facts.SealFailed),
+    Look: (facts.LookDone, facts.LookFailed),
 }
 
 

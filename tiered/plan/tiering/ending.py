@@ -9,15 +9,15 @@
 
 from __future__ import annotations
 
-from tiered.clock import IdSource
 from tiered.errors import DataLocalError
-from uploader import events as ev
-from uploader.actions import Exit, Level, Look, Seal
-from uploader.drain import LEFT_HINT, Drain
-from uploader.events import DrainMode, Failure, FailureKind
-from uploader.limits import Limits
-from uploader.partition import NONE_MS, Partition
-from uploader.planner import Planner
+from tiered.plan.tiering import facts
+from tiered.plan.tiering.backoff import Dice
+from tiered.plan.tiering.drain import LEFT_HINT, Drain
+from tiered.plan.tiering.facts import DrainMode, Failure, FailureKind
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.orders import Exit, Level, Look, Seal
+from tiered.plan.tiering.partition import NONE_MS, Partition
+from tiered.plan.tiering.planner import Planner
 
 WRITER_SEAL_MS = 60_000
 """A writer that was asked to roll is asked again after this time."""
@@ -29,8 +29,8 @@ WRITER_GONE_MS = 500
 class Finisher(Planner):
     """Seals what nobody else seals, and orders the end."""
 
-    def __init__(self, ids: IdSource, limits: Limits, *, lazy: bool) -> None:
-        super().__init__(ids, limits, lazy=lazy)
+    def __init__(self, dice: Dice, limits: Limits, *, lazy: bool) -> None:
+        super().__init__(dice, limits, lazy=lazy)
         self._seal_order = 0
         self._seal_attempts = 0
         self._seal_at_ms = 0
@@ -63,9 +63,9 @@ class Finisher(Planner):
         if due:
             self._seal_order = self._order(Seal).order
 
-    def _seal_answer(self, event: ev.SealDone | ev.SealFailed, now_ms: int) -> None:
+    def _seal_answer(self, event: facts.SealDone | facts.SealFailed, now_ms: int) -> None:
         self._seal_order = 0
-        if isinstance(event, ev.SealDone):
+        if isinstance(event, facts.SealDone):
             self._seal_failure, self._seal_attempts = None, 0
             self._seal_at_ms = now_ms + WRITER_SEAL_MS
             if event.by_writer and self._drain is not None and not self._writer:
@@ -81,7 +81,7 @@ class Finisher(Planner):
 
     # ------------------------------------------------------------------ the end
 
-    def _begin_drain(self, event: ev.DrainRequested, now_ms: int) -> None:
+    def _begin_drain(self, event: facts.DrainRequested, now_ms: int) -> None:
         self._drain = Drain.begin(event, self._partitions)
         self._seal_at_ms = now_ms
         self._say(Level.INFO, "drain_started", f"sending {event.mode.value} data, then ending")
@@ -127,9 +127,9 @@ class Finisher(Planner):
             self._look_order = self._order(Look).order
         return None
 
-    def _look_answer(self, event: ev.LookDone | ev.LookFailed) -> None:
+    def _look_answer(self, event: facts.LookDone | facts.LookFailed) -> None:
         self._look_order = 0
-        if isinstance(event, ev.LookDone):
+        if isinstance(event, facts.LookDone):
             self._looked = True
         else:
             self._look_failure = event.failure

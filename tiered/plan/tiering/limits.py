@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiered.errors import ConfigError
-from uploader.partition import MAX_COMMIT_SEGMENTS
+from tiered.plan.tiering.partition import MAX_COMMIT_SEGMENTS
 
 UPLOADS = 4
 COMMIT_WAIT_MS = 250

@@ -10,19 +10,17 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from tiered.clock import Clock
 from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
-from uploader import actions as act
-from uploader import events as ev
-from uploader.bucket import Bucket
-from uploader.directory import LogDirectory, Resume
-from uploader.events import Failure
-from uploader.state import State
-from uploader.telemetry import Telemetry
+from tiered.plan.tiering import facts, orders
+from tiered.plan.tiering.facts import Failure
+from tiered.plan.tiering.state import State
+from tiered.tiering.bucket import Bucket
+from tiered.tiering.directory import LogDirectory, Resume
 
 SCAN_MS = 5_000
 TICK_MS = 1_000
@@ -51,6 +49,28 @@ class Timing:
     tick_ms: int = TICK_MS
 
 
+class Telling(Protocol):
+    """Who is told what becomes of the work."""
+
+    def report(self, report: orders.Report) -> None:
+        """What the state says."""
+
+    def answered(self, action: orders.Action, error: BaseException | None, seconds: float) -> None:
+        """An order has ended."""
+
+    def disk(self, free_bytes: int) -> None:
+        """Free bytes of the log's disk."""
+
+    def trouble(self, event: str, error: BaseException) -> None:
+        """Something beside the orders failed."""
+
+    def bug(self, error: BaseException) -> None:
+        """What is not in the error tree."""
+
+    def tick(self, partitions: int, behind: int) -> None:
+        """The loop turns."""
+
+
 class Runner:
     """Drives one state. ``run`` returns the ``Exit`` that the state ordered."""
 
@@ -61,7 +81,7 @@ class Runner:
         directory: LogDirectory,
         *,
         clock: Clock,
-        telemetry: Telemetry,
+        telemetry: Telling,
         timing: Timing | None = None,
     ) -> None:
         self._state = state
@@ -81,11 +101,11 @@ class Runner:
         self._scan_seconds = 0.0
         self._scan_now = asyncio.Event()
         self._scanning = asyncio.Lock()
-        self._drains: list[tuple[ev.DrainMode, int]] = []
+        self._drains: list[tuple[facts.DrainMode, int]] = []
         self._draining: list[asyncio.Task[None]] = []
-        self._early: list[ev.DrainRequested] = []
+        self._early: list[facts.DrainRequested] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._exit: asyncio.Future[act.Exit] | None = None
+        self._exit: asyncio.Future[orders.Exit] | None = None
         self._beat = clock.monotonic()
 
     def beat_age_ms(self) -> int:
@@ -97,7 +117,7 @@ class Runner:
         wall_ms, monotonic = self._start
         return wall_ms + int((self._clock.monotonic() - monotonic) * 1000)
 
-    async def run(self, *, first: ev.DrainRequested | None = None) -> act.Exit:
+    async def run(self, *, first: facts.DrainRequested | None = None) -> orders.Exit:
         """Scans, works, ends when the state says so. ``first`` is told after the first scan."""
         self._exit = asyncio.get_running_loop().create_future()
         loops = (self._keep_noting(), self._keep_ticking(), self._keep_resuming())
@@ -114,7 +134,7 @@ class Runner:
         finally:
             await self._stop([*background, *self._draining])
 
-    async def _until_exit(self, background: list[asyncio.Task[None]]) -> act.Exit:
+    async def _until_exit(self, background: list[asyncio.Task[None]]) -> orders.Exit:
         """The exit, or the error of a loop that must never end: a silent half-dead uploader is the worst outcome."""
         if self._exit is None:
             raise RuntimeError("run() was not called")
@@ -125,14 +145,14 @@ class Runner:
                 task.result()
         return await self._exit
 
-    def post(self, event: ev.Event) -> None:
+    def post(self, event: facts.Event) -> None:
         """Tells the state, carries out its answer. On the event loop only."""
         for action in self._state.handle(event, self.now_ms()):
             self._carry_out(action)
 
     def poke(self) -> None:
         """Look at the disk now, and try now what waits after a failure."""
-        self.post(ev.Poked())
+        self.post(facts.Poked())
         self._scan_now.set()
 
     @property
@@ -140,7 +160,7 @@ class Runner:
         """Whether an end was asked for."""
         return self._state.is_draining or bool(self._drains or self._draining or self._early)
 
-    def drain(self, mode: ev.DrainMode, wait_ms: int) -> None:
+    def drain(self, mode: facts.DrainMode, wait_ms: int) -> None:
         """The last drain: looks at the disk first, so that all that was appended before this call is in it."""
         self._drains.append((mode, self.now_ms() + wait_ms))
         if self._exit is not None and self.has_scanned:
@@ -148,14 +168,14 @@ class Runner:
 
     def end_now(self) -> None:
         """The last drain without a wait."""
-        self._post_later(ev.DrainRequested(ev.DrainMode.INFLIGHT, self.now_ms(), last=True))
+        self._post_later(facts.DrainRequested(facts.DrainMode.INFLIGHT, self.now_ms(), last=True))
 
     def finish(self, wait_ms: int) -> None:
         """Ends with what is being uploaded, at once if an end was asked for before."""
         until_ms = self.now_ms() + (0 if self.is_draining else wait_ms)
-        self._post_later(ev.DrainRequested(ev.DrainMode.INFLIGHT, until_ms))
+        self._post_later(facts.DrainRequested(facts.DrainMode.INFLIGHT, until_ms))
 
-    def _post_later(self, request: ev.DrainRequested) -> None:
+    def _post_later(self, request: facts.DrainRequested) -> None:
         """Now, or once there is a run that it can end."""
         if self._exit is None:
             self._early.append(request)
@@ -166,47 +186,54 @@ class Runner:
         drains, self._drains = self._drains, []
         self._draining += [asyncio.create_task(self._look_and_drain(mode, until_ms)) for mode, until_ms in drains]
 
-    async def _look_and_drain(self, mode: ev.DrainMode, until_ms: int) -> None:
+    async def _look_and_drain(self, mode: facts.DrainMode, until_ms: int) -> None:
         try:
             await self._scan()
         except (TieredError, OSError) as error:  # the look before the end fails too, and says so in its status
             self._telemetry.trouble("scan_failed", error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the end that was asked for has to come
             self._telemetry.bug(error)
-        self.post(ev.DrainRequested(mode, until_ms, last=True))
+        self.post(facts.DrainRequested(mode, until_ms, last=True))
         self._scan_now.set()  # the pause between two scans is a short one from now on
 
-    def _carry_out(self, action: act.Action) -> None:
+    def _carry_out(self, action: orders.Action) -> None:
         match action:
-            case act.Note():
+            case orders.Note():
                 start = self._starts.get(action.tp, -1)
                 self._notes[action.tp] = PartitionUpload(action.end_offset, action.claim_epoch, action.fenced, start)
                 self._noted.set()
-            case act.Report():
+            case orders.Report():
                 self._telemetry.report(action)
-            case act.RetryAt(at_ms):
+            case orders.RetryAt(at_ms):
                 if self._timer is not None:
                     self._timer.cancel()
                 delay = max(0, at_ms - self.now_ms()) / 1000
-                self._timer = asyncio.get_running_loop().call_later(delay, self.post, ev.Tick())
-            case act.CancelUpload(upload):
+                self._timer = asyncio.get_running_loop().call_later(delay, self.post, facts.Tick())
+            case orders.CancelUpload(upload):
                 task = self._tasks.get(upload)
                 if task is not None:
                     task.cancel()
-            case act.Exit():
+            case orders.Exit():
                 if self._exit is not None and not self._exit.done():
                     self._exit.set_result(action)
             case _:
                 self._tasks[action.order] = asyncio.create_task(self._answer(action))
 
     async def _answer(
-        self, action: act.RegisterTopic | act.Claim | act.Settle | act.Upload | act.Commit | act.Seal | act.Look
+        self,
+        action: orders.RegisterTopic
+        | orders.Claim
+        | orders.Settle
+        | orders.Upload
+        | orders.Commit
+        | orders.Seal
+        | orders.Look,
     ) -> None:
         """One order, one event; also when it was cancelled, ran out of time, or hit a bug."""
         begun = self._clock.monotonic()
         fail, seconds = _terms(action)
         error: BaseException | None = None
-        event: ev.Event
+        event: facts.Event
         try:
             async with asyncio.timeout(seconds):
                 event = await self._do(action)
@@ -220,45 +247,45 @@ class Runner:
             self._telemetry.bug(raised)
             error = raised
         if error is not None:
-            if isinstance(action, act.Commit) and isinstance(error, TimeoutError):
+            if isinstance(action, orders.Commit) and isinstance(error, TimeoutError):
                 error = CommitUnknown(f"{action.tp}: the commit was not answered within {seconds:.0f} s")
             event = fail(action.order, Failure.of(error))
         self._telemetry.answered(action, error, self._clock.monotonic() - begun)
         self._tasks.pop(action.order, None)
         self.post(event)
 
-    async def _do(self, action: act.Action) -> ev.Event:
+    async def _do(self, action: orders.Action) -> facts.Event:
         match action:
-            case act.RegisterTopic(order, topic):
+            case orders.RegisterTopic(order, topic):
                 await self._bucket.register(topic)
-                return ev.TopicRegistered(order)
-            case act.Claim(order, tp):
+                return facts.TopicRegistered(order)
+            case orders.Claim(order, tp):
                 granted = await self._bucket.claim(tp)
                 self._starts[tp] = granted.start_offset
                 for text in granted.warnings:
-                    self._telemetry.report(act.Report(act.Level.WARN, "resumed", text, tp))
+                    self._telemetry.report(orders.Report(orders.Level.WARN, "resumed", text, tp))
                 if granted.resume is not None:
                     self._resumed[tp] = granted.resume
                     self._resuming.set()
                 resumes = granted.resume is not None
-                return ev.ClaimDone(order, granted.claim_epoch, granted.start_offset, granted.next_offset, resumes)
-            case act.Settle(order, tp, epoch, next_offset):
+                return facts.ClaimDone(order, granted.claim_epoch, granted.start_offset, granted.next_offset, resumes)
+            case orders.Settle(order, tp, epoch, next_offset):
                 swept = await self._bucket.settle(tp, epoch, next_offset)
                 if swept:
                     text = f"{swept} uploads that an earlier claim left were swept"
-                    self._telemetry.report(act.Report(act.Level.INFO, "settled", text, tp))
-                return ev.SettleDone(order)
-            case act.Upload(order, tp, segment, epoch):
-                return ev.UploadDone(order, await self._bucket.upload(tp, segment, epoch))
-            case act.Commit(order, tp, epoch, rows):
-                return ev.CommitDone(order, await self._bucket.commit(tp, epoch, rows))
-            case act.Seal(order):
+                    self._telemetry.report(orders.Report(orders.Level.INFO, "settled", text, tp))
+                return facts.SettleDone(order)
+            case orders.Upload(order, tp, segment, epoch):
+                return facts.UploadDone(order, await self._bucket.upload(tp, segment, epoch))
+            case orders.Commit(order, tp, epoch, rows):
+                return facts.CommitDone(order, await self._bucket.commit(tp, epoch, rows))
+            case orders.Seal(order):
                 by_writer = await asyncio.to_thread(self._directory.seal)
                 await self._scan()
-                return ev.SealDone(order, by_writer)
-            case act.Look(order):
+                return facts.SealDone(order, by_writer)
+            case orders.Look(order):
                 await self._scan()
-                return ev.LookDone(order)
+                return facts.LookDone(order)
         raise TypeError(f"{action!r} is not an order")
 
     # ------------------------------------------------------------------ loops
@@ -281,7 +308,7 @@ class Runner:
         free, used = await asyncio.to_thread(self._directory.disk)
         self._telemetry.disk(free)
         if used >= self._state.limits.disk_warn_percent:
-            self.post(ev.DiskLow(free, used))
+            self.post(facts.DiskLow(free, used))
 
     async def _keep_scanning(self) -> None:
         """Scans for ever; a scan that fails is told and tried again."""
@@ -303,7 +330,7 @@ class Runner:
         while True:
             await asyncio.sleep(self.timing.tick_ms / 1000)
             self._beat = self._clock.monotonic()
-            self.post(ev.Tick())
+            self.post(facts.Tick())
             self._telemetry.tick(*self._state.counts())
             with contextlib.suppress(TieredError):  # the next scan says so
                 if self.has_scanned and await asyncio.to_thread(self._directory.has_new_topics):
@@ -372,21 +399,21 @@ class Runner:
         await self._write_notes()
 
 
-def _terms(action: act.Action) -> tuple[Callable[[int, Failure], ev.Event], float]:
+def _terms(action: orders.Action) -> tuple[Callable[[int, Failure], facts.Event], float]:
     """The event that says it failed, and the seconds that it may take."""
     match action:
-        case act.RegisterTopic():
-            return ev.TopicFailed, ORDER_SECONDS
-        case act.Claim():
-            return ev.ClaimFailed, ORDER_SECONDS
-        case act.Settle():
-            return ev.SettleFailed, ORDER_SECONDS
-        case act.Upload(segment=segment):
-            return ev.UploadFailed, UPLOAD_SECONDS + segment.size_bytes / UPLOAD_BYTES_PER_SECOND
-        case act.Commit():
-            return ev.CommitFailed, ORDER_SECONDS
-        case act.Seal():
-            return ev.SealFailed, ORDER_SECONDS
-        case act.Look():
-            return ev.LookFailed, ORDER_SECONDS
+        case orders.RegisterTopic():
+            return facts.TopicFailed, ORDER_SECONDS
+        case orders.Claim():
+            return facts.ClaimFailed, ORDER_SECONDS
+        case orders.Settle():
+            return facts.SettleFailed, ORDER_SECONDS
+        case orders.Upload(segment=segment):
+            return facts.UploadFailed, UPLOAD_SECONDS + segment.size_bytes / UPLOAD_BYTES_PER_SECOND
+        case orders.Commit():
+            return facts.CommitFailed, ORDER_SECONDS
+        case orders.Seal():
+            return facts.SealFailed, ORDER_SECONDS
+        case orders.Look():
+            return facts.LookFailed, ORDER_SECONDS
     raise TypeError(f"{action!r} is not an order")

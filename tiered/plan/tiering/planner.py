@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tiered.model import TopicPartition
-from uploader.actions import Claim, Commit, Level, RegisterTopic, Settle, Upload
-from uploader.ledger import Ledger, TopicState
-from uploader.partition import NONE_MS, Partition, Phase, Work
+from tiered.plan.tiering.ledger import Ledger, TopicState
+from tiered.plan.tiering.orders import Claim, Commit, Level, RegisterTopic, Settle, Upload
+from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
 
 
 class Planner(Ledger):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tiered.clock import IdSource
+from typing import Protocol
 
 BASE_MS = 200
 """Ceiling of the first wait."""
@@ -23,10 +23,17 @@ _FATAL_BASE_MS = 500
 _MAX_SHIFT = 20
 
 
-def retry_delay_ms(attempt: int, ids: IdSource) -> int:
+class Dice(Protocol):
+    """Chance, for jitter; ``tiered.clock.IdSource`` is one."""
+
+    def random(self) -> float:
+        """Uniform in [0, 1)."""
+
+
+def retry_delay_ms(attempt: int, dice: Dice) -> int:
     """Wait before attempt ``attempt`` + 1 (``attempt`` from 1): uniform in [1, min(cap, base * 2 ** (attempt - 1))]."""
     ceiling = min(CAP_MS, BASE_MS << min(max(attempt - 1, 0), _MAX_SHIFT))
-    return 1 + int(ids.random() * (ceiling - 1))
+    return 1 + int(dice.random() * (ceiling - 1))
 
 
 def fatal_delay_ms(attempt: int) -> int:

@@ -23,8 +23,8 @@ from tiered.model import TopicPartition
 from tiered.plan.known import Known
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Store
-from tiered.tiering import Tiering
-from tiered.waiting import UploaderHandle
+from tiered.tiering.inline import Tiering
+from tiered.tiering.wait import UploaderHandle
 
 
 class Bucket(Protocol):
@@ -108,7 +108,7 @@ class SpreadTiering:
 
 
 class SpreadUploader:
-    """The in-process uploaders of several directories as one (``waiting.UploaderHandle``)."""
+    """The in-process uploaders of several directories as one (``wait.UploaderHandle``)."""
 
     def __init__(self, parts: Sequence[UploaderHandle], clock: Clock) -> None:
         self._parts = list(parts)

@@ -7,8 +7,8 @@ from typing import Any
 from uuid import UUID
 
 from tiered.model import TopicPartition
-from uploader.events import Failure, FailureKind
-from uploader.partition import BLOCKED_HINT, Partition, Phase
+from tiered.plan.tiering.facts import Failure, FailureKind
+from tiered.plan.tiering.partition import BLOCKED_HINT, Partition, Phase
 
 
 @dataclass(frozen=True, slots=True)

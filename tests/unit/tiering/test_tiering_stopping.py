@@ -9,17 +9,17 @@ import pytest
 
 from tests.sim.tiers.daemon import SIZES, Told
 from tiered.local.directory.manager import LocalLog
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.state import State
 from tiered.store.aio import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock, SeededIds
-from uploader.bucket import Bucket
-from uploader.directory import LogDirectory
-from uploader.journal import Journal
-from uploader.limits import Limits
+from tiered.tiering.aio_run import Runner
+from tiered.tiering.bucket import Bucket
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.journal import Journal
 from uploader.metrics import Metrics
-from uploader.runner import Runner
-from uploader.state import State
 from uploader.telemetry import Notify
 
 ROUNDS = 20

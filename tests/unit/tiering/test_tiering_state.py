@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.uploader.world import Dice, World, failure, row, topic_id, tp
+from tests.unit.tiering.world import Dice, World, failure, row, topic_id, tp
 from tiered.clock import SystemIds
 from tiered.errors import (
     CommitUnknown,
@@ -21,13 +21,12 @@ from tiered.errors import (
     RemoteUnavailableError,
 )
 from tiered.model import TopicPartition
-from uploader import actions as act
-from uploader import events as ev
-from uploader.backoff import CAP_MS, RECHECK_PERMISSION_MS, retry_delay_ms
-from uploader.events import DrainMode, Failure, FailureKind, SegmentRef
-from uploader.limits import Limits
-from uploader.partition import Partition
-from uploader.state import State
+from tiered.plan.tiering import facts, orders
+from tiered.plan.tiering.backoff import CAP_MS, RECHECK_PERMISSION_MS, retry_delay_ms
+from tiered.plan.tiering.facts import DrainMode, Failure, FailureKind, SegmentRef
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.partition import Partition
+from tiered.plan.tiering.state import State
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -55,20 +54,20 @@ def test_a_drain_ends_with_the_truth(seed: int) -> None:
     for _ in range(60):
         world.step()
     world.scan()
-    world.send(ev.DrainRequested(DrainMode.SEALED, world.now_ms + 25_000))
+    world.send(facts.DrainRequested(DrainMode.SEALED, world.now_ms + 25_000))
     for _ in range(400):
         if world.exit is not None:
             break
         world.step()
     else:
         world.now_ms += 25_000
-        world.send(ev.Tick())
+        world.send(facts.Tick())
     assert world.exit is not None
     ends = {at: segments[-1].end if segments else 0 for at, segments in world.disk.items()}
     behind = [at for at, bucket in world.buckets.items() if bucket.next_offset < ends[at]]
     if world.exit.code == 75:
         assert behind
-    assert world.state.handle(ev.Tick(), world.now_ms) == ()
+    assert world.state.handle(facts.Tick(), world.now_ms) == ()
 
 
 class Desk:
@@ -77,10 +76,10 @@ class Desk:
     def __init__(self, *, limits: Limits | None = None, partitions: int = 1, lazy: bool = False) -> None:
         self.state = State(Dice(random.Random(1)), limits, lazy=lazy)
         self.now_ms = 10_000_000
-        self.last: list[act.Action] = []
+        self.last: list[orders.Action] = []
         self.partitions = partitions
 
-    def send(self, *events: ev.Event, later_ms: int = 0) -> list[act.Action]:
+    def send(self, *events: facts.Event, later_ms: int = 0) -> list[orders.Action]:
         self.now_ms += later_ms
         self.last = [action for event in events for action in self.state.handle(event, self.now_ms)]
         return self.last
@@ -90,18 +89,18 @@ class Desk:
 
     def claimed(self, *, epoch: int = 7, next_offset: int = 0, end: int = 0) -> Desk:
         for number in range(self.partitions):
-            self.send(ev.PartitionSeen(tp(number), topic_id(), 0, end, end))
-            for register in self.of(act.RegisterTopic):
-                self.send(ev.TopicRegistered(register.order))
-            (claim,) = self.of(act.Claim)
-            self.send(ev.ClaimDone(claim.order, epoch, 0, next_offset))
+            self.send(facts.PartitionSeen(tp(number), topic_id(), 0, end, end))
+            for register in self.of(orders.RegisterTopic):
+                self.send(facts.TopicRegistered(register.order))
+            (claim,) = self.of(orders.Claim)
+            self.send(facts.ClaimDone(claim.order, epoch, 0, next_offset))
         return self
 
-    def seal(self, *bases: int, at: int = 0, first_ms: int = 0) -> list[act.Action]:
-        return self.send(*(ev.SegmentSealed(tp(at), segment(base, first_ms=first_ms)) for base in bases))
+    def seal(self, *bases: int, at: int = 0, first_ms: int = 0) -> list[orders.Action]:
+        return self.send(*(facts.SegmentSealed(tp(at), segment(base, first_ms=first_ms)) for base in bases))
 
-    def store(self, upload: act.Upload, later_ms: int = 0) -> list[act.Action]:
-        done = ev.UploadDone(upload.order, row(upload.segment, upload.claim_epoch))
+    def store(self, upload: orders.Upload, later_ms: int = 0) -> list[orders.Action]:
+        done = facts.UploadDone(upload.order, row(upload.segment, upload.claim_epoch))
         return self.send(done, later_ms=later_ms)
 
 
@@ -111,62 +110,62 @@ def segment(base: int, size: int = 10, first_ms: int = 0) -> SegmentRef:
 
 def test_only_the_contiguous_prefix_is_committed() -> None:
     desk = Desk().claimed()
-    first, second, third = (u for u in desk.seal(0, 10, 20) if isinstance(u, act.Upload))
+    first, second, third = (u for u in desk.seal(0, 10, 20) if isinstance(u, orders.Upload))
     desk.store(third, later_ms=1_000)
-    assert desk.of(act.Commit) == []
+    assert desk.of(orders.Commit) == []
     desk.store(second, later_ms=1_000)
-    assert desk.of(act.Commit) == []
+    assert desk.of(orders.Commit) == []
     desk.store(first)
-    (commit,) = desk.of(act.Commit)
+    (commit,) = desk.of(orders.Commit)
     assert [(r.base, r.next) for r in commit.rows] == [(0, 10), (10, 20), (20, 30)]
 
 
 def test_a_commit_waits_250_ms_for_company() -> None:
     desk = Desk().claimed()
-    first, second = (u for u in desk.seal(0, 10) if isinstance(u, act.Upload))
+    first, second = (u for u in desk.seal(0, 10) if isinstance(u, orders.Upload))
     desk.store(first)
-    assert desk.of(act.Commit) == []
-    assert [r.at_ms for r in desk.of(act.RetryAt)] == [desk.now_ms + 250]
-    desk.send(ev.Tick(), later_ms=249)
-    assert desk.of(act.Commit) == []
-    desk.send(ev.Tick(), later_ms=1)
-    assert [r.base for r in desk.of(act.Commit)[0].rows] == [0]
+    assert desk.of(orders.Commit) == []
+    assert [r.at_ms for r in desk.of(orders.RetryAt)] == [desk.now_ms + 250]
+    desk.send(facts.Tick(), later_ms=249)
+    assert desk.of(orders.Commit) == []
+    desk.send(facts.Tick(), later_ms=1)
+    assert [r.base for r in desk.of(orders.Commit)[0].rows] == [0]
     desk.store(second)
-    assert desk.of(act.Commit) == []  # one at a time
+    assert desk.of(orders.Commit) == []  # one at a time
 
 
 def test_a_commit_holds_at_most_64_segments() -> None:
     desk = Desk(limits=Limits(uploads=200)).claimed()
-    uploads = [u for u in desk.seal(*range(0, 1000, 10)) if isinstance(u, act.Upload)]
+    uploads = [u for u in desk.seal(*range(0, 1000, 10)) if isinstance(u, orders.Upload)]
     assert len(uploads) == 64  # no further ahead of the committed end
     for upload in uploads:
         desk.store(upload)
-    (commit,) = desk.of(act.Commit)
+    (commit,) = desk.of(orders.Commit)
     assert len(commit.rows) == 64
-    desk.send(ev.CommitDone(commit.order, 640))
-    assert len(desk.of(act.Upload)) == 36
+    desk.send(facts.CommitDone(commit.order, 640))
+    assert len(desk.of(orders.Upload)) == 36
 
 
 def test_the_oldest_byte_goes_first_and_nobody_takes_more_than_a_quarter_while_another_waits() -> None:
     desk = Desk(limits=Limits(uploads=4), partitions=3).claimed()
-    assert len([u for u in desk.seal(0, 10, 20, 30, 40, 50, at=0, first_ms=5) if isinstance(u, act.Upload)]) == 4
+    assert len([u for u in desk.seal(0, 10, 20, 30, 40, 50, at=0, first_ms=5) if isinstance(u, orders.Upload)]) == 4
     desk.seal(0, 10, at=1, first_ms=3)
     desk.seal(0, 10, at=2, first_ms=1)
-    assert desk.of(act.Upload) == []  # the pool is full
-    answered = [ev.UploadFailed(number, failure(FailureKind.RETRIABLE)) for number in range(1, 30)]
+    assert desk.of(orders.Upload) == []  # the pool is full
+    answered = [facts.UploadFailed(number, failure(FailureKind.RETRIABLE)) for number in range(1, 30)]
     desk.send(*answered)
-    assert [u.tp.partition for u in desk.of(act.Upload)][:2] == [2, 1]
+    assert [u.tp.partition for u in desk.of(orders.Upload)][:2] == [2, 1]
 
 
 def test_a_fenced_commit_stops_the_partition_for_good() -> None:
     desk = Desk().claimed()
-    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
-    (commit,) = (c for c in desk.store(upload) if isinstance(c, act.Commit))
-    desk.send(ev.CommitFailed(commit.order, Failure.of(FencedError("a newer claim"))))
-    assert desk.of(act.Note) == [act.Note(tp(0), 0, 7, fenced=True)]
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
+    (commit,) = (c for c in desk.store(upload) if isinstance(c, orders.Commit))
+    desk.send(facts.CommitFailed(commit.order, Failure.of(FencedError("a newer claim"))))
+    assert desk.of(orders.Note) == [orders.Note(tp(0), 0, 7, fenced=True)]
     desk.seal(10, 20)
-    desk.send(ev.Poked(), ev.Tick(), later_ms=3_600_000)
-    assert [a for a in desk.last if not isinstance(a, act.RetryAt)] == []
+    desk.send(facts.Poked(), facts.Tick(), later_ms=3_600_000)
+    assert [a for a in desk.last if not isinstance(a, orders.RetryAt)] == []
     (view,) = desk.state.views(desk.now_ms)
     assert view.phase == "fenced"
     assert view.waiting is not None
@@ -175,44 +174,44 @@ def test_a_fenced_commit_stops_the_partition_for_good() -> None:
 
 def test_an_unknown_commit_is_settled_by_a_new_claim_and_uploads_again() -> None:
     desk = Desk().claimed()
-    first, second = (u for u in desk.seal(0, 10) if isinstance(u, act.Upload))
+    first, second = (u for u in desk.seal(0, 10) if isinstance(u, orders.Upload))
     desk.store(first)
-    (commit,) = (c for c in desk.send(ev.Tick(), later_ms=250) if isinstance(c, act.Commit))
-    desk.send(ev.CommitFailed(commit.order, Failure.of(CommitUnknown("no answer"))))
-    assert desk.of(act.CancelUpload) == [act.CancelUpload(second.order)]
-    assert desk.send(ev.Tick(), later_ms=60_000) == []  # not while an old upload is under way
-    (claim,) = (c for c in desk.store(second) if isinstance(c, act.Claim))
-    desk.send(ev.ClaimDone(claim.order, 8, 0, 10))  # it had landed
-    (again,) = desk.of(act.Upload)
+    (commit,) = (c for c in desk.send(facts.Tick(), later_ms=250) if isinstance(c, orders.Commit))
+    desk.send(facts.CommitFailed(commit.order, Failure.of(CommitUnknown("no answer"))))
+    assert desk.of(orders.CancelUpload) == [orders.CancelUpload(second.order)]
+    assert desk.send(facts.Tick(), later_ms=60_000) == []  # not while an old upload is under way
+    (claim,) = (c for c in desk.store(second) if isinstance(c, orders.Claim))
+    desk.send(facts.ClaimDone(claim.order, 8, 0, 10))  # it had landed
+    (again,) = desk.of(orders.Upload)
     assert (again.segment.base, again.claim_epoch) == (10, 8)
 
 
 def test_a_row_that_is_not_the_segment_is_never_committed() -> None:
     desk = Desk().claimed()
-    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
     wrong = row(replace(upload.segment, size_bytes=1), upload.claim_epoch)
-    desk.send(ev.UploadDone(upload.order, wrong))
-    assert desk.of(act.Commit) == []
+    desk.send(facts.UploadDone(upload.order, wrong))
+    assert desk.of(orders.Commit) == []
     assert desk.state.views(desk.now_ms)[0].waiting.code == "internal"  # type: ignore[union-attr] # it waits
 
 
 def test_permission_is_said_at_once_and_drains_unaided_when_the_policy_is_fixed() -> None:
     desk = Desk().claimed()
-    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
     denied = Failure.of(RemotePermissionError("AccessDenied", operation="PutObject", resource="x", hint="allow it"))
-    desk.send(ev.UploadFailed(upload.order, denied))
-    (report,) = desk.of(act.Report)
-    assert (report.level, report.event) == (act.Level.ERROR, "failed")
+    desk.send(facts.UploadFailed(upload.order, denied))
+    (report,) = desk.of(orders.Report)
+    assert (report.level, report.event) == (orders.Level.ERROR, "failed")
     assert "allow it" in report.message
     waiting = desk.state.views(desk.now_ms)[0].waiting
     assert waiting is not None
     assert (waiting.code, waiting.since_ms, waiting.unblocks) == ("permission", desk.now_ms, "allow it")
-    assert desk.send(ev.Tick(), later_ms=RECHECK_PERMISSION_MS - 1) == []
-    (again,) = desk.send(ev.Tick(), later_ms=1)
-    assert isinstance(again, act.Upload)
+    assert desk.send(facts.Tick(), later_ms=RECHECK_PERMISSION_MS - 1) == []
+    (again,) = desk.send(facts.Tick(), later_ms=1)
+    assert isinstance(again, orders.Upload)
     desk.store(again)
-    assert "recovered" in [r.event for r in desk.of(act.Report)]
-    assert len(desk.of(act.Commit)) == 1
+    assert "recovered" in [r.event for r in desk.of(orders.Report)]
+    assert len(desk.of(orders.Commit)) == 1
 
 
 def test_repeats_of_one_failure_are_said_rarely() -> None:
@@ -220,17 +219,17 @@ def test_repeats_of_one_failure_are_said_rarely() -> None:
     desk.seal(0)
     said = 0
     for _ in range(200):
-        for upload in desk.of(act.Upload):
-            desk.send(ev.UploadFailed(upload.order, Failure.of(RemoteUnavailableError("503"))))
-            said += len(desk.of(act.Report))
-        desk.send(ev.Tick(), later_ms=5_000)
+        for upload in desk.of(orders.Upload):
+            desk.send(facts.UploadFailed(upload.order, Failure.of(RemoteUnavailableError("503"))))
+            said += len(desk.of(orders.Report))
+        desk.send(facts.Tick(), later_ms=5_000)
     assert 2 <= said <= 5
 
 
 def test_a_gap_is_never_committed_and_says_so() -> None:
     desk = Desk().claimed(next_offset=5, end=40)
     desk.seal(20, 30)
-    assert desk.of(act.Upload) == []
+    assert desk.of(orders.Upload) == []
     waiting = desk.state.views(desk.now_ms)[0].waiting
     assert waiting is not None
     assert (waiting.code, waiting.reason) == ("gap", "offsets 5..20 are neither in the bucket nor on this disk")
@@ -239,77 +238,77 @@ def test_a_gap_is_never_committed_and_says_so() -> None:
 def test_a_root_inside_a_segment_is_never_committed_over() -> None:
     desk = Desk().claimed(next_offset=5, end=10)
     desk.seal(0)
-    assert desk.of(act.Upload) == []
+    assert desk.of(orders.Upload) == []
     assert desk.state.views(desk.now_ms)[0].waiting.code == "misaligned"  # type: ignore[union-attr] # it waits
 
 
 def test_a_bucket_beyond_the_local_end_fences_a_log_with_records() -> None:
     desk = Desk()
-    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 3, 3))
-    desk.send(ev.TopicRegistered(desk.of(act.RegisterTopic)[0].order))
-    desk.send(ev.ClaimDone(desk.of(act.Claim)[0].order, 4, 0, 100))
-    assert desk.of(act.Note) == [act.Note(tp(0), 0, 4, fenced=True)]  # 0 to 100 are not what this disk holds
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 3, 3))
+    desk.send(facts.TopicRegistered(desk.of(orders.RegisterTopic)[0].order))
+    desk.send(facts.ClaimDone(desk.of(orders.Claim)[0].order, 4, 0, 100))
+    assert desk.of(orders.Note) == [orders.Note(tp(0), 0, 4, fenced=True)]  # 0 to 100 are not what this disk holds
 
 
 def test_a_topic_with_another_id_is_skipped_and_others_go_on() -> None:
     desk = Desk()
-    desk.send(ev.PartitionSeen(tp(0, "bad"), topic_id(1), 0, 1, 1))
-    (bad,) = desk.of(act.RegisterTopic)
-    desk.send(ev.TopicFailed(bad.order, Failure.of(ConfigError("another id"))))
-    desk.send(ev.PartitionSeen(tp(0, "good"), topic_id(2), 0, 1, 1))
-    (good,) = desk.of(act.RegisterTopic)
-    desk.send(ev.TopicRegistered(good.order))
-    assert [c.tp.topic for c in desk.of(act.Claim)] == ["good"]
+    desk.send(facts.PartitionSeen(tp(0, "bad"), topic_id(1), 0, 1, 1))
+    (bad,) = desk.of(orders.RegisterTopic)
+    desk.send(facts.TopicFailed(bad.order, Failure.of(ConfigError("another id"))))
+    desk.send(facts.PartitionSeen(tp(0, "good"), topic_id(2), 0, 1, 1))
+    (good,) = desk.of(orders.RegisterTopic)
+    desk.send(facts.TopicRegistered(good.order))
+    assert [c.tp.topic for c in desk.of(orders.Claim)] == ["good"]
     assert [v.waiting.code for v in desk.state.views(desk.now_ms) if v.waiting] == ["config", "claim"]
 
 
 def test_a_one_shot_run_exits_with_the_status_of_what_is_in_the_way() -> None:
     desk = Desk().claimed(end=10)
-    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
-    desk.send(ev.DrainRequested(DrainMode.SEALED, None, oneshot=True))
-    desk.send(ev.UploadFailed(upload.order, Failure.of(RemotePermissionError("AccessDenied"))))
-    assert [e.code for e in desk.of(act.Exit)] == [12]
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
+    desk.send(facts.DrainRequested(DrainMode.SEALED, None, oneshot=True))
+    desk.send(facts.UploadFailed(upload.order, Failure.of(RemotePermissionError("AccessDenied"))))
+    assert [e.code for e in desk.of(orders.Exit)] == [12]
 
 
 def test_a_one_shot_run_without_anything_to_do_makes_no_request() -> None:
     desk = Desk(lazy=True)
-    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 10, 10, noted_offset=10))
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 10, 10, noted_offset=10))
     assert desk.last == []
-    desk.send(ev.DrainRequested(DrainMode.ALL, None, oneshot=True))
-    assert [e.code for e in desk.of(act.Exit)] == [0]
+    desk.send(facts.DrainRequested(DrainMode.ALL, None, oneshot=True))
+    assert [e.code for e in desk.of(orders.Exit)] == [0]
 
 
 def test_a_drain_of_everything_seals_first_and_waits_for_the_commit() -> None:
     desk = Desk().claimed(end=10)
-    desk.send(ev.DrainRequested(DrainMode.ALL, desk.now_ms + 25_000))
-    (seal,) = desk.of(act.Seal)
-    desk.send(ev.SegmentSealed(tp(0), segment(0)))
-    (upload,) = desk.of(act.Upload)
-    desk.send(ev.SealDone(seal.order, by_writer=False))
-    (commit,) = (c for c in desk.store(upload) if isinstance(c, act.Commit))
-    assert desk.of(act.Exit) == []
-    desk.send(ev.CommitDone(commit.order, 10))
-    assert [e.code for e in desk.of(act.Exit)] == [0]
+    desk.send(facts.DrainRequested(DrainMode.ALL, desk.now_ms + 25_000))
+    (seal,) = desk.of(orders.Seal)
+    desk.send(facts.SegmentSealed(tp(0), segment(0)))
+    (upload,) = desk.of(orders.Upload)
+    desk.send(facts.SealDone(seal.order, by_writer=False))
+    (commit,) = (c for c in desk.store(upload) if isinstance(c, orders.Commit))
+    assert desk.of(orders.Exit) == []
+    desk.send(facts.CommitDone(commit.order, 10))
+    assert [e.code for e in desk.of(orders.Exit)] == [0]
 
 
 def test_a_drain_that_runs_out_of_time_says_what_stays_local() -> None:
     desk = Desk().claimed(end=10)
     desk.seal(0)
-    desk.send(ev.DrainRequested(DrainMode.INFLIGHT, desk.now_ms + 25_000))
+    desk.send(facts.DrainRequested(DrainMode.INFLIGHT, desk.now_ms + 25_000))
     desk.seal(10)
-    assert desk.of(act.Upload) == []  # not in flight when the drain began
-    desk.send(ev.Tick(), later_ms=25_000)
-    (end,) = desk.of(act.Exit)
+    assert desk.of(orders.Upload) == []  # not in flight when the drain began
+    desk.send(facts.Tick(), later_ms=25_000)
+    (end,) = desk.of(orders.Exit)
     assert end.code == 75
     assert "t-0 from offset 0" in end.reason
 
 
 def test_an_idle_tail_is_sealed_only_when_nobody_writes() -> None:
     desk = Desk(limits=Limits(seal_idle_ms=1_000)).claimed()
-    active = ev.PartitionSeen(tp(0), topic_id(), 0, 5, 5, active_bytes=100, active_since_ms=desk.now_ms)
-    desk.send(ev.WriterSeen("process 1"), active)
-    assert desk.send(ev.Tick(), later_ms=1_000) == []
-    assert [type(a) for a in desk.send(ev.WriterSeen(""))] == [act.Seal]
+    active = facts.PartitionSeen(tp(0), topic_id(), 0, 5, 5, active_bytes=100, active_since_ms=desk.now_ms)
+    desk.send(facts.WriterSeen("process 1"), active)
+    assert desk.send(facts.Tick(), later_ms=1_000) == []
+    assert [type(a) for a in desk.send(facts.WriterSeen(""))] == [orders.Seal]
 
 
 def test_the_tail_of_a_writer_that_died_is_sealed_by_its_own_seal_ms() -> None:
@@ -321,37 +320,37 @@ def test_the_tail_of_a_writer_that_died_is_sealed_by_its_own_seal_ms() -> None:
         (-1, -1, -1),
     ):
         desk = Desk(limits=Limits(seal_idle_ms=idle_ms)).claimed()
-        active = ev.PartitionSeen(
+        active = facts.PartitionSeen(
             tp(0), topic_id(), 0, 5, 5, active_bytes=100, active_since_ms=desk.now_ms, seal_ms=seal_ms
         )
-        desk.send(ev.WriterSeen("process 1"), active)
-        assert desk.send(ev.Tick(), later_ms=max(due_ms, 0)) == []  # the writer does it
+        desk.send(facts.WriterSeen("process 1"), active)
+        assert desk.send(facts.Tick(), later_ms=max(due_ms, 0)) == []  # the writer does it
         if due_ms < 0:
-            assert desk.send(ev.WriterSeen(""), ev.Tick(), later_ms=10**9) == []
+            assert desk.send(facts.WriterSeen(""), facts.Tick(), later_ms=10**9) == []
             continue
-        assert [type(a) for a in desk.send(ev.WriterSeen(""))] == [act.Seal]
+        assert [type(a) for a in desk.send(facts.WriterSeen(""))] == [orders.Seal]
         desk = Desk(limits=Limits(seal_idle_ms=idle_ms)).claimed()
-        desk.send(ev.WriterSeen(""), dataclasses.replace(active, active_since_ms=desk.now_ms))
-        assert desk.send(ev.Tick(), later_ms=due_ms - 1) == []
-        assert [type(a) for a in desk.send(ev.Tick(), later_ms=1)] == [act.Seal]
+        desk.send(facts.WriterSeen(""), dataclasses.replace(active, active_since_ms=desk.now_ms))
+        assert desk.send(facts.Tick(), later_ms=due_ms - 1) == []
+        assert [type(a) for a in desk.send(facts.Tick(), later_ms=1)] == [orders.Seal]
 
 
 def test_a_partition_that_is_gone_frees_its_slots() -> None:
     desk = Desk(limits=Limits(uploads=1), partitions=2).claimed()
-    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
-    desk.send(ev.PartitionGone(tp(0)))
-    assert desk.of(act.CancelUpload) == [act.CancelUpload(upload.order)]
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
+    desk.send(facts.PartitionGone(tp(0)))
+    assert desk.of(orders.CancelUpload) == [orders.CancelUpload(upload.order)]
     desk.seal(0, at=1)
-    assert desk.of(act.Upload) == []  # the cancelled one still runs
-    desk.send(ev.UploadFailed(upload.order, failure(FailureKind.RETRIABLE)))
-    assert [u.tp for u in desk.of(act.Upload)] == [tp(1)]
+    assert desk.of(orders.Upload) == []  # the cancelled one still runs
+    desk.send(facts.UploadFailed(upload.order, failure(FailureKind.RETRIABLE)))
+    assert [u.tp for u in desk.of(orders.Upload)] == [tp(1)]
 
 
 def test_an_answer_of_the_wrong_kind_changes_nothing() -> None:
     desk = Desk().claimed()
-    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
-    assert desk.send(ev.CommitDone(upload.order, 10), ev.SettleDone(upload.order), ev.CommitDone(999, 1)) == []
-    assert len([c for c in desk.store(upload) if isinstance(c, act.Commit)]) == 1
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
+    assert desk.send(facts.CommitDone(upload.order, 10), facts.SettleDone(upload.order), facts.CommitDone(999, 1)) == []
+    assert len([c for c in desk.store(upload) if isinstance(c, orders.Commit)]) == 1
 
 
 def test_backoff_is_bounded_and_jittered() -> None:
@@ -372,46 +371,46 @@ def test_limits_are_checked() -> None:
 
 def test_a_log_that_resumes_is_noted_only_when_it_begins_where_the_bucket_ends() -> None:
     desk = Desk()
-    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
-    desk.send(ev.TopicRegistered(desk.of(act.RegisterTopic)[0].order))
-    desk.send(ev.ClaimDone(desk.of(act.Claim)[0].order, 4, 0, 100, resumes=True))
-    assert desk.of(act.Note) == []
-    desk.send(ev.PartitionSeen(tp(0), topic_id(), 100, 100, 101))
-    assert desk.of(act.Note) == [act.Note(tp(0), 100, 4, fenced=False)]
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
+    desk.send(facts.TopicRegistered(desk.of(orders.RegisterTopic)[0].order))
+    desk.send(facts.ClaimDone(desk.of(orders.Claim)[0].order, 4, 0, 100, resumes=True))
+    assert desk.of(orders.Note) == []
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 100, 100, 101))
+    assert desk.of(orders.Note) == [orders.Note(tp(0), 100, 4, fenced=False)]
     desk.seal(100)
-    assert [u.segment.base for u in desk.of(act.Upload)] == [100]
+    assert [u.segment.base for u in desk.of(orders.Upload)] == [100]
 
 
 def test_records_that_were_appended_below_the_resumed_end_fence_the_log() -> None:
     desk = Desk()
-    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
-    desk.send(ev.TopicRegistered(desk.of(act.RegisterTopic)[0].order))
-    desk.send(ev.ClaimDone(desk.of(act.Claim)[0].order, 4, 0, 100, resumes=True))
-    desk.send(ev.PartitionSeen(tp(0), topic_id(), 0, 0, 1))
-    assert desk.of(act.Note) == [act.Note(tp(0), 0, 4, fenced=True)]  # 0 to 100 are not what this disk holds
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
+    desk.send(facts.TopicRegistered(desk.of(orders.RegisterTopic)[0].order))
+    desk.send(facts.ClaimDone(desk.of(orders.Claim)[0].order, 4, 0, 100, resumes=True))
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 1))
+    assert desk.of(orders.Note) == [orders.Note(tp(0), 0, 4, fenced=True)]  # 0 to 100 are not what this disk holds
     desk.seal(0)
-    assert desk.of(act.Upload) == []
+    assert desk.of(orders.Upload) == []
 
 
 def test_a_fatal_commit_is_settled_by_a_new_claim_too() -> None:
     desk = Desk().claimed()
-    (upload,) = (u for u in desk.seal(0) if isinstance(u, act.Upload))
-    (commit,) = (c for c in desk.store(upload) if isinstance(c, act.Commit))
-    desk.send(ev.CommitFailed(commit.order, failure(FailureKind.FATAL, "corruption")))
-    assert [type(a) for a in desk.send(ev.Tick(), later_ms=600_000)] == [act.Claim]
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
+    (commit,) = (c for c in desk.store(upload) if isinstance(c, orders.Commit))
+    desk.send(facts.CommitFailed(commit.order, failure(FailureKind.FATAL, "corruption")))
+    assert [type(a) for a in desk.send(facts.Tick(), later_ms=600_000)] == [orders.Claim]
 
 
 def test_a_thousand_partitions_share_the_pool_by_age() -> None:
     desk = Desk(limits=Limits(uploads=4, claims=2_000), partitions=1_000).claimed()
     for number in range(1_000):
         desk.seal(0, 10, at=number, first_ms=1_000 - number)
-    started = [u.tp.partition for u in desk.of(act.Upload)]
+    started = [u.tp.partition for u in desk.of(orders.Upload)]
     order: list[int] = []
     open_orders = list(range(1, desk.state._last_order + 1))
     for _ in range(20):
         for number in open_orders:
-            desk.send(ev.UploadFailed(number, failure(FailureKind.RETRIABLE)))
-            order += [u.tp.partition for u in desk.of(act.Upload)]
+            desk.send(facts.UploadFailed(number, failure(FailureKind.RETRIABLE)))
+            order += [u.tp.partition for u in desk.of(orders.Upload)]
         open_orders = list(range(desk.state._last_order - 4, desk.state._last_order + 1))
     assert started == []
     assert order[:3] == [999, 998, 997]
@@ -455,34 +454,34 @@ def work_for(partitions: int, *, draining: bool) -> tuple[float, float, int]:
     state = Watched(SystemIds(), Limits(uploads=4, claims=16, commits=16))
     state._partitions = Walked()
     Walked.walks = 0
-    todo: deque[act.Action] = deque()
+    todo: deque[orders.Action] = deque()
     committed = 0
 
-    def send(event: ev.Event) -> None:
+    def send(event: facts.Event) -> None:
         todo.extend(state.handle(event, 1_000_000))
 
     for number in range(partitions):
-        send(ev.PartitionSeen(tp(number), topic_id(), 0, 10, 10))
-        send(ev.SegmentSealed(tp(number), SegmentRef(0, 10, 100, 1_000 - number)))
+        send(facts.PartitionSeen(tp(number), topic_id(), 0, 10, 10))
+        send(facts.SegmentSealed(tp(number), SegmentRef(0, 10, 100, 1_000 - number)))
     if draining:
-        send(ev.DrainRequested(ev.DrainMode.ALL, None))
+        send(facts.DrainRequested(facts.DrainMode.ALL, None))
     before = Walked.walks
     while todo:
         match todo.popleft():
-            case act.RegisterTopic(order):
-                send(ev.TopicRegistered(order))
-            case act.Claim(order):
-                send(ev.ClaimDone(order, 1, 0, 0))
-            case act.Settle(order):
-                send(ev.SettleDone(order))
-            case act.Upload(order, _, segment, epoch):
-                send(ev.UploadDone(order, row(segment, epoch)))
-            case act.Commit(order, _, _, rows):
+            case orders.RegisterTopic(order):
+                send(facts.TopicRegistered(order))
+            case orders.Claim(order):
+                send(facts.ClaimDone(order, 1, 0, 0))
+            case orders.Settle(order):
+                send(facts.SettleDone(order))
+            case orders.Upload(order, _, segment, epoch):
+                send(facts.UploadDone(order, row(segment, epoch)))
+            case orders.Commit(order, _, _, rows):
                 committed += 1
-                send(ev.CommitDone(order, rows[-1].next))
+                send(facts.CommitDone(order, rows[-1].next))
             case _:
                 pass
-        send(ev.Tick())
+        send(facts.Tick())
     assert committed == partitions
     return state.pumps / partitions, state.waits / partitions, Walked.walks - before
 

@@ -7,8 +7,8 @@ import threading
 from tiered.clock import Clock
 from tiered.errors import DataLocalError, FencedError
 from tiered.model import TopicPartition
-from uploader.directory import LogDirectory
-from uploader.events import PartitionSeen, SegmentSealed
+from tiered.plan.tiering.facts import PartitionSeen, SegmentSealed
+from tiered.tiering.directory import LogDirectory
 
 POLL_SECONDS = 0.2
 ASK_SECONDS = 30.0

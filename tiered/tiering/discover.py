@@ -29,7 +29,7 @@ from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from uploader.events import Event, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
+from tiered.plan.tiering.facts import Event, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
 
 LOOKS = 4
 """At a partition whose active segment is renamed between the listing and the look at it."""

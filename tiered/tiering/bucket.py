@@ -29,6 +29,7 @@ from tiered.local.disk.witness import known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.known import Known
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.plan.tiering.facts import SegmentRef
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.lookup import SegmentLookup
@@ -38,9 +39,8 @@ from tiered.remote.upload import plan_upload, upload_segment
 from tiered.store.base import AbortUpload, AioStore, Capabilities, Delete, Deleted, Steps
 from tiered.store.driver import adrive
 from tiered.store.probe import check_capabilities, probe
-from uploader.directory import LogDirectory, Resume
-from uploader.events import SegmentRef
-from uploader.journal import Entry, Journal
+from tiered.tiering.directory import LogDirectory, Resume
+from tiered.tiering.journal import Entry, Journal
 
 ACCESS_DENIED = "AccessDenied"
 """How S3 says, per key of a batch delete, that the policy forbids it."""

@@ -24,10 +24,10 @@ from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Get, Object
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering import Tiering
-from uploader.bucket import Bucket, PartSizes
-from uploader.directory import Extent, LogDirectory
-from uploader.journal import Journal
+from tiered.tiering.bucket import Bucket, PartSizes
+from tiered.tiering.directory import Extent, LogDirectory
+from tiered.tiering.inline import Tiering
+from tiered.tiering.journal import Journal
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=0x5EED)

@@ -18,8 +18,8 @@ from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
 from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from uploader.discover import Scanner, living
-from uploader.events import Event, SegmentRef
+from tiered.plan.tiering.facts import Event, SegmentRef
+from tiered.tiering.discover import Scanner, living
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from uuid import UUID
 
 from tiered.clock import SystemIds
 from tiered.model import Row, TopicPartition
-from uploader import actions as act
-from uploader import events as ev
-from uploader.events import Failure, FailureKind, SegmentRef
-from uploader.limits import Limits
-from uploader.state import State
+from tiered.plan.tiering import facts, orders
+from tiered.plan.tiering.facts import Failure, FailureKind, SegmentRef
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.state import State
 
 
 def tp(number: int, topic: str = "t") -> TopicPartition:
@@ -62,24 +61,24 @@ class World:
         self.now_ms = 1_000_000
         self.buckets = {tp(n): Bucket() for n in range(partitions)}
         self.disk: dict[TopicPartition, list[SegmentRef]] = {t: [] for t in self.buckets}
-        self.open: dict[int, act.Action] = {}
-        self.old_answers: list[ev.Event] = []
-        self.uploading: dict[int, act.Upload] = {}
+        self.open: dict[int, orders.Action] = {}
+        self.old_answers: list[facts.Event] = []
+        self.uploading: dict[int, orders.Upload] = {}
         self.fenced: set[TopicPartition] = set()
         self.noted: dict[TopicPartition, int] = {}
         self.wake_ms: int | None = None
-        self.exit: act.Exit | None = None
+        self.exit: orders.Exit | None = None
         self.fault_rate = 0.3
         self.seen_ends: dict[TopicPartition, int] = {}
 
-    def send(self, event: ev.Event) -> None:
+    def send(self, event: facts.Event) -> None:
         for action in self.state.handle(event, self.now_ms):
             assert self.exit is None
             self.check(action)
 
-    def check(self, action: act.Action) -> None:
+    def check(self, action: orders.Action) -> None:
         match action:
-            case act.Upload():
+            case orders.Upload():
                 bucket = self.buckets[action.tp]
                 assert action.tp not in self.fenced, "an upload after fenced"
                 assert action.claim_epoch <= bucket.epoch
@@ -89,11 +88,11 @@ class World:
                 self.uploading[action.order] = action
                 assert len(self.uploading) <= self.limits.uploads, "more uploads than the pool"
                 self.open[action.order] = action
-            case act.Commit():
+            case orders.Commit():
                 bucket = self.buckets[action.tp]
                 assert action.tp not in self.fenced, "a commit after fenced"
                 assert 1 <= len(action.rows) <= self.limits.commit_segments
-                assert not [o for o in self.open.values() if isinstance(o, act.Commit) and o.tp == action.tp]
+                assert not [o for o in self.open.values() if isinstance(o, orders.Commit) and o.tp == action.tp]
                 at = action.rows[0].base
                 for one in action.rows:
                     assert one.base == at, "a gap inside a commit"
@@ -102,21 +101,21 @@ class World:
                 if action.claim_epoch == bucket.epoch:
                     assert action.rows[0].base == bucket.next_offset, "a gap before a commit"
                 self.open[action.order] = action
-            case act.Claim():
+            case orders.Claim():
                 assert action.tp not in self.fenced, "a claim after fenced"
                 assert not [u for u in self.uploading.values() if u.tp == action.tp], "a claim over running uploads"
                 self.open[action.order] = action
-            case act.RegisterTopic() | act.Settle() | act.Seal() | act.Look():
+            case orders.RegisterTopic() | orders.Settle() | orders.Seal() | orders.Look():
                 self.open[action.order] = action
-            case act.Note():
+            case orders.Note():
                 assert action.end_offset <= self.buckets[action.tp].next_offset, "noted what is not committed"
                 assert action.end_offset >= self.noted.get(action.tp, 0)
                 self.noted[action.tp] = action.end_offset
                 if action.fenced:
                     self.fenced.add(action.tp)
-            case act.RetryAt(at_ms):
+            case orders.RetryAt(at_ms):
                 self.wake_ms = at_ms
-            case act.Exit():
+            case orders.Exit():
                 self.exit = action
 
     def append(self, at: TopicPartition, segments: int = 1) -> None:
@@ -129,11 +128,11 @@ class World:
         for at, segments in self.disk.items():
             end = segments[-1].end if segments else 0
             self.seen_ends[at] = end
-            self.send(ev.PartitionSeen(at, topic_id(), 0, end, end))
+            self.send(facts.PartitionSeen(at, topic_id(), 0, end, end))
             found = list(segments)
             self.rng.shuffle(found)
             for segment in found:
-                self.send(ev.SegmentSealed(at, segment))
+                self.send(facts.SegmentSealed(at, segment))
 
     def answer(self, order: int) -> None:
         """Carries out an open order, with a fault now and then, and tells the state; remembers the answer."""
@@ -144,55 +143,55 @@ class World:
         self.old_answers.append(event)
         self.send(event)
 
-    def carry_out(self, action: act.Action) -> ev.Event:
+    def carry_out(self, action: orders.Action) -> facts.Event:
         faulty = self.rng.random() < self.fault_rate
         bad = failure(self.rng.choice([FailureKind.RETRIABLE] * 4 + [FailureKind.PERMISSION, FailureKind.FATAL]))
         match action:
-            case act.RegisterTopic(order):
-                return ev.TopicFailed(order, bad) if faulty else ev.TopicRegistered(order)
-            case act.Claim(order, at):
+            case orders.RegisterTopic(order):
+                return facts.TopicFailed(order, bad) if faulty else facts.TopicRegistered(order)
+            case orders.Claim(order, at):
                 return self.claim(order, self.buckets[at], faulty, bad)
-            case act.Upload(order, at, segment, epoch):
+            case orders.Upload(order, at, segment, epoch):
                 if faulty:
-                    return ev.UploadFailed(order, bad)
+                    return facts.UploadFailed(order, bad)
                 self.buckets[at].stored.add((epoch, segment.base))
-                return ev.UploadDone(order, row(segment, epoch))
-            case act.Commit():
+                return facts.UploadDone(order, row(segment, epoch))
+            case orders.Commit():
                 return self.commit(action, faulty, bad)
-            case act.Settle(order):
-                return ev.SettleFailed(order, bad) if faulty else ev.SettleDone(order)
-            case act.Seal(order):
-                return ev.SealDone(order, by_writer=False)
-            case act.Look(order):
+            case orders.Settle(order):
+                return facts.SettleFailed(order, bad) if faulty else facts.SettleDone(order)
+            case orders.Seal(order):
+                return facts.SealDone(order, by_writer=False)
+            case orders.Look(order):
                 self.scan()
-                return ev.LookDone(order)
+                return facts.LookDone(order)
         raise AssertionError(action)
 
-    def claim(self, order: int, bucket: Bucket, faulty: bool, bad: Failure) -> ev.Event:
+    def claim(self, order: int, bucket: Bucket, faulty: bool, bad: Failure) -> facts.Event:
         if bucket.stolen:
-            return ev.ClaimFailed(order, failure(FailureKind.FENCED, "fenced"))
+            return facts.ClaimFailed(order, failure(FailureKind.FENCED, "fenced"))
         if faulty:
             if self.rng.random() < 0.5:  # landed, but the answer was lost
                 bucket.epoch += 1
-                return ev.ClaimFailed(order, failure(FailureKind.UNKNOWN))
-            return ev.ClaimFailed(order, bad)
+                return facts.ClaimFailed(order, failure(FailureKind.UNKNOWN))
+            return facts.ClaimFailed(order, bad)
         bucket.epoch += 1
-        return ev.ClaimDone(order, bucket.epoch, 0, bucket.next_offset)
+        return facts.ClaimDone(order, bucket.epoch, 0, bucket.next_offset)
 
-    def commit(self, action: act.Commit, faulty: bool, bad: Failure) -> ev.Event:
+    def commit(self, action: orders.Commit, faulty: bool, bad: Failure) -> facts.Event:
         bucket = self.buckets[action.tp]
         if action.claim_epoch != bucket.epoch:
-            return ev.CommitFailed(action.order, failure(FailureKind.FENCED, "fenced"))
+            return facts.CommitFailed(action.order, failure(FailureKind.FENCED, "fenced"))
         lost_answer = faulty and self.rng.random() < 0.5
         if faulty and not lost_answer:
             landed_unknown = self.rng.random() < 0.3
-            return ev.CommitFailed(action.order, failure(FailureKind.UNKNOWN) if landed_unknown else bad)
+            return facts.CommitFailed(action.order, failure(FailureKind.UNKNOWN) if landed_unknown else bad)
         assert action.rows[0].base == bucket.next_offset
         bucket.next_offset = action.rows[-1].next
         bucket.commits += [(one.base, one.next, action.claim_epoch) for one in action.rows]
         if lost_answer:
-            return ev.CommitFailed(action.order, failure(FailureKind.UNKNOWN))
-        return ev.CommitDone(action.order, bucket.next_offset)
+            return facts.CommitFailed(action.order, failure(FailureKind.UNKNOWN))
+        return facts.CommitDone(action.order, bucket.next_offset)
 
     def step(self) -> None:
         """One random thing happens."""
@@ -206,10 +205,10 @@ class World:
         elif dice < 0.85 and self.old_answers:
             self.send(self.rng.choice(self.old_answers))
         elif dice < 0.87:
-            self.send(ev.Poked())
+            self.send(facts.Poked())
         else:
             self.now_ms += self.rng.choice([1, 50, 300, 5_000, 60_000])
-            self.send(ev.Tick())
+            self.send(facts.Tick())
 
     def settle(self, rounds: int = 10_000) -> None:
         """The faults stop: everything is answered, time passes as far as the state asks for."""
@@ -221,7 +220,7 @@ class World:
             elif self.wake_ms is not None and self.wake_ms > self.now_ms:
                 self.now_ms = self.wake_ms
                 self.wake_ms = None
-                self.send(ev.Tick())
+                self.send(facts.Tick())
             else:
                 return
         raise AssertionError("it never comes to rest")

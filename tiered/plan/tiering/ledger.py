@@ -8,34 +8,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from tiered.clock import IdSource
 from tiered.model import TopicPartition
-from uploader.actions import (
+from tiered.plan.tiering.backoff import RECHECK_PERMISSION_MS, Dice, fatal_delay_ms, retry_delay_ms
+from tiered.plan.tiering.drain import Drain
+from tiered.plan.tiering.facts import Failure, FailureKind
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.orders import (
     Action,
     CancelUpload,
-    Claim,
-    Commit,
     Level,
-    Look,
-    RegisterTopic,
+    Order,
     Report,
     RetryAt,
-    Seal,
-    Settle,
-    Upload,
 )
-from uploader.backoff import RECHECK_PERMISSION_MS, fatal_delay_ms, retry_delay_ms
-from uploader.drain import Drain
-from uploader.events import Failure, FailureKind
-from uploader.limits import Limits
-from uploader.partition import NONE_MS, Partition, Phase, Work
-from uploader.waiting import wait_of
+from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
+from tiered.plan.tiering.waits import wait_of
 
-Ordered = RegisterTopic | Claim | Settle | Upload | Commit | Seal | Look
 ReadyKey = tuple[bool, int]
 """Whether a partition has its share of the uploads already, and when its next segment's first byte was appended."""
 HEAP_SLACK = 64
-O = TypeVar("O", bound=Ordered)  # noqa: E741 - an order
+O = TypeVar("O", bound=Order)  # noqa: E741 - an order
 
 
 @dataclass(slots=True)
@@ -55,7 +47,7 @@ class TopicState:
 class OpenOrder:
     """An order that is not answered yet; once not ``live`` its answer only frees the slot."""
 
-    action: Ordered
+    action: Order
     owner: Partition | None = None
     work: Work | None = None
     live: bool = True
@@ -69,9 +61,9 @@ class Ledger:
     which active segment is the oldest) is kept in heaps whose stale entries are dropped when they come up.
     """
 
-    def __init__(self, ids: IdSource, limits: Limits, *, lazy: bool) -> None:
+    def __init__(self, dice: Dice, limits: Limits, *, lazy: bool) -> None:
         self.limits = limits
-        self._ids = ids
+        self._dice = dice
         self._lazy = lazy
         self._partitions: dict[TopicPartition, Partition] = {}
         self._topics: dict[str, TopicState] = {}
@@ -217,7 +209,7 @@ class Ledger:
             return RECHECK_PERMISSION_MS
         if failure.kind is FailureKind.FATAL:
             return fatal_delay_ms(attempt)
-        return retry_delay_ms(attempt, self._ids)
+        return retry_delay_ms(attempt, self._dice)
 
     # ------------------------------------------------------------------ failures and what is said of them
 

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from tiered.errors import OffsetGapError
 from tiered.model import Row, TopicPartition
-from uploader.backoff import FATAL_ATTEMPTS
-from uploader.events import Failure, FailureKind, SegmentRef
+from tiered.plan.tiering.backoff import FATAL_ATTEMPTS
+from tiered.plan.tiering.facts import Failure, FailureKind, SegmentRef
 
 MAX_COMMIT_SEGMENTS = 64
 """Rows of one commit; also how far uploads run ahead of the committed end."""

@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.facade.test_believes_nobody import TP, LyingStore, fill, opened
 from tiered.errors import CommitUnknown, TieredError
+from tiered.plan.tiering.facts import SegmentSealed
 from tiered.store.aio import ThreadedAioStore
 from tiered.testing.clock import FakeClock, SeededIds
-from uploader.bucket import Bucket, PartSizes
-from uploader.directory import LogDirectory
-from uploader.events import SegmentSealed
-from uploader.journal import Journal
+from tiered.tiering.bucket import Bucket, PartSizes
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.journal import Journal
 
 Made = tuple[Bucket, LogDirectory, LyingStore]
 
@@ -29,7 +29,7 @@ async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     async def at_once(_: float) -> None:
         """The pauses between two looks at a root."""
 
-    monkeypatch.setattr("uploader.bucket.asyncio.sleep", at_once)
+    monkeypatch.setattr("tiered.tiering.bucket.asyncio.sleep", at_once)
     directory = LogDirectory(tmp_path, clock=clock, ids=SeededIds(2))
     directory.acquire()
     journal = Journal(tmp_path, directory.files)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from tiered.errors import DataLocalError
 from tiered.model import TopicPartition
-from uploader.actions import Exit
-from uploader.events import DrainMode, DrainRequested, Failure, FailureKind
-from uploader.partition import Partition, Phase
+from tiered.plan.tiering.facts import DrainMode, DrainRequested, Failure, FailureKind
+from tiered.plan.tiering.orders import Exit
+from tiered.plan.tiering.partition import Partition, Phase
 
 LEFT_HINT = "start the uploader again, or run `tiered-uploader sync --wait`; `tiered-uploader status` says what is left"
 DONE = "everything that was asked for is committed"

@@ -1,6 +1,6 @@
-"""What to do: orders in the imperative, the only thing that :mod:`uploader.state` ever says.
+"""What to do: orders in the imperative, the only thing that :mod:`tiered.plan.tiering.state` ever says.
 
-An action with an ``order`` is answered exactly once by an event with the same number (:mod:`uploader.events`);
+An action with an ``order`` is answered exactly once by a fact with the same number (:mod:`tiered.plan.tiering.facts`);
 the others are carried out and forgotten.
 """
 
@@ -10,7 +10,7 @@ import enum
 from dataclasses import dataclass, field
 
 from tiered.model import Row, TopicPartition
-from uploader.events import SegmentRef
+from tiered.plan.tiering.facts import SegmentRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +128,5 @@ class Exit:
         return f"{self.reason} ({self.hint})" if self.hint else self.reason
 
 
-Action = RegisterTopic | Claim | Settle | Upload | CancelUpload | Commit | Note | Seal | Look | RetryAt | Report | Exit
+Order = RegisterTopic | Claim | Settle | Upload | Commit | Seal | Look
+Action = Order | CancelUpload | Note | RetryAt | Report | Exit
