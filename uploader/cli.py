@@ -16,12 +16,15 @@ import click
 
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import parse_duration_ms
-from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, LockedError, RemoteUnavailableError
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.state import State
+from tiered.program.output import complain
+from tiered.program.run import EXIT_INTERRUPTED
+from tiered.program.wording import as_error
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.follow import follow
 from uploader import logs, status, talk
@@ -211,7 +214,7 @@ def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> 
 def _end(ending: Exit, form: str) -> NoReturn:
     """The last words; as JSON they are the event ``ended``."""
     if ending.code and form == "text":
-        talk.failure(ending.reason, ending.hint)
+        complain(ending.reason, ending.hint)
     sys.exit(ending.code)
 
 
@@ -227,7 +230,7 @@ def main() -> None:
     except click.exceptions.Exit as ended:
         sys.exit(ended.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        sys.exit(130)
+        sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:
         sys.exit(0)
     except _NO_ARGUMENTS as help_text:
@@ -236,8 +239,6 @@ def main() -> None:
     except Exception as cause:
         if debug and not isinstance(cause, click.ClickException):
             raise
-        error = cause if isinstance(cause, TieredError) else None
-        if error is None:
-            error = talk.usage(cause) if isinstance(cause, click.ClickException) else talk.of_other_kind(cause)
-        talk.failure(error.message, error.hint)
+        error = as_error(cause, "tiered-uploader")
+        complain(error.message, error.hint)
         sys.exit(error.exit_code)

@@ -16,18 +16,16 @@ that of any other setting ``TIERED_UPLOADER_{NAME}``. Unknown keys are refused. 
 
 from __future__ import annotations
 
-import difflib
-import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from tiered.config import parse_bytes, parse_duration_ms
-from tiered.errors import ConfigError, NotFoundError
+from tiered.errors import ConfigError
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
+from tiered.program import settings
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
@@ -35,12 +33,11 @@ from tiered.tiering.aio_run import SCAN_MS
 from tiered.tiering.bucket import PartSizes
 from uploader.logs import FORMATS
 
-MAX_CONFIG_BYTES = 1024 * 1024
 DEFAULT_HTTP = "127.0.0.1:9464"
 LAG_LIMIT_MS = 3_600_000
 S3_ONLY = ("endpoint_url", "region")
-SHARED = ("log_dir", "remote", "endpoint_url", "region", "json", "progress", "debug")
-"""Keys outside the table ``[uploader]``: those of all programs; the last three mean nothing here."""
+SHARED = tuple(setting.name for setting in settings.SETTINGS)
+"""Keys outside the table ``[uploader]``: those of all programs; ``json``, ``progress``, ``debug`` mean nothing here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +175,10 @@ def _size(value: int | str) -> int:
 
 
 def _boolean(value: bool | str) -> bool:
-    if isinstance(value, bool):
-        return value
-    if value.lower() in ("true", "1", "yes", "on"):
-        return True
-    if value.lower() in ("false", "0", "no", "off"):
-        return False
-    raise ConfigError(f"{value!r} is neither true nor false")
+    found = value if isinstance(value, bool) else settings.boolean(value)
+    if found is None:
+        raise ConfigError(f"{value!r} is neither true nor false")
+    return found
 
 
 def _part_size(value: int | str) -> int:
@@ -245,8 +239,10 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     known = {_variable(name): name for name in _PARSERS}
     for variable in environ:
         if variable.startswith("TIERED_UPLOADER_") and variable not in known:
-            raise ConfigError(f"the environment variable {variable} is not known", hint=_near(variable, list(known)))
-    return {name: (variable, environ[variable]) for variable, name in known.items() if environ.get(variable)}
+            hint = settings.suggestion(variable, known) or f"known variables: {', '.join(sorted(known))}"
+            raise ConfigError(f"the environment variable {variable} is not known", hint=hint)
+    found = settings.from_environment(environ, known)
+    return {name: (given.key, given.value) for name, given in found.items()}
 
 
 def _variable(name: str) -> str:
@@ -254,42 +250,5 @@ def _variable(name: str) -> str:
 
 
 def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_CONFIG_BYTES + 1)
-    except FileNotFoundError:
-        raise NotFoundError(f"there is no configuration file {path}", hint="check --config and TIERED_CONFIG") from None
-    except OSError as error:
-        raise ConfigError(f"the configuration file {path} cannot be read: {error.strerror}") from error
-    if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"the configuration file {path} is larger than {MAX_CONFIG_BYTES} bytes")
-    try:
-        document = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
-    own = document.pop("uploader", {})
-    if not isinstance(own, dict):
-        raise ConfigError(f"{path}: uploader is not a table", hint="write [uploader] on a line of its own")
-    layer: dict[str, tuple[str, Any]] = {}
-    for table, allowed in ((document, SHARED), (own, tuple(_PARSERS))):
-        for key, value in table.items():
-            name = key.replace("-", "_")
-            if name not in allowed:
-                raise ConfigError(f"{path}: the key {key} is not known", hint=_near(name, [*allowed]))
-            if name in _PARSERS:
-                layer[name] = (f"{path}", _expand(value, environ, path) if isinstance(value, str) else value)
-    return layer
-
-
-def _expand(text: str, environ: Mapping[str, str], path: Path) -> str:
-    def one(found: re.Match[str]) -> str:
-        if found[1] not in environ:
-            raise ConfigError(f"{path}: ${{{found[1]}}} is not in the environment")
-        return environ[found[1]]
-
-    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", one, text)
-
-
-def _near(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+    found = settings.from_file(path, environ, {"": SHARED, "uploader": tuple(_PARSERS)})
+    return {name: (str(path), given.value) for name, given in found.items() if name in _PARSERS}

@@ -14,11 +14,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import importlib
 import logging
 import os
-import re
 import signal
 import sys
 import threading
@@ -29,17 +27,13 @@ from typing import Any
 
 import click
 
-from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
+from tiered.errors import TieredError
 from tiered.program.application import Group
 from tiered.program.output import Output, StdoutClosed, counted
-from tiered.program.settings import suggestion
-from tiered.program.wording import KAFKA_OPTIONS, in_cli_words
+from tiered.program.run import EXIT_INTERRUPTED
+from tiered.program.wording import KAFKA_OPTIONS, as_error, in_cli_words
 
-EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
-
-_SUGGESTION = re.compile(r"\s*\(?Did you mean .*$")
-"""Click's own, which is the hint's business."""
 
 COMMANDS = {
     "append": "tiered.cli.append",
@@ -129,7 +123,7 @@ def _invoke(arguments: list[str], flags: dict[str, Any]) -> int:
 def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
     if debug:
         traceback.print_exception(cause)
-    error = as_error(cause)
+    error = as_error(cause, "tiered", KAFKA_OPTIONS)
     in_cli_words(error)
     try:
         output.failure(error)
@@ -138,55 +132,6 @@ def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
         # The output itself may be what failed, and it has been told.
         _discard_stdout()
     return error.exit_code
-
-
-def as_error(cause: Exception) -> TieredError:
-    """Whatever went wrong as an error of ours: a sentence, a hint and an exit code."""
-    if isinstance(cause, TieredError):
-        return cause
-    if isinstance(cause, click.ClickException):
-        return ConfigError(_sentence(cause), hint=_usage_hint(cause))
-    if isinstance(cause, OSError):
-        return _os_error(cause)
-    if isinstance(cause, MemoryError):
-        return TieredError("this machine has no memory left for the command", hint="read a smaller range")
-    error = TieredError(
-        f"the program failed: {type(cause).__name__}: {cause}",
-        hint="this is a defect; run again with --debug and report the traceback",
-    )
-    error.__cause__ = cause
-    return error
-
-
-def _sentence(cause: click.ClickException) -> str:
-    text = cause.format_message().strip().replace("\n", " ")
-    text = _SUGGESTION.sub("", text)
-    return text[:1].lower() + text[1:].rstrip(".")
-
-
-def _usage_hint(cause: click.ClickException) -> str:
-    context = getattr(cause, "ctx", None)
-    possibilities = getattr(cause, "possibilities", None)
-    if isinstance(cause, click.NoSuchOption) and cause.option_name in KAFKA_OPTIONS:
-        return KAFKA_OPTIONS[cause.option_name]
-    if possibilities:
-        words = sorted(possibilities)
-        return suggestion(str(getattr(cause, "option_name", "")), words) or f"did you mean {words[0]}?"
-    if context is not None and context.command.name == "tail" and "(%" in cause.message:
-        return "tail -f follows; the format is --format FORMAT"
-    return f"see {context.command_path} --help" if context is not None else "see tiered --help"
-
-
-def _os_error(cause: OSError) -> TieredError:
-    name = cause.filename if cause.filename is not None else "the system"
-    reason = cause.strerror or str(cause)
-    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFullError(f"{name}: {reason}", hint="free space and run the command again")
-    if isinstance(cause, FileNotFoundError | NotADirectoryError):
-        return NotFoundError(f"{name}: {reason}", hint="correct the path")
-    if isinstance(cause, PermissionError):
-        return LocalPermissionError(f"{name}: {reason}", hint="check the owner and mode")
-    return LocalIOError(f"{name}: {reason}")
 
 
 def _stopped(output: Output, word: str, code: int) -> int:

@@ -7,6 +7,7 @@ also when it fails. Fields are only ever added.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import sys
@@ -102,43 +103,45 @@ class Output:
     def say(self, text: str) -> None:
         """Talk, on stderr; nothing with ``-q``."""
         if not self.quiet:
-            self._stderr(text)
+            _talk(text)
 
     def detail(self, text: str) -> None:
         """Talk that only ``-v`` asks for."""
         if self.verbosity > 0:
-            self._stderr(text)
+            _talk(text)
 
     def warn(self, text: str) -> None:
         """A warning: on stderr, as a JSON line, and again in the summary."""
         if len(self.warnings) < MAX_WARNINGS:
             self.warnings.append(text)
-        self._stderr(f"warning: {text}")
+        _talk(f"warning: {text}")
         if self.json_mode and self.command:
             self.message("warning", message=text)
 
     def caution(self, text: str) -> None:
         """A warning on stderr alone: of something that may still end well, and from any thread."""
-        self._stderr(f"warning: {text}")
+        _talk(f"warning: {text}")
 
     def failure(self, error: TieredError) -> None:
         """One sentence on stderr, what to do next, and the error as JSON where JSON was asked for."""
-        self._stderr(f"error: {error.message}")
-        if error.hint:
-            self._stderr(f"  next: {error.hint}")
+        complain(error.message, error.hint)
         if self.json_mode:
             self.line(json.dumps(error.as_json(), ensure_ascii=False, default=str))
             if self.command:
                 self.summary(error.exit_code)
 
-    @staticmethod
-    def _stderr(text: str) -> None:
-        try:
-            sys.stderr.write(printable(text) + "\n")
-            sys.stderr.flush()
-        except (BrokenPipeError, ValueError):
-            # Nobody listens to the talk any more; the data matters.
-            return
+
+def complain(message: str, hint: str = "") -> None:
+    """One sentence on stderr, and the next thing to do."""
+    _talk(f"error: {message}")
+    if hint:
+        _talk(f"  next: {hint}")
+
+
+def _talk(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # nobody listens to the talk any more; the data matters
+        sys.stderr.write(printable(text) + "\n")
+        sys.stderr.flush()
 
 
 def _output_error(cause: OSError) -> TieredError:

@@ -1,4 +1,4 @@
-"""Where each global setting comes from: flag, then ``TIERED_*``, then the TOML file, then the default.
+"""Where each setting comes from: flag, then ``TIERED_*``, then the TOML file, then the default.
 
 ::
 
@@ -10,7 +10,8 @@
     [uploader]                             # belongs to tiered-uploader, which checks it
 
 Unknown keys are refused with a suggestion: a setting that is silently ignored is worse than none. Credentials are
-no settings; they come from the SDK's own chain (environment, profile, role).
+no settings; they come from the SDK's own chain (environment, profile, role). ``from_file`` and ``from_environment``
+read for every program; ``resolve`` knows the settings of ``tiered``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tiered.errors import ConfigError, NotFoundError
 
@@ -37,6 +39,62 @@ FOREIGN_VARIABLES = ("TIERED_UPLOADER_", "TIERED_SPARK_", "TIERED_TEST_", "TIERE
 _TOML = 'for example: remote = "s3://bucket/prefix"'
 
 Scalar = str | bool | int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a file or a variable says for one setting: ``key`` is the word that stands there."""
+
+    value: Any
+    key: str
+
+
+def from_environment(environ: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, Given]:
+    """What the environment says, by setting. ``variables`` names each variable's; an empty one counts as absent."""
+    return {name: Given(environ[variable], variable) for variable, name in variables.items() if environ.get(variable)}
+
+
+def from_file(path: Path, environ: Mapping[str, str], tables: Mapping[str, Sequence[str]]) -> dict[str, Given]:
+    """What the file says, by setting. ``tables`` holds the known settings of each table, ``""`` for those outside any;
+    a later table is nearer. ``${NAME}`` is taken from ``environ``. Raises ``ConfigError`` for what is not known.
+    """
+    document = _read_toml(path)
+    contents = {table: document.pop(table, {}) for table in tables if table}
+    others = {key: raw for key, raw in document.items() if not (key in FOREIGN_TABLES and isinstance(raw, dict))}
+    found: dict[str, Given] = {}
+    for table, known in tables.items():
+        content = contents[table] if table else others
+        if not isinstance(content, dict):
+            raise ConfigError(f"{path}: {table} is not a table", hint=f"write [{table}] on a line of its own")
+        found |= _from_table(path, content, environ, known)
+    return found
+
+
+def _from_table(
+    path: Path, content: Mapping[str, Any], environ: Mapping[str, str], known: Sequence[str]
+) -> dict[str, Given]:
+    found: dict[str, Given] = {}
+    for key, raw in content.items():
+        name = key.replace("-", "_")
+        if name not in known:
+            raise _unknown_key(path, key, known)
+        if name in found:
+            raise ConfigError(f"{path}: the key {key} is given twice, with - and with _", hint="keep one of them")
+        value = _expand(raw, environ, f"{path}: {key}") if isinstance(raw, str) else raw
+        found[name] = Given(value, key)
+    return found
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """``did you mean x?`` or an empty text; the one place that words it."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]}?" if close else ""
+
+
+def boolean(text: str) -> bool | None:
+    """What a text says; None for one that says neither."""
+    lowered = text.strip().lower()
+    return True if lowered in ("1", "true", "yes", "on") else False if lowered in ("0", "false", "no", "off") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +153,6 @@ def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Pat
     return resolved
 
 
-def suggestion(word: str, known: list[str]) -> str:
-    """``did you mean x?`` or an empty text; the one place that words it."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else ""
-
-
 def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
     """A misspelt ``TIERED_*`` variable is an error; one that resembles nothing belongs to somebody else."""
     known = [setting.variable for setting in SETTINGS]
@@ -114,34 +166,21 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
     layer = {}
-    for setting in SETTINGS:
-        text = environ.get(setting.variable)
-        if text is None or text == "":
-            continue
-        origin = f"environment {setting.variable}"
-        value = _boolean(text, origin) if setting.kind is bool else text
-        layer[setting.name] = Value(_checked(setting, value, origin), origin)
+    for name, given in from_environment(environ, {setting.variable: setting.name for setting in SETTINGS}).items():
+        setting, origin = _BY_NAME[name], f"environment {given.key}"
+        value = _boolean(given.value, origin) if setting.kind is bool else given.value
+        layer[name] = Value(_checked(setting, value, origin), origin)
     return layer
 
 
 def _from_file(path: Path, environ: Mapping[str, str]) -> dict[str, Value]:
-    document = _read_toml(path)
     layer = {}
-    for key, raw in document.items():
-        if key in FOREIGN_TABLES and isinstance(raw, dict):
-            continue
-        name = key.replace("-", "_")
-        setting = _BY_NAME.get(name)
-        if setting is None:
-            raise _unknown_key(path, key)
-        if name in layer:
-            raise ConfigError(f"{path}: the key {key} is given twice, with - and with _", hint="keep one of them")
-        origin = f"file {path}"
-        value = _expand(raw, environ, f"{path}: {key}") if isinstance(raw, str) else raw
+    for name, given in from_file(path, environ, {"": [setting.name for setting in SETTINGS]}).items():
+        setting, value = _BY_NAME[name], given.value
         if not isinstance(value, setting.kind):
             wanted = "a text" if setting.kind is str else "true or false"
-            raise ConfigError(f"{path}: {key} is {value!r}, not {wanted}", hint=setting.about)
-        layer[name] = Value(_checked(setting, value, f"{path}: {key}"), origin)
+            raise ConfigError(f"{path}: {given.key} is {value!r}, not {wanted}", hint=setting.about)
+        layer[name] = Value(_checked(setting, value, f"{path}: {given.key}"), f"file {path}")
     return layer
 
 
@@ -174,13 +213,12 @@ def _read_toml(path: Path) -> dict[str, object]:
         raise ConfigError(f"the configuration file {path} is not TOML: {cause}", hint=_TOML) from None
 
 
-def _unknown_key(path: Path, key: str) -> ConfigError:
+def _unknown_key(path: Path, key: str, known: Sequence[str]) -> ConfigError:
     lowered = key.lower()
     if any(word in lowered for word in ("secret", "password", "access_key", "token", "credential")):
         hint = "credentials come from the AWS environment, profile or role, never from this file"
     else:
-        names = [setting.name for setting in SETTINGS]
-        hint = suggestion(key.replace("-", "_"), names) or "known keys: " + ", ".join(names)
+        hint = suggestion(key.replace("-", "_"), known) or "known keys: " + ", ".join(known)
     return ConfigError(f"{path}: the key {key} is not known", hint=hint)
 
 
@@ -188,19 +226,19 @@ def _expand(text: str, environ: Mapping[str, str], where: str) -> str:
     def value_of(match: re.Match[str]) -> str:
         name = match[1]
         if name not in environ:
-            raise ConfigError(f"{where} needs the environment variable {name}, which is not set", hint=f"set {name}")
+            raise ConfigError(
+                f"{where} needs the environment variable {name}, which is not in the environment", hint=f"set {name}"
+            )
         return environ[name]
 
     return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", value_of, text)
 
 
 def _boolean(text: str, where: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered in ("1", "true", "yes", "on"):
-        return True
-    if lowered in ("0", "false", "no", "off"):
-        return False
-    raise ConfigError(f"{where} is {text!r}, neither true nor false", hint="write 1 or 0")
+    found = boolean(text)
+    if found is None:
+        raise ConfigError(f"{where} is {text!r}, neither true nor false", hint="write 1 or 0")
+    return found
 
 
 def _checked(setting: Setting, value: Scalar, where: str) -> Scalar:

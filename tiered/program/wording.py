@@ -1,8 +1,18 @@
-"""Advice of the library in the words of the command line: a keyword argument means nothing to who typed an option."""
+"""Whatever ends a program, as one sentence, a hint and an exit code.
+
+Advice of the library is put into the words of the command line: a keyword argument means nothing to who typed options.
+"""
 
 from __future__ import annotations
 
-from tiered.errors import TieredError
+import errno
+import re
+from collections.abc import Mapping
+
+import click
+
+from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
+from tiered.program.settings import suggestion
 
 WORDS = (
     ("create=True makes it", "--create makes it (append, topics create)"),
@@ -29,8 +39,63 @@ KAFKA_OPTIONS = {
 }
 """Options of Kafka's tools that a command may lack, and what takes their place."""
 
+_SUGGESTION = re.compile(r"\s*\(?Did you mean .*$")
+"""Click's own, which is the hint's business."""
+
 
 def in_cli_words(error: TieredError) -> None:
     """Puts the error's hint, in place, into options and commands."""
     for library, ours in WORDS:
         error.hint = error.hint.replace(library, ours)
+
+
+def as_error(cause: Exception, program: str, options: Mapping[str, str] | None = None) -> TieredError:
+    """Whatever went wrong in ``program`` as an error of ours: a sentence, a hint and an exit code.
+
+    ``options``: hints for options that the program does not have.
+    """
+    if isinstance(cause, TieredError):
+        return cause
+    if isinstance(cause, click.ClickException):
+        return ConfigError(_sentence(cause), hint=_usage_hint(cause, program, options or {}))
+    if isinstance(cause, OSError):
+        return _os_error(cause)
+    if isinstance(cause, MemoryError):
+        return TieredError("this machine has no memory left for the command", hint="read a smaller range")
+    error = TieredError(
+        f"the program failed: {type(cause).__name__}: {cause}",
+        hint="this is a defect; run again with --debug and report the traceback",
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _sentence(cause: click.ClickException) -> str:
+    text = cause.format_message().strip().replace("\n", " ")
+    text = _SUGGESTION.sub("", text)
+    return text[:1].lower() + text[1:].rstrip(".")
+
+
+def _usage_hint(cause: click.ClickException, program: str, options: Mapping[str, str]) -> str:
+    context = getattr(cause, "ctx", None)
+    possibilities = getattr(cause, "possibilities", None)
+    if isinstance(cause, click.NoSuchOption) and cause.option_name in options:
+        return options[cause.option_name]
+    if possibilities:
+        words = sorted(possibilities)
+        return suggestion(str(getattr(cause, "option_name", "")), words) or f"did you mean {words[0]}?"
+    if context is not None and context.command.name == "tail" and "(%" in cause.message:
+        return "tail -f follows; the format is --format FORMAT"
+    return f"see {context.command_path} --help" if context is not None else f"see {program} --help"
+
+
+def _os_error(cause: OSError) -> TieredError:
+    name = cause.filename if cause.filename is not None else "the system"
+    reason = cause.strerror or str(cause)
+    if cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFullError(f"{name}: {reason}", hint="free space and run the command again")
+    if isinstance(cause, FileNotFoundError | NotADirectoryError):
+        return NotFoundError(f"{name}: {reason}", hint="correct the path")
+    if isinstance(cause, PermissionError):
+        return LocalPermissionError(f"{name}: {reason}", hint="check the owner and mode")
+    return LocalIOError(f"{name}: {reason}")

@@ -16,6 +16,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main, tail
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError
 from tiered.program.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
+from tiered.program.wording import as_error
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_a_stdout_that_is_gone_is_told_by_its_own_name(monkeypatch: pytest.Monke
     ],
 )
 def test_errors_of_the_system(cause: OSError, kind: type[Exception]) -> None:
-    assert isinstance(main.as_error(cause), kind)
+    assert isinstance(as_error(cause, "tiered"), kind)
 
 
 def test_help_and_version_of_every_command(cli: Cli) -> None:
