@@ -129,6 +129,7 @@ def test_settings_come_from_flag_environment_file_default_in_this_order(tmp_path
         ("[uploader]\ndrain = 'most'", "none of inflight, sealed, all"),
         ("[uploader]\nscan = [1]", r"not a text or a number"),
         ("remote = '${NOWHERE}'", "is not in the environment"),
+        ("[uploader]\nseal-idle = '1m'\nseal_idle = '2m'", "seal_idle is given twice"),
         ("= 3", "is not TOML"),
     ],
 )
