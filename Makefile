@@ -11,6 +11,9 @@ REMOTE   ?=
 ENDPOINT ?=
 KEEP     ?=
 ROUNDS   ?=
+WORKERS  ?= 2
+# Coverage costs a third of the time: it is measured where it is kept. GitHub, GitLab and others set CI.
+COV      ?= $(CI)
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,9 +27,10 @@ demo: $(STAMP)  ## the main job end to end, on an embedded store (REMOTE=s3://bu
 	@scripts/java-check
 	@$(PY) -m demo $(if $(REMOTE),--remote "$(REMOTE)") $(if $(ENDPOINT),--endpoint-url "$(ENDPOINT)") $(if $(KEEP),--keep)
 
-test: $(STAMP)  ## all tests that need no server of their own
+test: $(STAMP)  ## all tests that need no server of their own, on two processes (WORKERS=n; COV=1 measures coverage, as CI does)
 	@scripts/java-check
-	@$(PY) -m pytest -m "not servers" --cov --cov-report=term:skip-covered --cov-report=html:build/coverage -q
+	@scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) --dist loadgroup \
+	  $(if $(COV),--cov --cov-report=term:skip-covered --cov-report=html:build/coverage)
 
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness
 	@$(VENV)/bin/ruff check .

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,22 @@ settings.register_profile(
 )
 settings.register_profile("deep", settings.get_profile("suite"), derandomize=False, max_examples=2000)
 settings.load_profile("suite")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
+    """A failed run says how to repeat its order, also where ``-q`` hides the header."""
+    if exitstatus:
+        terminalreporter.write_line(f"--randomly-seed={config.getoption('randomly_seed', None)} repeats the order")
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A folder of the test's own; a test that is marked ``real_disk`` gets one that is not in memory."""
+    if request.node.get_closest_marker("real_disk") is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="tiered-disk-", dir=os.environ.get("TIERED_REAL_TEMP")) as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

@@ -243,7 +243,11 @@ def xerial(*blocks: bytes) -> bytes:
     return compress(Codec.SNAPPY, b"")[:16] + b"".join(struct.pack(">i", len(one)) + one for one in packed)
 
 
-@pytest.mark.parametrize("tail", [b"\0", b"junk", bytes(40), b"\x1f\x8b", gzip.compress(b"")[:18]])
+@pytest.mark.parametrize(
+    "tail",
+    [b"\0", b"junk", bytes(40), b"\x1f\x8b", gzip.compress(b"")[:18]],
+    ids=["zero", "junk", "zeros", "magic", "cut member"],
+)
 def test_bytes_behind_a_gzip_member_that_begin_no_other_are_left_alone(tail: bytes) -> None:
     for data in (TEXT[:100], TEXT, bytes(3_000_000)):
         assert decompress(Codec.GZIP, gzip.compress(data) + tail) == data

@@ -62,7 +62,11 @@ def later(data: bytes) -> bytes:
     return data[:12] + data[20:24] + data[16:]
 
 
-@pytest.mark.parametrize("change", [moved(2, 5), moved(2, -5), moved(3, 1), later], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [moved(2, 5), moved(2, -5), moved(3, 1), later],
+    ids=["third by 5", "third by -5", "fourth by 1", "second at third"],
+)
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 def test_an_entry_that_points_wrong_costs_a_scan(
     change: Callable[[bytes], bytes], sparse: bool, caplog: pytest.LogCaptureFixture
