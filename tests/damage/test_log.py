@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from tests.damage.damages import LOG_DAMAGES, Damage
+from tests.damage.sampling import ACTIVE, SEALED, SEED, SHARE, both_kinds, sample
 from tests.damage.scene import CONFIG, EVERY, TP, QuickFiles, Scene, Seen, State, fresh, observe, truth
 from tiered.care.check import check
 from tiered.errors import TieredError
@@ -27,18 +25,13 @@ from tiered.store.base import Capabilities, Get, Object
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
-SEED = int(os.environ.get("TIERED_DAMAGE_SEED", "20260731"))
-SHARE = 1.0 if os.environ.get("TIERED_DAMAGE") == "all" else 0.15
-SEALED, ACTIVE = 1, 3
 NUMBERS = (0, 2, 5)
 """The first batch of a segment, one in the middle, the last."""
 
-T = TypeVar("T")
 TRUSTED = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)
 DAMAGED_EXIT = 13
 
 every_damage = pytest.mark.parametrize("name", LOG_DAMAGES)
-both_kinds = pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 
 
 def spoil(scene: Scene, damage: Damage, segment: int, number: int) -> bytes:
@@ -57,12 +50,6 @@ def places(damage: Damage, salt: str, *, share: float = SHARE) -> list[tuple[int
     cases = list(itertools.product((SEALED, ACTIVE), numbers, State, (True, False)))
     seeded = random.Random(f"{SEED} {salt}")
     return [case for case in cases if seeded.random() < share]
-
-
-def sample(cases: Iterable[T], salt: str) -> list[T]:
-    """One of them, or all."""
-    cases = list(cases)
-    return cases if SHARE == 1 else [random.Random(f"{SEED} {salt}").choice(cases)]
 
 
 def ends(seen: Seen, right: Seen) -> bool:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.damage.sampling import SEALED, SEED, both_kinds, sample
 from tests.damage.scene import Scene, State, fresh, observe, truth
-from tests.damage.test_log import SEALED, SEED, both_kinds, sample
 from tiered.local.segment.seal import SEAL_SUFFIX
 
 NAMES = {

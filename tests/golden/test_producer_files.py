@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.fixtures import MAIN, base_offset, expected_offsets, partition_dir, partitions
-from tests.golden.test_producers import LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
+from tests.golden.producers import LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import walk
 from tiered.format.producer_snapshot import decode_snapshot

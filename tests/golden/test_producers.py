@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.fixtures import MAIN, ROOTS, base_offset, expected_offsets, partition_dir, partitions
+from tests.golden.producers import CLEANED, LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, decode_records, walk
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
@@ -15,11 +16,6 @@ from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.producer import Origin, ProducerBatch, producer_batch
 from tiered.plan.producer_state import Prepared, ProducerState, Snapshot
-
-MADE_MS = 1_795_264_200_000
-"""When the broker ran. Record timestamps are years older, so that producers without markers expire at a restart."""
-
-LEFT_ALONE = {"__cluster_metadata-0"}
 
 
 def batches_of(log: Path) -> Iterator[tuple[BatchHeader, ProducerBatch | None]]:
@@ -34,18 +30,6 @@ def batches_of(log: Path) -> Iterator[tuple[BatchHeader, ProducerBatch | None]]:
             yield header, producer_batch(header, record)
     except CorruptionError:
         assert "trailing-zeros" in log.parent.name
-
-
-def snapshots_of(directory: Path) -> dict[int, bytes]:
-    found = {}
-    for path in sorted(directory.glob("*.snapshot")):
-        try:
-            decode_snapshot(path.read_bytes())
-        except CorruptionError:
-            assert "u-snapshot-bad" in path.parent.name
-            continue
-        found[base_offset(path)] = path.read_bytes()
-    return found
 
 
 class Replayed:
@@ -76,13 +60,6 @@ class Replayed:
         self.states[self.end] = encode_snapshot(state.entries())
         state.advance_high_watermark(self.end)
         self.lso = state.last_stable_offset(self.end)
-
-
-CLEANED = ("compact-after1", "compact-after2")
-
-
-def is_cleaned(root: str, partition: str) -> bool:
-    return partition.startswith("compact-") and (root in CLEANED or root == MAIN)
 
 
 @pytest.mark.parametrize("root", ROOTS)

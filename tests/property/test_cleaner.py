@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import CleaningBench
-from tests.unit.local.test_partition import TP
 from tiered.config import DAY_MS
 from tiered.errors import TieredError
 from tiered.model import NewRecord

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tests.integration.servers.kafka import Seen
 from tests.integration.servers.kafka_desk import LAST_SEQUENCE, Desk
-from tests.unit.format.test_legacy import message, wrapper
+from tests.unit.format.legacy import message, wrapper
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.model import NO_TIMESTAMP, NewRecord

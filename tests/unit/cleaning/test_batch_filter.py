@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.cleaning.building import LogBuilder, compacted
 from tests.unit.cleaning.rounds import MemoryLog, clean, markers, visible
-from tests.unit.format.test_legacy import message, wrapper
+from tests.unit.format.legacy import message, wrapper
 from tiered.config import DAY_MS
 from tiered.format.batch import decode_records, encode_batch, read_header, verify_batch
 from tiered.format.codecs import Codec

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.unit.cli.building import TP, made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import PartitionUpload
-from tiered.model import NewRecord, TopicPartition
-
-TP = TopicPartition("t", 0)
-
-
-def made(path: Path) -> Path:
-    with LocalLog.open(path, clock=SystemClock(), ids=SystemIds()) as log:
-        log.create_topic("t", 2)
-        for i in range(5):
-            log.partition(TP).append([NewRecord(b"%d" % i)])
-    return path
+from tiered.model import NewRecord
 
 
 def test_tasks_are_listed_and_run(cli: Cli, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from tests.unit.cli.building import made
 from tests.unit.cli.conftest import Cli
-from tests.unit.cli.test_local import made
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.reports import read_report, store_report

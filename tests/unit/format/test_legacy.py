@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import struct
-import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.format.legacy import message, wrapper
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, read_header, verify_batch, walk
-from tiered.format.codecs import Codec, compress
+from tiered.format.codecs import Codec
 from tiered.model import Record, TimestampType
 
 V1 = bytes.fromhex("000000000000000000000018e4e321bc010000000000000003e8000000016b0000000176")
 V0 = bytes.fromhex("0000000000000000000000101fecd70a0000000000016b0000000176")
-
-
-def field(data: bytes | None) -> bytes:
-    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data
-
-
-def message(
-    magic: int, offset: int, key: bytes | None, value: bytes | None, timestamp: int = 0, attributes: int = 0
-) -> bytes:
-    body = struct.pack(">bb", magic, attributes) + (struct.pack(">q", timestamp) if magic else b"")
-    body += field(key) + field(value)
-    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
-
-
-def wrapper(magic: int, offset: int, inner: bytes, codec: Codec, timestamp: int = 0, attributes: int = 0) -> bytes:
-    packed = bytearray(compress(codec, inner))
-    if codec is Codec.LZ4 and magic == 0:
-        packed[6] = 0x1A  # the checksum over magic and descriptor that Kafka wrote then
-    return message(magic, offset, None, bytes(packed), timestamp, attributes | codec)
 
 
 def test_golden_messages() -> None:

@@ -6,13 +6,52 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.unit.local.test_partition import TP, Bench
+from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
+from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
-from tiered.model import NewRecord, Record
+from tiered.model import NewRecord, Record, TopicPartition
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.disk import FaultyFiles
+
+TP = TopicPartition("t", 0)
+
+
+class Bench:
+    """A log directory with a fake clock and a disk that fails on demand."""
+
+    def __init__(self, directory: Path, **config: Any) -> None:
+        self.directory = directory
+        self.clock = FakeClock()
+        self.files = FaultyFiles()
+        self.log = self.open()
+        self.log.create_topic(TP.topic, 1, TopicConfig(**{"segment_index_bytes": 1200, **config}))
+
+    @property
+    def partition(self) -> PartitionLog:
+        return self.log.partition(TP)
+
+    def open(self, **settings: Any) -> LocalLog:
+        self.log = LocalLog.open(
+            self.directory,
+            clock=self.clock,
+            ids=SeededIds(1),
+            files=self.files,
+            config=LogConfig(**{"disk_reserve_bytes": 0, **settings}),
+        )
+        return self.log
+
+    def append(self, *values: bytes, **fields: Any) -> int:
+        return self.partition.append([NewRecord(value, **fields) for value in values]).offset
+
+    def values(self, start: int = 0, end: int | None = None) -> list[bytes | None]:
+        found = [r for batch in self.partition.read_batches(start, end) for r in decode_records(batch)]
+        return [r.value for r in found if r.offset >= start and (end is None or r.offset < end)]
+
 
 RECORD_BYTES = 69
 """Size of a batch of one record with a value of one byte and a timestamp."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.unit.local.bench import RECORD_BYTES, CaseBench
-from tests.unit.local.test_partition import TP
+from tests.unit.local.bench import RECORD_BYTES, TP, CaseBench
 from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles

@@ -9,27 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.golden import fixtures
+from tests.unit.local.reading import records_of
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.batch import decode_records, read_header
+from tiered.format.batch import decode_records
 from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
-from tiered.local.partition.partition import PartitionLog
-from tiered.model import NewRecord, Record, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
 READABLE_ROOTS = ("main", "compact-after1", "compact-after2", "unclean-kill/after", "unclean-damaged/after")
-
-
-def records_of(log: PartitionLog, start: int) -> list[Record]:
-    """Data records from ``start`` on; control records are not seen by consumers."""
-    found: list[Record] = []
-    for batch in log.read_batches(start):
-        if not read_header(batch).is_control:
-            found += [record for record in decode_records(batch) if record.offset >= start]
-    return found
 
 
 def open_copy(source: Path, target: Path) -> LocalLog:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
+from tests.unit.local.old_batches import UNTIMED, message, wrapper
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -19,7 +19,7 @@ from tiered.errors import (
     RecordTooLargeError,
 )
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
-from tiered.format.codecs import Codec, compress
+from tiered.format.codecs import Codec
 from tiered.format.keys import parse_partition_dir, renamed_dir
 from tiered.local.segment.listing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from tiered.model import NewRecord, Record, TimestampType, TopicPartition
@@ -27,20 +27,6 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
 
 HOUR_S = 3600
-UNTIMED = encode_batch([NewRecord(b"v", None, -1)])
-
-
-def message(offset: int, value: bytes, *, magic: int = 1, timestamp: int = 5, codec: int = 0) -> bytes:
-    """A message of format v0 or v1 without a key."""
-    stamp = struct.pack(">q", timestamp) if magic else b""
-    body = struct.pack(">bb", magic, codec) + stamp + struct.pack(">ii", -1, len(value)) + value
-    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
-
-
-def wrapper(last_offset: int, *values: bytes) -> bytes:
-    """A compressed v1 message set that ends at ``last_offset``."""
-    inner = b"".join(message(i, value) for i, value in enumerate(values))
-    return message(last_offset, compress(Codec.GZIP, inner), codec=1)
 
 
 def test_case_20_without_timestamps_the_wall_clock_rolls(tmp_path: Path) -> None:

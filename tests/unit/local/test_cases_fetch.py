@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
-from tests.unit.local.test_producers import PID, ProducerBench
+from tests.unit.local.producer_bench import PID, ProducerBench
 from tiered.errors import ConfigError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
 from tiered.local.segment.fetch import Fetched, FetchPlace, Isolation, fetch_segment, locate

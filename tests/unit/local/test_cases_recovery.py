@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import CaseBench, batch
-from tests.unit.local.test_cases_append import wrapper
+from tests.unit.local.old_batches import wrapper
 from tiered.errors import ConfigError
 from tiered.format.codecs import Codec
 from tiered.format.keys import CLEANED_SUFFIX, log_name, parse_local_name

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
-from tests.unit.local.test_partition import TP
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch import encode_batch

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import CleaningBench
-from tests.unit.local.test_partition import TP
 from tiered.format.keys import DELETED_SUFFIX
 from tiered.local.disk.checkpoints import CLEANER_NAME
 from tiered.model import NewRecord

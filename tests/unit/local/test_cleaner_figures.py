@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import DIRTY, KEYED_BYTES, CleaningBench, dirty
-from tests.unit.local.test_partition import TP
 from tiered.local.cleaning.figures import CleanerFigures
 from tiered.testing.clock import START_MS
 

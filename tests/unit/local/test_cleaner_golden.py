@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.golden.fixtures import expected_records, manifest
+from tests.unit.cleaning.golden import PARTITIONS, below, checkpoint_of, config_of, time_of_round
 from tests.unit.cleaning.rounds import load
-from tests.unit.cleaning.test_golden_rounds import PARTITIONS, _below, _checkpoint, _config, _now
-from tests.unit.local.test_broker_directory import records_of
+from tests.unit.local.reading import records_of
 from tiered.config import LogConfig
 from tiered.format.batch import decode_records, read_header
 from tiered.format.keys import parse_partition_dir
@@ -34,7 +34,7 @@ def open_for_writing(fixtures: Path, root: Path, now_ms: int) -> LocalLog:
             topic = parse_partition_dir(name).tp.topic
             topic_id = read_topic_id(root / name, PosixFiles())
             assert topic_id is not None
-            topics[topic] = TopicInfo(topic, topic_id, 1, _config(fixtures, name, "compact-after1"))
+            topics[topic] = TopicInfo(topic, topic_id, 1, config_of(fixtures, name, "compact-after1"))
     write_topics(root, PosixFiles(), topics)
     return LocalLog.open(
         root, clock=FakeClock(now_ms), ids=SeededIds(1), config=LogConfig(disk_reserve_bytes=0, cleaner_enabled=False)
@@ -56,15 +56,15 @@ def committed(log: PartitionLog) -> list[Record]:
 
 @pytest.mark.parametrize("partition", PARTITIONS)
 def test_one_round_leaves_the_brokers_files(kafka_fixtures: Path, tmp_path: Path, partition: str) -> None:
-    config = _config(kafka_fixtures, partition, "compact-after1")
+    config = config_of(kafka_fixtures, partition, "compact-after1")
     before = load(kafka_fixtures, partition, "compact-before", config)
     after = load(kafka_fixtures, partition, "compact-after1", config)
     tp = parse_partition_dir(partition).tp
-    log = open_for_writing(kafka_fixtures, tmp_path / "ours", _now(before, after))
+    log = open_for_writing(kafka_fixtures, tmp_path / "ours", time_of_round(before, after))
     shown = {r.key: r for r in committed(log.partition(tp))}
     report = log.cleaner.clean(tp)
     assert report is not None
-    assert report.end_offset == _checkpoint(kafka_fixtures, partition, "compact-after1")
+    assert report.end_offset == checkpoint_of(kafka_fixtures, partition, "compact-after1")
     assert log.cleaner.clean(tp) is None  # nothing is dirty now
     cleaned = committed(log.partition(tp))
     log.close()
@@ -72,7 +72,7 @@ def test_one_round_leaves_the_brokers_files(kafka_fixtures: Path, tmp_path: Path
     ours = load(tmp_path, partition, "ours", config)
     start = after.segments[0].base_offset  # retention took the first segment of compact-delete afterwards
     assert [s.base_offset for s in ours.segments if s.base_offset >= start] == [s.base_offset for s in after.segments]
-    assert _below(ours, start, after.end_offset) == _below(after, start, after.end_offset)
+    assert below(ours, start, after.end_offset) == below(after, start, after.end_offset)
     assert [s.aborted for s in ours.segments if s.base_offset >= start] == [s.aborted for s in after.segments]
     assert {r.key: r for r in cleaned} == shown  # the newest of every key, tombstones included
     with LocalLog.open(tmp_path / "ours", read_only=True) as again:
@@ -94,5 +94,5 @@ def test_the_task_cleans_every_partition_that_is_dirty_enough(kafka_fixtures: Pa
         assert again.tasks.run("cleaning").last_error == ""
         done = {tp: again.cleaner.checkpoint.offset(tp) for tp in tps}
     assert done == {
-        tp: _checkpoint(kafka_fixtures, name, "compact-after1") for tp, name in zip(tps, PARTITIONS, strict=True)
+        tp: checkpoint_of(kafka_fixtures, name, "compact-after1") for tp, name in zip(tps, PARTITIONS, strict=True)
     }

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.local.bench import TP
 from tests.unit.local.cleaning_bench import CLEAN, CLEANED, DIRTY, OTHER, CleaningBench, dirty, stored
-from tests.unit.local.test_partition import TP
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LocalIOError, TieredError
 from tiered.format.batch import decode_records

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.cleaning_bench import CLEAN
-from tests.unit.local.test_producers import ProducerBench
+from tests.unit.local.producer_bench import ProducerBench
 from tiered.testing.disk import PowerCut, on_nth
 
 

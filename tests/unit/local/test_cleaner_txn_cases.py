@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local.bench import batch
+from tests.unit.local.bench import TP, batch
 from tests.unit.local.cleaning_bench import CleaningBench
-from tests.unit.local.test_partition import TP
-from tests.unit.local.test_producers import end
+from tests.unit.local.producer_bench import end
 from tiered.errors import CorruptionError, OutOfOrderSequenceError
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.control import ControlType, marker

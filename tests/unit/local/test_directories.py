@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered.config import LogConfig, TopicConfig
+from tests.unit.local.several import SMALL, TP, opened, values
 from tiered.errors import ConfigError, LocalIOError, LockedError, UnknownTopicError
 from tiered.format.batch import decode_records
 from tiered.local.directory.directories import LocalLogs
@@ -16,19 +16,6 @@ from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
-
-TP = TopicPartition("t", 0)
-SMALL = TopicConfig(segment_bytes=300, segment_index_bytes=240, index_interval_bytes=0)
-
-
-def opened(tmp_path: Path, *names: str, files: FaultyFiles | None = None, clock: FakeClock | None = None) -> LocalLogs:
-    paths = [tmp_path / name for name in names or ("a", "b")]
-    config = LogConfig(disk_reserve_bytes=0)
-    return LocalLogs.open(paths, clock=clock or FakeClock(), ids=SeededIds(3), files=files, config=config)
-
-
-def values(logs: LocalLogs, tp: TopicPartition = TP) -> list[bytes | None]:
-    return [record.value for batch in logs.partition(tp).read_batches(0) for record in decode_records(batch)]
 
 
 def test_case_47_counts_differ_by_at_most_one(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import CaseBench, batch
+from tests.unit.local.bench import TP, CaseBench, batch
 from tests.unit.local.cleaning_bench import CleaningBench
-from tests.unit.local.test_partition import TP
-from tests.unit.local.test_producers import PID, ProducerBench
+from tests.unit.local.producer_bench import PID, ProducerBench
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles

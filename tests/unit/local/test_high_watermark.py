@@ -8,8 +8,8 @@ import pytest
 
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.cleaning_bench import CleaningBench
-from tests.unit.local.test_directories import TP, opened
-from tests.unit.local.test_producers import ProducerBench, data, end
+from tests.unit.local.producer_bench import ProducerBench, data, end
+from tests.unit.local.several import TP, opened
 from tiered.errors import OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS

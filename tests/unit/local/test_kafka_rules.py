@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
-from tests.unit.local.test_cases_append import UNTIMED
-from tests.unit.local.test_producers import ProducerBench, data, end
+from tests.unit.local.old_batches import UNTIMED
+from tests.unit.local.producer_bench import ProducerBench, data, end
 from tiered.errors import ConfigError
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles

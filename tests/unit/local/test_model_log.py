@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.test_partition import Bench
+from tests.unit.local.bench import Bench
 from tiered.config import TopicConfig
 from tiered.errors import InvalidTimestampError, OutOfOrderSequenceError, ProducerFencedError
 from tiered.format.batch import encode_batch

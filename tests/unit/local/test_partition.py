@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tiered.config import LogConfig, TopicConfig
+from tests.unit.local.bench import TP, Bench
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -30,45 +30,11 @@ from tiered.format.crc import crc32c
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.uploads import PartitionUpload, SealRequest, UploadCheckpoint
-from tiered.local.partition.partition import PartitionLog
 from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
-from tiered.testing.clock import START_MS, FakeClock, SeededIds
-from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
+from tiered.testing.clock import START_MS
+from tiered.testing.disk import PowerCut, on_nth
 
-TP = TopicPartition("t", 0)
 UNTYPED: Any = NewRecord
-
-
-class Bench:
-    """A log directory with a fake clock and a disk that fails on demand."""
-
-    def __init__(self, directory: Path, **config: Any) -> None:
-        self.directory = directory
-        self.clock = FakeClock()
-        self.files = FaultyFiles()
-        self.log = self.open()
-        self.log.create_topic(TP.topic, 1, TopicConfig(**{"segment_index_bytes": 1200, **config}))
-
-    @property
-    def partition(self) -> PartitionLog:
-        return self.log.partition(TP)
-
-    def open(self, **settings: Any) -> LocalLog:
-        self.log = LocalLog.open(
-            self.directory,
-            clock=self.clock,
-            ids=SeededIds(1),
-            files=self.files,
-            config=LogConfig(**{"disk_reserve_bytes": 0, **settings}),
-        )
-        return self.log
-
-    def append(self, *values: bytes, **fields: Any) -> int:
-        return self.partition.append([NewRecord(value, **fields) for value in values]).offset
-
-    def values(self, start: int = 0, end: int | None = None) -> list[bytes | None]:
-        found = [r for batch in self.partition.read_batches(start, end) for r in decode_records(batch)]
-        return [r.value for r in found if r.offset >= start and (end is None or r.offset < end)]
 
 
 @pytest.fixture

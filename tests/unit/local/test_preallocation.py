@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.local.bench import RECORD_BYTES, CaseBench
 from tests.unit.local.counting import CountingFiles
-from tests.unit.local.test_directories import SMALL, TP, opened, values
+from tests.unit.local.several import SMALL, TP, opened, values
 from tiered.errors import DiskFullError
 from tiered.format.batch import decode_records
 from tiered.format.keys import log_name

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.local.bench import CaseBench
+from tests.unit.local.producer_bench import PID, ProducerBench, data, end
 from tiered.errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -20,71 +20,15 @@ from tiered.errors import (
 )
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
-from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.local.partition.producers import PartitionProducers
-from tiered.model import AbortedTxn, NewRecord, RecordMetadata
+from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.producer import ProducerStamp
-from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, ProducerState, Snapshot
+from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, Snapshot
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
 
-PID = 7
 LAST = 2**31 - 1
-
-
-def data(sequence: int, count: int = 1, *, pid: int = PID, epoch: int = 0, txn: bool = False, base: int = 0) -> bytes:
-    records = [NewRecord(b"v", b"k", START_MS) for _ in range(count)]
-    return encode_batch(
-        records, base_offset=base, producer_id=pid, producer_epoch=epoch, base_sequence=sequence, transactional=txn
-    )
-
-
-def end(
-    *, abort: bool = False, pid: int = PID, epoch: int = 0, coordinator: int = 0, base: int = 0, ts: int = START_MS
-) -> bytes:
-    record = marker(ControlType.ABORT if abort else ControlType.COMMIT, coordinator, ts)
-    return encode_batch(
-        [record], base_offset=base, producer_id=pid, producer_epoch=epoch, transactional=True, control=True
-    )
-
-
-class ProducerBench(CaseBench):
-    """Sends batches as clients and coordinators do; ``unclean`` is a killed process."""
-
-    def send(self, sequence: int, count: int = 1, **fields: Any) -> RecordMetadata:
-        return self.partition.append_batches(data(sequence, count, **fields))
-
-    def mark(self, **fields: Any) -> RecordMetadata:
-        return self.partition.append_as_coordinator(end(**fields))
-
-    def plain(self, count: int) -> None:
-        self.append(*[b"p"] * count)
-
-    def unclean(self) -> None:
-        self.kill()
-        self.open()
-
-    @property
-    def end(self) -> int:
-        return self.partition.positions().end_offset
-
-    @property
-    def lso(self) -> int:
-        return self.partition.last_stable_offset()
-
-    @property
-    def state(self) -> ProducerState:
-        state = self.writer._producers.state
-        assert state is not None
-        return state
-
-    @property
-    def snapshots(self) -> list[int]:
-        return [int(name[:20]) for name in self.names(".snapshot")]
-
-    def aborted(self) -> list[AbortedTxn]:
-        return self.partition.aborted_txns(0, self.end)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.test_producers import PID, ProducerBench, data, end
+from tests.unit.local.producer_bench import PID, ProducerBench, data, end
 from tiered.care.check import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header

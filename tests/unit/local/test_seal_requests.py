@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import CaseBench
-from tests.unit.local.test_partition import TP
+from tests.unit.local.bench import TP, CaseBench
 from tiered.errors import LocalIOError, TieredError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import SEAL_ANSWER_NAME, SEAL_REQUEST_NAME, SealRequest

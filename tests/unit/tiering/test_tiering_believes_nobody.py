@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.facade.test_believes_nobody import TP, LyingStore, fill, opened
+from tests.unit.facade.lying import TP, LyingStore, fill, opened
 from tiered.errors import CommitUnknown, TieredError
 from tiered.plan.tiering.facts import SegmentSealed
 from tiered.store.aio import ThreadedAioStore

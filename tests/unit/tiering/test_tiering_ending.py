@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.tiering.test_tiering_state import Desk, segment
+from tests.unit.tiering.desk import Desk, segment
 from tests.unit.tiering.world import World, failure, topic_id, tp
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import DrainMode, FailureKind

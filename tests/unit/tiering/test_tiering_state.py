@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.tiering.desk import Desk, segment
 from tests.unit.tiering.world import Dice, World, failure, row, topic_id, tp
 from tiered.clock import SystemIds
 from tiered.errors import (
@@ -68,44 +69,6 @@ def test_a_drain_ends_with_the_truth(seed: int) -> None:
     if world.exit.code == 75:
         assert behind
     assert world.state.handle(facts.Tick(), world.now_ms) == ()
-
-
-class Desk:
-    """A state with one claimed partition, and its orders by kind."""
-
-    def __init__(self, *, limits: Limits | None = None, partitions: int = 1, lazy: bool = False) -> None:
-        self.state = State(Dice(random.Random(1)), limits, lazy=lazy)
-        self.now_ms = 10_000_000
-        self.last: list[orders.Action] = []
-        self.partitions = partitions
-
-    def send(self, *events: facts.Event, later_ms: int = 0) -> list[orders.Action]:
-        self.now_ms += later_ms
-        self.last = [action for event in events for action in self.state.handle(event, self.now_ms)]
-        return self.last
-
-    def of(self, kind: type[Any]) -> list[Any]:
-        return [action for action in self.last if isinstance(action, kind)]
-
-    def claimed(self, *, epoch: int = 7, next_offset: int = 0, end: int = 0) -> Desk:
-        for number in range(self.partitions):
-            self.send(facts.PartitionSeen(tp(number), topic_id(), 0, end, end))
-            for register in self.of(orders.RegisterTopic):
-                self.send(facts.TopicRegistered(register.order))
-            (claim,) = self.of(orders.Claim)
-            self.send(facts.ClaimDone(claim.order, epoch, 0, next_offset))
-        return self
-
-    def seal(self, *bases: int, at: int = 0, first_ms: int = 0) -> list[orders.Action]:
-        return self.send(*(facts.SegmentSealed(tp(at), segment(base, first_ms=first_ms)) for base in bases))
-
-    def store(self, upload: orders.Upload, later_ms: int = 0) -> list[orders.Action]:
-        done = facts.UploadDone(upload.order, row(upload.segment, upload.claim_epoch))
-        return self.send(done, later_ms=later_ms)
-
-
-def segment(base: int, size: int = 10, first_ms: int = 0) -> SegmentRef:
-    return SegmentRef(base, base + size, size * 100, first_ms)
 
 
 def test_only_the_contiguous_prefix_is_committed() -> None:

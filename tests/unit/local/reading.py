@@ -1,0 +1,16 @@
+"""All records of a partition."""
+
+from __future__ import annotations
+
+from tiered.format.batch import decode_records, read_header
+from tiered.local.partition.partition import PartitionLog
+from tiered.model import Record
+
+
+def records_of(log: PartitionLog, start: int) -> list[Record]:
+    """Data records from ``start`` on; control records are not seen by consumers."""
+    found: list[Record] = []
+    for batch in log.read_batches(start):
+        if not read_header(batch).is_control:
+            found += [record for record in decode_records(batch) if record.offset >= start]
+    return found
