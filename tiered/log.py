@@ -35,7 +35,7 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.local.directory.directories import LocalLogs, check_paths, open_directories
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.workers import ThreadWorkers

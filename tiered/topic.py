@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tiered import arguments
 from tiered.errors import ConfigError, InvalidRecordError, TieredError, UnknownTopicError
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
 from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange

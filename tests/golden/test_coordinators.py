@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,20 @@ import pytest
 
 from tests.golden.fixtures import MAIN, partition_dir
 from tiered.errors import CorruptionError
-from tiered.format import group_metadata, transaction_log
 from tiered.format.batch import decode_records, walk
-from tiered.format.group_metadata import GroupKey, GroupValue, Member, OffsetKey, OffsetValue, OtherKey
-from tiered.format.transaction_log import TxnState, TxnValue
-from tiered.format.wire import WireReader
+from tiered.format.coordinator_records import (
+    GROUP_RECORDS,
+    TRANSACTION_RECORDS,
+    TxnState,
+    TxnValue,
+    decode_transaction,
+    decode_transaction_key,
+    encode_transaction,
+    encode_transaction_key,
+    record_as_json,
+)
+from tiered.format.layouts import Layout, read_struct, write_struct
+from tiered.format.wire import WireReader, WireWriter
 from tiered.model import Record
 from tiered.plan.transaction_steps import Step
 from tiered.plan.transactions import TransactionCoordinator
@@ -65,12 +74,12 @@ def test_transaction_records(kafka_fixtures: Path) -> None:
     for record, (key, value) in zip(records_of(kafka_fixtures, "__transaction_state-0"), expected, strict=True):
         assert record.key is not None
         assert record.value is not None
-        transactional_id = transaction_log.decode_key(record.key)
-        decoded = transaction_log.decode_value(record.value)
+        transactional_id = decode_transaction_key(record.key)
+        decoded = decode_transaction(record.value)
         assert key == {"type": "0", "data": {"transactionalId": transactional_id}}
         assert value == {"version": "1", "data": as_printed(decoded)}
-        assert transaction_log.encode_key(transactional_id) == record.key
-        assert transaction_log.encode_value(decoded) == record.value
+        assert encode_transaction_key(transactional_id) == record.key
+        assert encode_transaction(decoded) == record.value
         count += 1
     assert count == 362
 
@@ -90,135 +99,75 @@ def test_a_broker_s_log_replays_into_its_last_states(kafka_fixtures: Path) -> No
     assert {step.transactional_id for step in coordinator.recover()} == unfinished
 
 
-def topics_of(reader: WireReader) -> list[dict[str, Any]]:
-    return list(
-        reader.array(
-            lambda: {"topic": reader.string(), "partitions": list(reader.array(reader.int32, item_bytes=4))},
-            item_bytes=6,
-        )
-    )
-
-
-def member_as_printed(member: Member) -> dict[str, Any]:
-    subscription = WireReader(member.subscription, "subscription")
-    assert subscription.int16() == 3
-    assignment = WireReader(member.assignment, "assignment")
-    assert assignment.int16() == 3
-    shown = {
-        "memberId": member.member_id,
-        "groupInstanceId": member.instance_id,
-        "clientId": member.client_id,
-        "clientHost": member.client_host,
-        "rebalanceTimeout": member.rebalance_timeout_ms,
-        "sessionTimeout": member.session_timeout_ms,
-        "subscription": {
-            "topics": list(subscription.array(subscription.string, item_bytes=2)),
-            "userData": subscription.nullable_bytes(),
-            "ownedPartitions": topics_of(subscription),
-            "generationId": subscription.int32(),
-            "rackId": subscription.nullable_string(),
-        },
-        "assignment": {"assignedPartitions": topics_of(assignment), "userData": assignment.nullable_bytes()},
-    }
-    subscription.end()
-    assignment.end()
-    return shown
-
-
-def group_as_printed(value: GroupValue) -> dict[str, Any]:
-    return {
-        "protocolType": value.protocol_type,
-        "generation": value.generation,
-        "protocol": value.protocol,
-        "leader": value.leader,
-        "currentStateTimestamp": value.state_ms,
-        "members": [member_as_printed(m) for m in value.members],
-    }
-
-
-def offset_as_printed(value: OffsetValue) -> dict[str, Any]:
-    return {
-        "offset": value.offset,
-        "leaderEpoch": value.leader_epoch,
-        "metadata": value.metadata,
-        "commitTimestamp": value.commit_ms,
-    }
+def again(data: bytes, layout: Layout) -> bytes:
+    """The value read and written once more."""
+    reader, version = layout.open(data, "value")
+    others: dict[int, bytes] = {}
+    values = read_struct(reader, layout.value, version, others)
+    reader.end()
+    return layout.encode(values, version, others.items())
 
 
 def test_consumer_offsets(kafka_fixtures: Path) -> None:
     expected = printed(kafka_fixtures, "__consumer_offsets-0", "offsets-decoder")
-    kinds: dict[type, int] = {}
+    kinds: dict[int, int] = {}
     for record, (key, value) in zip(records_of(kafka_fixtures, "__consumer_offsets-0"), expected, strict=True):
         assert record.key is not None
-        decoded = group_metadata.decode_key(record.key)
-        kinds[type(decoded)] = kinds.get(type(decoded), 0) + 1
-        if isinstance(decoded, OtherKey):
-            assert key["type"] == str(decoded.version)
-            assert decoded.data == record.key
-            continue
-        assert group_metadata.encode_key(decoded) == record.key
-        if isinstance(decoded, OffsetKey):
-            data = {"group": decoded.group, "topic": decoded.topic, "partition": decoded.partition}
-            assert key == {"type": "1", "data": data}
-        else:
-            assert key == {"type": "2", "data": {"group": decoded.group}}
-        if record.value is None:
-            assert value is None
-        elif isinstance(decoded, OffsetKey):
-            offset = group_metadata.decode_offset(record.value)
-            assert value == {"version": "4", "data": offset_as_printed(offset)}
-            assert group_metadata.encode_offset(offset, version=4) == record.value
-        else:
-            group = group_metadata.decode_group(record.value)
-            assert value == {"version": "3", "data": group_as_printed(group)}
-            assert group_metadata.encode_group(group, version=3) == record.value
-    assert kinds == {OffsetKey: 13, GroupKey: 6, OtherKey: 9}
+        assert record_as_json(record, GROUP_RECORDS) == (key, value)
+        number = int.from_bytes(record.key[:2], "big")
+        kinds[number] = kinds.get(number, 0) + 1
+        layout = GROUP_RECORDS[number]
+        reader = WireReader(record.key[2:], "key")
+        writer = WireWriter()
+        write_struct(writer, layout.key, read_struct(reader, layout.key, 0), 0)
+        assert writer.to_bytes() == record.key[2:]
+        if record.value is not None:
+            assert again(record.value, layout) == record.value
+    assert (kinds.pop(1), kinds.pop(2), sum(kinds.values())) == (13, 6, 9)
 
 
-@pytest.mark.parametrize("partition", ["__transaction_state-0", "__consumer_offsets-0"])
-def test_nothing_that_is_cut_or_longer_is_read(kafka_fixtures: Path, partition: str) -> None:
+@pytest.mark.parametrize(
+    ("partition", "layouts"),
+    [("__transaction_state-0", TRANSACTION_RECORDS), ("__consumer_offsets-0", GROUP_RECORDS)],
+)
+def test_nothing_that_is_cut_or_longer_is_read(
+    kafka_fixtures: Path, partition: str, layouts: Mapping[int, Layout]
+) -> None:
     """Every prefix of every value: CorruptionError, and never anything else."""
     for record in list(records_of(kafka_fixtures, partition))[:40]:
         assert record.key is not None
-        if record.value is None or record.key[1] > 2:
+        if record.value is None:
             continue
-        if partition.startswith("__t"):
-            decode = transaction_log.decode_value
-        elif record.key[1] == 1:
-            decode = group_metadata.decode_offset  # type: ignore[assignment]  # any decoder will do
-        else:
-            decode = group_metadata.decode_group  # type: ignore[assignment]  # any decoder will do
         for end in range(len(record.value)):
             with pytest.raises(CorruptionError):
-                decode(record.value[:end])
+                record_as_json(record._replace(value=record.value[:end]), layouts)
         with pytest.raises(CorruptionError, match="1 bytes too many"):
-            decode(record.value + b"\0")
+            record_as_json(record._replace(value=record.value + b"\0"), layouts)
+        if layouts is TRANSACTION_RECORDS:
+            for end in range(len(record.value)):
+                with pytest.raises(CorruptionError):
+                    decode_transaction(record.value[:end])
+            with pytest.raises(CorruptionError, match="1 bytes too many"):
+                decode_transaction(record.value + b"\0")
 
 
 def test_groups_as_the_admin_client_reports_them(kafka_fixtures: Path) -> None:
-    committed: dict[OffsetKey, OffsetValue] = {}
+    committed: dict[tuple[str, str], dict[str, Any]] = {}
     for record in records_of(kafka_fixtures, "__consumer_offsets-0"):
-        assert record.key is not None
-        key = group_metadata.decode_key(record.key)
-        if isinstance(key, OffsetKey):
-            if record.value is None:
-                committed.pop(key, None)
-            else:
-                committed[key] = group_metadata.decode_offset(record.value)
+        key, value = record_as_json(record, GROUP_RECORDS)
+        if key["type"] != "1":
+            continue
+        place = (key["data"]["group"], f"{key['data']['topic']}-{key['data']['partition']}")
+        if value is None:
+            committed.pop(place, None)
+        else:
+            committed[place] = {name: value["data"][name] for name in ("offset", "leaderEpoch", "metadata")}
     reported = json.loads((kafka_fixtures / "expected" / MAIN / "__consumer_offsets-0.groups.json").read_text())
-    expected = {
+    assert committed == {
         (group, topic_partition): facts
         for group, offsets in reported.items()
         for topic_partition, facts in offsets.items()
     }
-    assert {
-        (key.group, f"{key.topic}-{key.partition}"): {
-            "offset": value.offset,
-            "leaderEpoch": value.leader_epoch,
-            "metadata": value.metadata,
-        }
-        for key, value in committed.items()
-    } == expected
 
 
 def test_the_coordinator_writes_what_the_broker_wrote(kafka_fixtures: Path) -> None:
@@ -228,7 +177,7 @@ def test_the_coordinator_writes_what_the_broker_wrote(kafka_fixtures: Path) -> N
     for record in records_of(kafka_fixtures, "__transaction_state-0"):
         assert record.key is not None
         assert record.value is not None
-        name, wanted = transaction_log.decode_key(record.key), transaction_log.decode_value(record.value)
+        name, wanted = decode_transaction_key(record.key), decode_transaction(record.value)
         step = step_to(ours, name, wanted)
         assert step is not None
         assert step.record.key == record.key

@@ -14,7 +14,7 @@ import click
 from tiered.errors import NotFoundError
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, TxnState, TxnValue
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.state_log import replay_state

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.dump.kafka import java_json, java_text
-from tiered.dump.layouts import Layout
-from tiered.dump.messages import (
-    COORDINATORS,
-    DELETED,
-    OFFSETS_TOPIC,
-    TRANSACTIONS_TOPIC,
-    UnknownRecordError,
-    coordinator_record,
-)
 from tiered.errors import ConfigError, CorruptionError
+from tiered.format.coordinator_records import (
+    GROUP_RECORDS,
+    OFFSETS_TOPIC,
+    TRANSACTION_RECORDS,
+    TRANSACTION_STATE_TOPIC,
+    UnknownRecordError,
+    record_as_json,
+)
 from tiered.format.keys import parse_partition_dir
+from tiered.format.layouts import Layout
 from tiered.model import Record
 
 DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
@@ -27,6 +27,12 @@ DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
 
 RECORD_DECODERS = ("auto", "offsets", "transactions", "none")
 """Decoders of whole records. ``auto``: by the topic."""
+
+COORDINATORS: Mapping[str, Mapping[int, Layout]] = {"offsets": GROUP_RECORDS, "transactions": TRANSACTION_RECORDS}
+"""Layouts by the name of the decoder."""
+
+DELETED = "<DELETE>"
+"""What Kafka's tool prints for a null value."""
 
 _NUMBER_BYTES = {"integer": 4, "long": 8}
 
@@ -84,7 +90,7 @@ class Content:
         if self.layouts is None:
             return _as_kafka(record.key, self.key), _as_kafka(record.value, self.value)
         try:
-            key, value = coordinator_record(record, self.layouts)
+            key, value = record_as_json(record, self.layouts)
         except UnknownRecordError as unknown:
             return unknown.told, None
         except CorruptionError as damage:
@@ -95,7 +101,7 @@ class Content:
         if self.layouts is None:
             return None, ""
         try:
-            key, value = coordinator_record(record, self.layouts)
+            key, value = record_as_json(record, self.layouts)
         except CorruptionError as damage:
             return None, damage.message
         return {"key": key, "value": value}, ""
@@ -111,7 +117,7 @@ def layouts_for(decoder: str, directory: str, *, kafka: bool) -> Mapping[int, La
         topic = parse_partition_dir(directory).tp.topic
     except ConfigError:
         return None
-    return {OFFSETS_TOPIC: COORDINATORS["offsets"], TRANSACTIONS_TOPIC: COORDINATORS["transactions"]}.get(topic)
+    return {OFFSETS_TOPIC: COORDINATORS["offsets"], TRANSACTION_STATE_TOPIC: COORDINATORS["transactions"]}.get(topic)
 
 
 def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from tiered.dump.content import Content
 from tiered.dump.kafka import batch_line, codec_word, record_line, record_sequence, time_type
-from tiered.dump.messages import control_message
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type
+from tiered.format.control import control_message
 from tiered.format.keys import MAX_INT64
 from tiered.format.legacy import Message
 from tiered.model import Record

@@ -9,10 +9,10 @@ import json
 import re
 from typing import Any
 
-from tiered.dump.messages import control_message
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import BatchHeader, ControlType, control_type
 from tiered.format.codecs import Codec
+from tiered.format.control import control_message
 from tiered.format.crc import crc32c
 from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES, ProducerEntry
 from tiered.model import AbortedTxn, Headers, Record

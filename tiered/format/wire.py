@@ -215,19 +215,3 @@ class WireWriter:
 
     def to_bytes(self) -> bytes:
         return b"".join(self._parts)
-
-
-def read_long(data: bytes, what: str) -> int:
-    """The i64 that a tagged field holds."""
-    reader = WireReader(data, what)
-    value = reader.int64()
-    reader.end()
-    return value
-
-
-def read_short(data: bytes, what: str) -> int:
-    """The i16 that a tagged field holds."""
-    reader = WireReader(data, what)
-    value = reader.int16()
-    reader.end()
-    return value

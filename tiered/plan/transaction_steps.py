@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tiered.format.transaction_log import NO_TIME, TxnState, TxnValue, encode_key, encode_value
+from tiered.format.coordinator_records import NO_TIME, TxnState, TxnValue, encode_transaction, encode_transaction_key
 from tiered.model import NewRecord, TopicPartition
 
 PREPARED = {
@@ -26,9 +26,9 @@ class Step:
     @property
     def record(self) -> NewRecord:
         """What to append to ``__transaction_state`` before :meth:`TransactionCoordinator.apply`."""
-        value = None if self.after is None else encode_value(self.after)
+        value = None if self.after is None else encode_transaction(self.after)
         timestamp = NO_TIME if self.after is None else self.after.last_update_ms
-        return NewRecord(value, encode_key(self.transactional_id), timestamp)
+        return NewRecord(value, encode_transaction_key(self.transactional_id), timestamp)
 
 
 class TxnMarker(NamedTuple):

@@ -22,13 +22,13 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
-from tiered.format.transaction_log import (
+from tiered.format.coordinator_records import (
     NO_ID,
     TxnState,
     TxnValue,
-    decode_key,
-    decode_value,
-    encode_key,
+    decode_transaction,
+    decode_transaction_key,
+    encode_transaction_key,
 )
 from tiered.model import TopicPartition
 from tiered.plan.transaction_steps import PREPARED, Step, TxnMarker, Unfinished
@@ -72,8 +72,8 @@ class TransactionCoordinator:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """One record of the log, in order. Raises CorruptionError."""
-        decoded = None if value is None else decode_value(value)
-        self._put(decode_key(key), decoded)
+        decoded = None if value is None else decode_transaction(value)
+        self._put(decode_transaction_key(key), decoded)
 
     def apply(self, step: Step) -> None:
         """The record of the step is durable. InvalidTxnStateError if another step came between."""
@@ -124,7 +124,7 @@ class TransactionCoordinator:
             raise ConfigError(f"transaction timeout of {timeout_ms} ms is not in 1..{self._max_timeout_ms}")
         before = self._txns.get(transactional_id)
         if before is None:
-            encode_key(transactional_id)  # refuses an impossible id now, not when its record is written
+            encode_transaction_key(transactional_id)  # refuses an impossible id now, not when its record is written
             after = TxnValue(new_producer_id, 0, timeout_ms, TxnState.EMPTY, None, now_ms)
             return Step(transactional_id, None, after)
         if before.state not in _AT_REST:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tiered.errors import ConfigError
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.model import TopicPartition
 from tiered.program.application import Application, split_topic
 

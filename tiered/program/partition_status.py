@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.root import Root
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition

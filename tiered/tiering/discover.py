@@ -19,8 +19,8 @@ from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder

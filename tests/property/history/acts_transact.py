@@ -7,7 +7,7 @@ from tests.property.history.checks import same
 from tests.property.history.world import Raised, Subject, World, outcome
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.local.transactions.coordinator import TxnProducer
 from tiered.local.transactions.producer_ids import LEAST_ID
 from tiered.model import TopicPartition

@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.producers.building import Log, data, marker
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
-from tiered.format.transaction_log import TxnState, TxnValue
+from tiered.format.coordinator_records import TxnState, TxnValue
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
 from tiered.plan.transaction_steps import Step, TxnMarker, Unfinished
 from tiered.plan.transactions import TransactionCoordinator

@@ -19,7 +19,7 @@ from tiered.errors import (
     ProducerFencedError,
 )
 from tiered.format.batch import decode_records, read_header
-from tiered.format.transaction_log import TxnState, decode_key, decode_value, state_partition
+from tiered.format.coordinator_records import TxnState, decode_transaction, decode_transaction_key, state_partition
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
@@ -54,8 +54,8 @@ def test_nothing_is_made_before_the_first_transaction(bench: TxnBench) -> None:
 def test_the_state_log_holds_what_a_brokers_would(bench: TxnBench) -> None:
     bench.transact("x", b"1")
     records = [r for batch in bench.log.partition(STATE).read_batches(0) for r in decode_records(batch)]
-    assert {decode_key(r.key or b"") for r in records} == {"x"}
-    values = [decode_value(r.value or b"") for r in records]
+    assert {decode_transaction_key(r.key or b"") for r in records} == {"x"}
+    values = [decode_transaction(r.value or b"") for r in records]
     assert [v.state for v in values] == [
         TxnState.EMPTY,
         TxnState.ONGOING,

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.transactions.bench import STATE, A, B, C, TxnBench
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, ForkedLogError, MarkersPendingError
-from tiered.format.transaction_log import TxnState, encode_key, encode_value
+from tiered.format.coordinator_records import TxnState, encode_transaction, encode_transaction_key
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
@@ -57,7 +57,7 @@ def test_nor_does_what_began_under_the_next_producer_id(bench: TxnBench) -> None
     bench.transact("x", b"1")
     value = bench.log.transactions.describe()["x"]
     last = dataclasses.replace(value, producer_epoch=32766)
-    bench.log.partition(STATE).append([NewRecord(encode_value(last), encode_key("x"), 0)])
+    bench.log.partition(STATE).append([NewRecord(encode_transaction(last), encode_transaction_key("x"), 0)])
     bench.log.close()
     bench.open()
     bench.transact("x", b"2")

@@ -30,7 +30,7 @@ from functools import partial
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.errors import TieredError
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import DirectoryNotes

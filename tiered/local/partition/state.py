@@ -12,8 +12,8 @@ from uuid import UUID
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ClosedError, FencedError, LocalIOError, TieredError
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files

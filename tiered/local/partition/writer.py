@@ -20,7 +20,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.batch import assign_offsets, encode_batch, read_header
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
 from tiered.local.partition.exchange import PartitionExchanger
 from tiered.local.partition.incoming import GivenBatches, coordinator_batch, given_batches, settle_batches
 from tiered.local.segment.active import BatchFacts, BatchTuple

@@ -36,7 +36,7 @@ from tiered.errors import (
     ProducerFencedError,
     TieredError,
 )
-from tiered.format.transaction_log import NO_ID, TxnState, TxnValue
+from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.leftovers import Leftover, find_leftovers
 from tiered.local.transactions.markers import Markers

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from tiered.errors import TieredError
-from tiered.format.transaction_log import NO_ID
+from tiered.format.coordinator_records import NO_ID
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 from tiered.plan.open_txns import OpenTxn

@@ -8,7 +8,7 @@ from typing import Protocol
 from tiered.config import UNLIMITED, TopicConfig
 from tiered.errors import ClosedError, ConfigError, LocalIOError, UnknownTopicError
 from tiered.format.batch import decode_records
-from tiered.format.transaction_log import TRANSACTION_STATE_TOPIC, state_partition
+from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC, state_partition
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
