@@ -33,6 +33,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.remote.root_view import root_get
+from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Head, List, Missing, Object, Page, Steps, Store, StoreRequest, Together
 from tiered.store.driver import drive
 from tiered.store.object_source import ObjectSource
@@ -88,27 +89,35 @@ class RemoteCheck:
     def findings(self) -> Iterator[Finding]:
         """Everything that was seen. Raises what the store raises when it cannot be asked."""
         catalog = Findings(self._key)
-        root = self._root(catalog)
-        if root is not None:
-            self._compare_positions(root, catalog)
+        pinned = self._pin(catalog)
+        if pinned is not None:
+            self._compare_positions(pinned.root, catalog)
         yield from catalog.about(*self._tp)
-        if root is None:
+        if pinned is None:
             return
-        rows = list(root.rows)
-        self._last_base = rows[-1].base if rows else -1
-        for start in range(0, len(rows), ROWS_TOGETHER):
-            yield from self._rows(rows[start : start + ROWS_TOGETHER])
+        last = drive(self._store, pinned.last())
+        self._last_base = last.base if last is not None else -1
+        at = 0
+        while len(rows := drive(self._store, pinned.piece(at))):
+            held = list(rows)
+            for start in range(0, len(held), ROWS_TOGETHER):
+                yield from self._rows(held[start : start + ROWS_TOGETHER])
+            at = rows.end_offset
 
     def orphans(self) -> Iterator[Finding]:
         """Objects of the partition that neither the root nor its trash names. Never an error."""
         listed = drive(self._store, self._listing())
         catalog = Findings(self._key)
-        root = self._root(catalog)
-        if root is None:
+        pinned = self._pin(catalog)
+        if pinned is None:
             yield from self._without_root(listed)
             return
-        known = {(row.id_hi, row.id_lo) for row in root.rows} | {(entry.id_hi, entry.id_lo) for entry in root.trash}
-        uids = {join_uid(*ids) for ids in known}
+        root = pinned.root
+        uids = {join_uid(entry.id_hi, entry.id_lo) for entry in root.trash}
+        at = 0
+        while len(rows := drive(self._store, pinned.piece(at))):
+            uids |= {join_uid(row.id_hi, row.id_lo) for row in rows}
+            at = rows.end_offset
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
         for key, size_bytes in listed:
             parsed = parse_segment_key(key)
@@ -130,7 +139,7 @@ class RemoteCheck:
             found.add(Severity.INFO, "orphan" if ours else "foreign_object", f"{key} ({size_bytes} bytes): {what}")
         yield from found.about(*self._tp)
 
-    def _root(self, catalog: Findings) -> Root | None:
+    def _pin(self, catalog: Findings) -> Snapshot | None:
         try:
             found = self._store.execute(root_get(self._key))
         except CorruptionError as damage:
@@ -158,7 +167,7 @@ class RemoteCheck:
             return None
         for violation in check_root(root):
             catalog.error("invariant", str(violation))
-        return root
+        return Snapshot.of(root)
 
     def _compare_positions(self, root: Root, catalog: Findings) -> None:
         local = self._local
@@ -348,8 +357,9 @@ class RemoteCheck:
 
     def _gone(self, row: Row, message: str, findings: Findings) -> None:
         """An absent object is damage only if the newest root still names it; retention may have come in between."""
-        root = self._root(Findings(self._key))
-        if root is not None and (row.id_hi, row.id_lo) not in {(each.id_hi, each.id_lo) for each in root.rows}:
+        pinned = self._pin(Findings(self._key))
+        now = drive(self._store, pinned.at(row.base)) if pinned is not None else None
+        if pinned is not None and (now is None or (now.id_hi, now.id_lo) != (row.id_hi, row.id_lo)):
             findings.add(Severity.INFO, "removed_meanwhile", f"{message}: the newest root names it no more")
         else:
             findings.error("object_missing", message, offset=row.base)

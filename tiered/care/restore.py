@@ -13,6 +13,7 @@ it may continue the log (``plan.lifecycle``). Nothing is visible under the final
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,8 +41,7 @@ from tiered.format.checkpoint import (
     encode_uuid,
 )
 from tiered.format.keys import FLAG_HOLE, index_name, log_name, partition_dir, snapshot_name, time_index_name
-from tiered.format.root import STATE_DELETING, Root
-from tiered.format.rows import Rows
+from tiered.format.root import STATE_DELETING
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -58,8 +58,9 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.known import Known
 from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
-from tiered.store.base import Store
+from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 
 SPARE_BYTES = 64 * 1024 * 1024
@@ -86,24 +87,24 @@ class RestoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What one partition gets: ``rows`` are contiguous and end at ``next_offset``. ``root`` None: never uploaded."""
+    """What one partition gets: ``rows`` are contiguous and end at ``next_offset``. ``pinned`` None: never uploaded."""
 
     tp: TopicPartition
     entry: TopicEntry
-    root: Root | None
+    pinned: Snapshot | None
     rows: tuple[Row, ...]
 
     @property
     def start_offset(self) -> int:
         """First offset of the directory."""
-        if self.root is None:
+        if self.pinned is None:
             return 0
-        return max(self.rows[0].base, self.root.start_offset) if self.rows else self.root.next_offset
+        return max(self.rows[0].base, self.pinned.start_offset) if self.rows else self.pinned.next_offset
 
     @property
     def end_offset(self) -> int:
         """Where the log goes on."""
-        return self.root.next_offset if self.root is not None else 0
+        return self.pinned.next_offset if self.pinned is not None else 0
 
     @property
     def size_bytes(self) -> int:
@@ -133,22 +134,26 @@ class RestoreReport:
         return sum(len(plan.rows) for plan in self.plans)
 
 
-def choose_rows(rows: Rows, *, newest_bytes: int | None = None, since_ms: int | None = None) -> tuple[Row, ...]:
+def choose_rows(
+    pinned: Snapshot, *, newest_bytes: int | None = None, since_ms: int | None = None
+) -> Steps[tuple[Row, ...]]:
     """The newest rows: from the first that reaches ``since_ms`` on, and within ``newest_bytes``, but at least one."""
-    first = 0
+    at = 0
     if since_ms is not None:
-        found = rows.find_timestamp(since_ms)
-        first = len(rows) if found is None else found
-    chosen = list(rows.slice(first))
-    if newest_bytes is None:
-        return tuple(chosen)
-    total, kept = 0, 0
-    for row in reversed(chosen):
-        total += row.size
-        if kept and total > newest_bytes:
-            break
-        kept += 1
-    return tuple(chosen[len(chosen) - kept :])
+        first = yield from pinned.reaching(since_ms)
+        if first is None:
+            return ()
+        at = first.base
+    chosen: deque[Row] = deque()
+    total = 0
+    while len(rows := (yield from pinned.piece(at))):
+        for row in rows:
+            chosen.append(row)
+            total += row.size
+            while newest_bytes is not None and total > newest_bytes and len(chosen) > 1:
+                total -= chosen.popleft().size
+        at = rows.end_offset
+    return tuple(chosen)
 
 
 def restore(
@@ -198,11 +203,12 @@ def _plan(store: Store, options: RestoreOptions) -> tuple[tuple[PartitionPlan, .
             continue
         for partition in range(entry.partitions):
             tp = TopicPartition(entry.name, partition)
-            root = _load_root(store, entry, partition)
+            pinned = _pin(store, entry, partition)
             rows: tuple[Row, ...] = ()
-            if root is not None and (wanted is None or partition in wanted):
-                rows = choose_rows(root.rows, newest_bytes=options.newest_bytes, since_ms=options.since_ms)
-            plans.append(PartitionPlan(tp, entry, root, rows))
+            if pinned is not None and (wanted is None or partition in wanted):
+                newest = choose_rows(pinned, newest_bytes=options.newest_bytes, since_ms=options.since_ms)
+                rows = drive(store, newest)
+            plans.append(PartitionPlan(tp, entry, pinned, rows))
     return tuple(plans), tuple(notes)
 
 
@@ -215,10 +221,10 @@ def _survey(store: Store, notes: list[str]) -> set[tuple[UUID, int]]:
         return set()
 
 
-def _load_root(store: Store, entry: TopicEntry, partition: int) -> Root | None:
+def _pin(store: Store, entry: TopicEntry, partition: int) -> Snapshot | None:
     try:
         known = Known(made=entry.roots)
-        return drive(store, RootView(entry.topic_id, partition, entry.name, known).load())
+        return drive(store, RootView(entry.topic_id, partition, entry.name, known).pin())
     except CorruptionError as damage:
         damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
         raise
@@ -331,7 +337,7 @@ class _Build:
         # The last segment is sealed, as it was: without an empty one behind it, appends would go into it.
         for name in (log_name(plan.end_offset), index_name(plan.end_offset), time_index_name(plan.end_offset)):
             files.replace(path / name, b"")
-        lineage = plan.root.lineage if plan.root is not None else ()
+        lineage = plan.pinned.root.lineage if plan.pinned is not None else ()
         # The newest epoch may have been claimed without a record: then this log has not seen it.
         epochs = [epoch for epoch in lineage if epoch.start_offset < plan.end_offset]
         files.replace(path / "leader-epoch-checkpoint", encode_epochs(epochs).encode())
@@ -353,9 +359,9 @@ class _Build:
         )
         claims, uploads = Claims(root, files), {}
         for plan in self._plans:
-            if plan.root is not None:
-                claims.write(plan.tp, restored_from=(plan.root.version, plan.root.next_offset))
-                uploads[plan.tp] = PartitionUpload(plan.end_offset, start_offset=plan.root.start_offset)
+            if plan.pinned is not None:
+                claims.write(plan.tp, restored_from=(plan.pinned.version, plan.pinned.next_offset))
+                uploads[plan.tp] = PartitionUpload(plan.end_offset, start_offset=plan.pinned.start_offset)
         UploadCheckpoint(root, files).write(uploads)
         ends = {plan.tp: plan.end_offset for plan in self._plans}
         OffsetsFile(root, RECOVERY_POINT_NAME, files).write(ends)

@@ -79,7 +79,7 @@ def _conclude(app: Application, report: RestoreReport) -> int:
             "end_offset": plan.end_offset,
             "segments": len(plan.rows),
             "size_bytes": plan.size_bytes,
-            "root_version": plan.root.version if plan.root is not None else None,
+            "root_version": plan.pinned.version if plan.pinned is not None else None,
         }
         for plan in report.plans
     ]

@@ -59,9 +59,10 @@ def partition_segments(
     """Segments in offset order; one that both tiers hold is one entry. What a tier does not tell is -1."""
     tp = TopicPartition(facts.name, partition)
     found: dict[tuple[int, int], dict[str, Any]] = {}
-    root = tiers.root(facts, partition, known.get(tp, NOTHING_KNOWN))
-    if root is not None:
-        for row in root.rows:
+    pinned, at = tiers.snapshot(facts, partition, known.get(tp, NOTHING_KNOWN)), 0
+    while pinned is not None and len(rows := tiers.run(pinned.piece(at))):
+        at = rows.end_offset
+        for row in rows:
             hole = bool(row.flags & FLAG_HOLE)
             found[row.base, row.next] = {
                 **_entry(tp, row.base, row.next, row.size, "remote"),
@@ -71,7 +72,7 @@ def partition_segments(
                 "crc32c": row.crc,
                 "leader_epoch": row.leader_epoch,
                 "claim_epoch": row.claim_epoch,
-                "key": None if hole else segment_key(root.topic_id, partition, row),
+                "key": None if hole else segment_key(pinned.root.topic_id, partition, row),
             }
     for entry in _local_segments(tiers, tp):
         place = (entry["base_offset"], entry["end_offset"])

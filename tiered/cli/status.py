@@ -90,7 +90,7 @@ def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> 
 
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
-    if local and status.positions is None and status.root is None:
+    if local and status.positions is None and status.pinned is None:
         return [f"{status.tp}   not here: a log over several directories is looked at one by one"]
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
     if status.fenced and status.positions is not None:
@@ -106,15 +106,14 @@ def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
             f" (active {human_bytes(status.active_bytes)}), from offset {status.positions.local_start_offset:,}"
             f"{'   FENCED' if status.fenced else ''}"
         )
-    root = status.root
-    if root is not None:
-        rows = root.rows
-        times = ""
-        if len(rows):
-            first, last = int(rows.columns["min_ts"].min()), int(rows.columns["max_ts"].max())
+    pinned = status.pinned
+    if pinned is not None:
+        root, times = pinned.root, ""
+        if status.times is not None:
+            first, last = status.times
             times = f", {format_time(first)} .. {format_time(last)}"
         lines.append(
-            f"  remote   {counted(len(rows), 'segment')}, {human_bytes(rows.size_bytes)}{times},"
+            f"  remote   {counted(pinned.segments, 'segment')}, {human_bytes(pinned.size_bytes)}{times},"
             f" to offset {root.next_offset:,},"
             f" last commit {human_duration(max(0, now_ms - root.commit.ts_ms))} ago"
             f" (version {root.version}, claim {root.writer.epoch} of {root.writer.owner or 'nobody'})"

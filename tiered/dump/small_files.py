@@ -30,6 +30,7 @@ from tiered.local.disk.epochs import EPOCHS_NAME
 from tiered.local.disk.volume import PARTITION_METADATA_NAME
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.model import ByteSource
+from tiered.remote.snapshot import rows_inside
 from tiered.times import format_time
 
 SEGMENT_DIGITS = 20
@@ -205,6 +206,7 @@ def _seal(name: str, data: bytes) -> Iterator[Entry]:
 
 def _root(name: str, data: bytes) -> Iterator[Entry]:
     root = decode_root(data, key=name)
+    rows = rows_inside(root)
     fields = {
         "topic": root.topic,
         "partition": root.partition,
@@ -213,15 +215,15 @@ def _root(name: str, data: bytes) -> Iterator[Entry]:
         "state": root.state,
         "start_offset": root.start_offset,
         "next_offset": root.next_offset,
-        "segments": len(root.rows),
-        "size_bytes": root.rows.size_bytes,
+        "segments": len(rows),
+        "size_bytes": rows.size_bytes,
         "commit": {"id": root.commit.id, "op": root.commit.op, "ts_ms": root.commit.ts_ms, "owner": root.commit.owner},
         "writer": {"epoch": root.writer.epoch, "owner": root.writer.owner, "volume": root.writer.volume},
         "lineage": [list(entry) for entry in root.lineage],
         "trash": len(root.trash),
     }
     yield Entry("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
-    for row in root.rows:
+    for row in rows:
         values = {column: value for column, value in row._asdict().items() if column != "reserved"}
         values["uid"] = join_uid(values.pop("id_hi"), values.pop("id_lo"))
         yield Entry("row", values, " ".join(f"{key} {value}" for key, value in values.items()))

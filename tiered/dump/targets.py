@@ -162,13 +162,17 @@ def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
         entry = drive(store, load_topic(tp.topic))
         if entry is None or tp.partition >= entry.partitions:
             raise UnknownTopicError(f"the bucket has no partition {tp}", hint="`tiered topics list` names what it has")
-        root = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, Known(made=entry.roots)).load())
+        pinned = drive(store, RootView(entry.topic_id, tp.partition, tp.topic, Known(made=entry.roots)).pin())
+        keys = [] if pinned is None else [root_key(entry.topic_id, tp.partition)]
+        at = 0
+        while pinned is not None and len(rows := drive(store, pinned.piece(at))):
+            for row in rows:
+                if not row.flags & FLAG_HOLE:
+                    keys.append(segment_key(entry.topic_id, tp.partition, row))
+                    keys.append(index_key(entry.topic_id, tp.partition, row))
+            at = rows.end_offset
     finally:
         store.close()
-    keys = [] if root is None else [root_key(entry.topic_id, tp.partition)]
-    for row in root.rows if root is not None else ():
-        if not row.flags & FLAG_HOLE:
-            keys += [segment_key(entry.topic_id, tp.partition, row), index_key(entry.topic_id, tp.partition, row)]
     if not keys:
         raise NotFoundError(f"the bucket holds nothing of {tp} yet", hint="upload it first, or name its log directory")
     return [f"{remote.rstrip('/')}/{key}" for key in keys]

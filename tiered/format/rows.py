@@ -137,6 +137,27 @@ class Rows(Table):
         index = int(np.searchsorted(self._max_ts_so_far, np.int64(max(timestamp, _INT64_MIN)), side="left"))
         return index if index < len(self) else None
 
+    def first_above(self, offset: int) -> int:
+        """Index of the first row that ends above ``offset``; the number of rows if none does."""
+        return int(np.searchsorted(self.next, np.int64(offset), side="right"))
+
+    def first_reaching(self, timestamp: int, first: int) -> int | None:
+        """As :meth:`find_timestamp`, from index ``first`` on."""
+        found = self.find_timestamp(timestamp)
+        if found is None or found >= first:
+            return found
+        behind = np.flatnonzero(self.columns["max_ts"][first:] >= timestamp)
+        return first + int(behind[0]) if len(behind) else None
+
+    def where(self, wanted: npt.NDArray[np.bool_]) -> Rows:
+        """The rows for which ``wanted`` holds, in order."""
+        return Rows({name: column[wanted] for name, column in self.columns.items()})
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive end of the last row. Raises IndexError without one."""
+        return int(self.next[-1])
+
     @property
     def base(self) -> Column:
         """First offsets."""

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 from uuid import UUID
 
 import tiered
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
-from tiered.format.root import Root
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.witness import known_partitions
@@ -23,10 +22,13 @@ from tiered.program.application import Application
 from tiered.program.patience import PATIENCE_SECONDS, Patience, WatchedStore
 from tiered.program.settings import suggestion
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read
-from tiered.store.base import Store
+from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+
+T = TypeVar("T")
 
 
 class StoreOptions(TypedDict):
@@ -167,8 +169,8 @@ class Tiers:
             return {}
         return known_partitions(self.local.uploads.read(), self.local.claims.read())
 
-    def root(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> Root | None:
-        """The bucket's root of a partition, held against what the disk and the registry know of it.
+    def snapshot(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> Snapshot | None:
+        """The bucket's catalog of a partition, held against what the disk and the registry know of it.
 
         None where there is none and nothing says that there was; raises LogDestroyedError and CorruptionError as
         ``RootView.load`` does, and for an entry that is gone or names fewer partitions than the disk has uploaded.
@@ -179,7 +181,13 @@ class Tiers:
         if facts.entry is None:
             return None
         known = replace(known, made=facts.entry.roots and partition < facts.entry.partitions)
-        return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).load())
+        return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).pin())
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carries out what a snapshot is asked."""
+        if self.store is None:
+            raise ConfigError("there is no bucket to ask", hint="name one with --remote")
+        return drive(self.store, steps)
 
     def need_topic(self, name: str) -> TopicFacts:
         """The topic ``name``. Raises ``UnknownTopicError`` with a suggestion."""

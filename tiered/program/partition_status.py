@@ -8,13 +8,13 @@ from typing import Any
 
 from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
-from tiered.format.root import Root
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.program.doors import Tiers, TopicFacts
 from tiered.program.output import counted
+from tiered.remote.snapshot import Snapshot
 
 
 @dataclass(slots=True)
@@ -30,7 +30,8 @@ class PartitionStatus:
     local_bytes: int = 0
     active_bytes: int = 0
     fenced: bool = False
-    root: Root | None = None
+    pinned: Snapshot | None = None
+    times: tuple[int, int] | None = None
     problems: list[str] = field(default_factory=list)
     lost: TieredError | None = None
 
@@ -38,13 +39,13 @@ class PartitionStatus:
     def end_offset(self) -> int:
         """Where the next record goes, over both tiers."""
         ends = [self.positions.end_offset] if self.positions is not None else []
-        return max([*ends, self.root.next_offset if self.root is not None else 0])
+        return max([*ends, self.pinned.next_offset if self.pinned is not None else 0])
 
     @property
     def uploaded_offset(self) -> int:
         """The committed end: what the root says, else what this disk was told."""
-        if self.root is not None:
-            return self.root.next_offset
+        if self.pinned is not None:
+            return self.pinned.next_offset
         return self.positions.uploaded_offset if self.positions is not None else 0
 
     @property
@@ -73,14 +74,15 @@ class PartitionStatus:
 
     def as_json(self) -> dict[str, Any]:
         """The fields of ``--json``."""
-        local, root = self.positions, self.root
+        local, pinned = self.positions, self.pinned
+        root = pinned.root if pinned is not None else None
         return {
             "topic": self.tp.topic,
             "partition": self.tp.partition,
             "end_offset": self.end_offset,
             "flushed_offset": local.flushed_offset if local is not None else None,
             "uploaded_offset": self.uploaded_offset,
-            "start_offset": _start(local, root),
+            "start_offset": _start(local, pinned),
             "local_start_offset": local.local_start_offset if local is not None else None,
             "lag_records": self.lag,
             "internal": self.internal,
@@ -96,12 +98,12 @@ class PartitionStatus:
                 "only_here": self.only_here,
             },
             "remote": None
-            if root is None
+            if pinned is None or root is None
             else {
                 "version": root.version,
-                "segments": len(root.rows),
-                "size_bytes": root.rows.size_bytes,
-                "records": root.rows.records,
+                "segments": pinned.segments,
+                "size_bytes": pinned.size_bytes,
+                "records": pinned.records,
                 "start_offset": root.start_offset,
                 "next_offset": root.next_offset,
                 "last_commit_ms": root.commit.ts_ms,
@@ -158,13 +160,15 @@ def partition_status(
                 " `tiered repair rejoin` sets them aside and is the way back"
             )
     try:
-        status.root = tiers.root(facts, partition, known.get(status.tp, NOTHING_KNOWN))
+        status.pinned = tiers.snapshot(facts, partition, known.get(status.tp, NOTHING_KNOWN))
+        if status.pinned is not None:
+            status.times = tiers.run(status.pinned.times())
     except (CorruptionError, LogDestroyedError) as error:
         status.lost = error
         status.problems.append(str(error))
-    local, root = status.positions, status.root
-    if local is not None and root is not None and local.local_start_offset > root.next_offset:
-        status.problems.append(f"offsets {root.next_offset} to {local.local_start_offset} are in neither tier")
+    local, pinned = status.positions, status.pinned
+    if local is not None and pinned is not None and local.local_start_offset > pinned.next_offset:
+        status.problems.append(f"offsets {pinned.next_offset} to {local.local_start_offset} are in neither tier")
     return status
 
 
@@ -188,6 +192,6 @@ def _active_base(positions: Positions, sealed: list[Any]) -> int:
     return int(sealed[-1].end_offset) if sealed else positions.local_start_offset
 
 
-def _start(local: Positions | None, root: Root | None) -> int:
+def _start(local: Positions | None, pinned: Snapshot | None) -> int:
     starts = [local.start_offset] if local is not None else []
-    return min([*starts, root.start_offset] if root is not None else starts, default=0)
+    return min([*starts, pinned.start_offset] if pinned is not None else starts, default=0)

@@ -122,8 +122,8 @@ class PartitionStream:
     def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
         """What each tier holds now (the remote one as of the last refresh)."""
         local = LocalSpan.of(self._local.positions()) if self._local is not None else None
-        root = self._remote.root() if self._remote is not None else None
-        return local, RemoteSpan(root.start_offset, root.next_offset) if root is not None else None
+        pinned = self._remote.snapshot() if self._remote is not None else None
+        return local, RemoteSpan(pinned.start_offset, pinned.next_offset) if pinned is not None else None
 
     def earliest(self) -> int:
         """The smallest offset over both tiers."""
@@ -204,7 +204,7 @@ class PartitionStream:
         local_from = start
         if self._remote is not None and remote is not None:
             local_from = max(start, remote.end_offset)
-            for row in self._remote.segments():
+            for row in self._remote.rows():
                 low, high = max(row.base, start, remote.start_offset), row.next
                 if end is not None:
                     high = min(high, end)
@@ -228,12 +228,12 @@ class PartitionStream:
 
     def pruned_segments(self, wanted: ReadRange) -> int:
         """Remote segments that a read of ``wanted`` never fetches because of their timestamps."""
-        if self._remote is None or self._remote.root() is None:
+        if self._remote is None or self._remote.snapshot() is None:
             return 0
         windows = self.windows(wanted)
         return sum(
             not any(row.base < (w.end if w.end is not None else row.next) and w.start < row.next for w in windows)
-            for row in self._remote.segments()
+            for row in self._remote.rows()
         )
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
@@ -321,10 +321,9 @@ class PartitionStream:
             found.update(self._local.aborted_txns(start, stop))
         if self._remote is not None:
             kept = self._local.positions().local_start_offset if self._local is not None else 0
-            root = self._remote.root()
-            if kept > (root.next_offset if root is not None else 0):
+            if kept > self._remote.next_offset:
                 self.refresh()  # segments left the disk since the catalog was looked at, and their indexes with them
-            if self._remote.root() is not None:
+            if self._remote.snapshot() is not None:
                 found.update(self._remote.aborted_txns(start, stop))
         return sorted(found, key=lambda txn: txn.first_offset)
 

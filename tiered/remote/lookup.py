@@ -9,15 +9,12 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
-import numpy as np
-
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
 from tiered.format.bundle import HEAD_BYTES, BundleHead, SectionKind, decode_bundle_head, verify_section
 from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, index_key, segment_key
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.root import Root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import collect, decode_txns
 from tiered.model import AbortedTxn, Row, TopicPartition
@@ -26,6 +23,7 @@ from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import fetches, read_bundle
 from tiered.remote.index_cache import IndexCache, entry_name
+from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Steps
 
 LOGGER = logging.getLogger("tiered.remote")
@@ -106,59 +104,54 @@ class SegmentLookup:
             return ByteRange(0, row.size)
         return wanted
 
-    def offset_for_time(self, root: Root, timestamp: int) -> Steps[tuple[int, int] | None]:
+    def offset_for_time(self, snapshot: Snapshot, timestamp: int) -> Steps[tuple[int, int] | None]:
         """(offset, timestamp) of the first record whose timestamp is at or after ``timestamp``, None if there is none.
 
         Kafka's rule (``ListOffsets``), also where timestamps are out of order: the first in offset order, control
-        records included. Records below the root's ``start_offset`` do not count; where Kafka gives up after the
+        records included. Records below the snapshot's ``start_offset`` do not count; where Kafka gives up after the
         first segment that could have matched, later ones are tried.
         """
-        rows = root.rows
-        first = rows.find_timestamp(timestamp)
-        if first is None:
-            return None
-        for at in np.flatnonzero(rows.columns["max_ts"][first:] >= timestamp).tolist():
-            row = rows.row(first + at)
-            if row.flags & FLAG_HOLE or row.next <= root.start_offset:
-                continue
-            found = yield from self._search(row, timestamp, max(row.base, root.start_offset))
-            if found is not None:
-                return found
+        at = snapshot.start_offset
+        while (row := (yield from snapshot.reaching(timestamp, at))) is not None:
+            if not row.flags & FLAG_HOLE:
+                found = yield from self._search(row, timestamp, max(row.base, snapshot.start_offset))
+                if found is not None:
+                    return found
+            at = row.next
         return None
 
-    def aborted_txns(self, root: Root, start: int, end: int) -> Steps[list[AbortedTxn]]:
+    def aborted_txns(self, snapshot: Snapshot, start: int, end: int) -> Steps[list[AbortedTxn]]:
         """Aborted transactions with records in offsets ``start`` to ``end``, in the order of their markers.
 
         As Kafka collects them: transaction indexes from the segment of ``start`` on, until one says that nothing
         before ``end`` was open any more. Segments without aborted transactions cost nothing.
         """
-        rows = root.rows
-        first = rows.find_offset(max(start, root.start_offset))
         found: list[AbortedTxn] = []
-        if first is None:
-            return found
-        for at in np.flatnonzero(rows.columns["flags"][first:] & FLAG_ABORTED_TXNS).tolist():
-            row = rows.row(first + at)
-            data = yield from self.section(row, SectionKind.TXN_INDEX)
-            more, complete = collect(decode_txns(data, row.base), start, end)
-            found += more
-            if complete:
-                break
+        at = max(start, snapshot.start_offset)
+        while len(rows := (yield from snapshot.flagged(FLAG_ABORTED_TXNS, at))):
+            for row in rows:
+                data = yield from self.section(row, SectionKind.TXN_INDEX)
+                more, complete = collect(decode_txns(data, row.base), start, end)
+                found += more
+                if complete:
+                    return found
+            at = rows.end_offset
         return found
 
-    def last_stable_offset(self, root: Root) -> Steps[int]:
+    def last_stable_offset(self, snapshot: Snapshot) -> Steps[int]:
         """The first offset of the oldest transaction still open at the end of the remote tier, else its end."""
-        data = yield from self.producer_snapshot(root)
+        data = yield from self.producer_snapshot(snapshot)
         if not data:
-            return root.next_offset
+            return snapshot.next_offset
         firsts = [entry.txn_first_offset for entry in decode_snapshot(data)]
-        return max(root.start_offset, min([first for first in firsts if first >= 0], default=root.next_offset))
+        return max(snapshot.start_offset, min([first for first in firsts if first >= 0], default=snapshot.next_offset))
 
-    def producer_snapshot(self, root: Root) -> Steps[bytes]:
+    def producer_snapshot(self, snapshot: Snapshot) -> Steps[bytes]:
         """The producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none."""
-        if not len(root.rows):
+        last = yield from snapshot.last()
+        if last is None:
             return b""
-        return (yield from self.section(root.rows.row(-1), SectionKind.PRODUCER_SNAPSHOT))
+        return (yield from self.section(last, SectionKind.PRODUCER_SNAPSHOT))
 
     def _search(self, row: Row, timestamp: int, start: int) -> Steps[tuple[int, int] | None]:
         data = yield from self.section(row, SectionKind.TIME_INDEX)

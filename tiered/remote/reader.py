@@ -24,8 +24,6 @@ from tiered.clock import Clock, IdSource
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import BatchHeader
 from tiered.format.keys import FLAG_HOLE
-from tiered.format.root import Root
-from tiered.format.rows import Rows
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.read import ByteRange, RequestSizes, SegmentRange, segment_ranges
@@ -36,6 +34,7 @@ from tiered.remote.index_cache import IndexCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.prefetch import BUFFER_BYTES, fetch_ahead
 from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 
@@ -204,41 +203,51 @@ class RemotePartition:
             buffer_bytes=buffer_bytes,
         )
         self._lock = threading.Lock()
-        self._root: Root | None = None
+        self._snapshot: Snapshot | None = None
         self._loaded = False
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carries steps out on the store."""
+        return self._segments.run(steps)
 
     # -- the root ------------------------------------------------------------------------------------------------
 
-    def root(self) -> Root | None:
-        """The pinned root; None if nothing was ever committed for this partition. Loads it on first use.
+    def snapshot(self) -> Snapshot | None:
+        """The pinned catalog; None if nothing was ever committed for this partition. Loads it on first use.
 
         Raises RemoteUnavailableError, RemotePermissionError, CorruptionError, LogDestroyedError: unknown is not empty.
         """
-        return self._root if self._loaded else self.refresh()
+        return self._snapshot if self._loaded else self.refresh()
 
-    def refresh(self) -> Root | None:
-        """Pins the newest root (one conditional GET). Raises as :meth:`root`; also if the root went back or is gone."""
+    def refresh(self) -> Snapshot | None:
+        """Pins the newest root (one conditional GET). Raises as :meth:`snapshot`; also if it went back or is gone."""
         with self._lock:
-            root = self._segments.run(self._view.load())
-            self._root, self._loaded = root, True
-            return root
+            snapshot = self._segments.run(self._view.pin())
+            self._snapshot, self._loaded = snapshot, True
+            return snapshot
 
     @property
     def start_offset(self) -> int:
         """The log start in the pinned root, 0 without one."""
-        root = self.root()
-        return root.start_offset if root is not None else 0
+        snapshot = self.snapshot()
+        return snapshot.start_offset if snapshot is not None else 0
 
     @property
     def next_offset(self) -> int:
         """The committed end in the pinned root, 0 without one."""
-        root = self.root()
-        return root.next_offset if root is not None else 0
+        snapshot = self.snapshot()
+        return snapshot.next_offset if snapshot is not None else 0
+
+    def rows(self) -> Iterator[Row]:
+        """The live segments of the pinned root, in offset order."""
+        snapshot, at = self.snapshot(), 0
+        while snapshot is not None and len(rows := self._segments.run(snapshot.piece(at))):
+            yield from rows
+            at = rows.end_offset
 
     def segments(self) -> list[Row]:
-        """The live segments of the pinned root, in offset order."""
-        root = self.root()
-        return list(root.rows) if root is not None else []
+        """All of them."""
+        return list(self.rows())
 
     # -- records -------------------------------------------------------------------------------------------------
 
@@ -257,11 +266,11 @@ class RemotePartition:
     def read_headed(self, start_offset: int, end_offset: int | None = None) -> Generator[HeadedBatch, None, None]:
         """As :meth:`read_batches`, each batch with its header, which was read anyway."""
         at = start_offset
-        root = self._check_range(at)
+        snapshot = self._check_range(at)
         end = self.next_offset if end_offset is None else min(end_offset, self.next_offset)
         refreshes = 0
-        while root is not None and at < end:
-            segments_from = partial(_ranges_until, root.rows, end)
+        while snapshot is not None and at < end:
+            segments_from = partial(self._ranges, snapshot, end)
             try:
                 for header, batch in self._segments.read(at, segments_from):
                     at = header.next_offset
@@ -270,15 +279,20 @@ class RemotePartition:
                 return
             except SegmentGone as gone:
                 refreshes += 1
-                root = self._after_loss(gone, at, refreshes)
+                snapshot = self._after_loss(gone, at, refreshes)
+
+    def _ranges(self, snapshot: Snapshot, end: int, start: int) -> Iterator[SegmentRange]:
+        while start < end and len(rows := self._segments.run(snapshot.piece(start))):
+            yield from segment_ranges(rows, start, end)
+            start = rows.end_offset
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record at or after ``timestamp`` (ms), None if the remote tier has none."""
-        return self._settled(lambda root: self._segments.lookup.offset_for_time(root, timestamp), None)
+        return self._settled(lambda pinned: self._segments.lookup.offset_for_time(pinned, timestamp), None)
 
     def aborted_txns(self, start: int, end: int) -> list[AbortedTxn]:
         """Aborted transactions with records in ``start`` to ``end`` (exclusive), as far as their markers are here."""
-        return self._settled(lambda root: self._segments.lookup.aborted_txns(root, start, end), [])
+        return self._settled(lambda pinned: self._segments.lookup.aborted_txns(pinned, start, end), [])
 
     def last_stable_offset(self) -> int:
         """Where read_committed ends if this tier is all there is: the first record of the oldest open transaction."""
@@ -290,43 +304,42 @@ class RemotePartition:
 
     # -- trouble -------------------------------------------------------------------------------------------------
 
-    def _check_range(self, offset: int) -> Root | None:
-        root = self.root()
-        earliest, latest = (root.start_offset, root.next_offset) if root is not None else (0, 0)
+    def _check_range(self, offset: int) -> Snapshot | None:
+        snapshot = self.snapshot()
+        earliest, latest = (snapshot.start_offset, snapshot.next_offset) if snapshot is not None else (0, 0)
         if not earliest <= offset <= latest:
             raise self._out_of_range(offset, earliest, latest)
-        return root
+        return snapshot
 
-    def _after_loss(self, gone: SegmentGone, at: int, refreshes: int) -> Root:
-        """The root to go on with at offset ``at`` after an object that the old one named was not there."""
-        root = self.refresh()
-        if root is not None and at < root.start_offset:
-            raise self._out_of_range(at, root.start_offset, root.next_offset)
-        index = root.rows.find_offset(gone.row.base) if root is not None else None
-        still_named = root is not None and index is not None and root.rows.row(index) == gone.row
-        if root is None or still_named or refreshes > MAX_REFRESHES:
+    def _after_loss(self, gone: SegmentGone, at: int, refreshes: int) -> Snapshot:
+        """The snapshot to go on with at offset ``at`` after an object that the old one named was not there."""
+        snapshot = self.refresh()
+        if snapshot is not None and at < snapshot.start_offset:
+            raise self._out_of_range(at, snapshot.start_offset, snapshot.next_offset)
+        still_named = snapshot is not None and self._segments.run(snapshot.at(gone.row.base)) == gone.row
+        if snapshot is None or still_named or refreshes > MAX_REFRESHES:
             raise CorruptionError(
-                f"{self.tp}: {gone.key} is gone and version {root.version if root else 0} of the catalog still names "
-                f"it (offsets {gone.row.base} to {gone.row.next})",
+                f"{self.tp}: {gone.key} is gone and version {snapshot.version if snapshot else 0} of the catalog still "
+                f"names it (offsets {gone.row.base} to {gone.row.next})",
                 path_or_key=gone.key,
                 position=0,
                 offset=max(at, gone.row.base),
                 hint="look for a lifecycle rule or a person that deletes objects of this prefix; a disk that still "
                 "has the segment can upload it again",
             )
-        return root
+        return snapshot
 
-    def _settled(self, lookup: Callable[[Root], Steps[T]], without_root: T) -> T:
+    def _settled(self, lookup: Callable[[Snapshot], Steps[T]], without_root: T) -> T:
         """Runs a lookup with the same two second chances that reading has."""
-        root = self.root()
+        snapshot = self.snapshot()
         repeated = False
         refreshes = 0
-        while root is not None:
+        while snapshot is not None:
             try:
-                return self._segments.run(lookup(root))
+                return self._segments.run(lookup(snapshot))
             except SegmentGone as gone:
                 refreshes += 1
-                root = self._after_loss(gone, max(gone.row.base, root.start_offset), refreshes)
+                snapshot = self._after_loss(gone, max(gone.row.base, snapshot.start_offset), refreshes)
             except CorruptionError as error:
                 if repeated:
                     raise
@@ -342,7 +355,3 @@ class RemotePartition:
             latest=latest,
             hint=f"start at {earliest} (earliest) or {latest} (latest)",
         )
-
-
-def _ranges_until(rows: Rows, end: int, start: int) -> Iterator[SegmentRange]:
-    return segment_ranges(rows, start, end)

@@ -13,6 +13,7 @@ from tiered.model import Row
 from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.refusal import uncovered
+from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Missing, NotModified, Now, Object, Steps, Time
 
 _CHECK_HINT = "run `tiered check`; nothing was written"
@@ -40,6 +41,8 @@ class RootView:
         self.key = root_key(topic_id, partition)
         self.root: Root | None = None
         self.etag = ""
+        self._pinned: Snapshot | None = None
+        self._pinned_of: Root | None = None
         self._store_date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
 
     @property
@@ -56,6 +59,13 @@ class RootView:
         return (yield from self._received((yield root_get(self.key, self.etag or None))))
 
     refresh = load
+
+    def pin(self) -> Steps[Snapshot | None]:
+        """As :meth:`load`, as what the catalog held then."""
+        root = yield from self.load()
+        if root is not None and self._pinned_of is not root:
+            self._pinned, self._pinned_of = Snapshot.of(root), root
+        return self._pinned if root is not None else None
 
     def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:
         """The root by an unconditional GET, checked; each of ``rows`` must be covered by it or trimmed.

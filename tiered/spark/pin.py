@@ -171,8 +171,8 @@ class PinnedPiece:
 
     def _still_there(self, remote: RemotePartition) -> bool:
         """Whether the partition lives. Raises CorruptionError for a root that went back."""
-        root = remote.root()
-        version = root.version if root is not None else 0
+        pinned = remote.snapshot()
+        version = pinned.version if pinned is not None else 0
         if version < self._piece.root_version:
             raise CorruptionError(
                 f"{self._piece.tp}: the catalog has version {version}, this DataFrame was planned with version "
@@ -180,7 +180,7 @@ class PinnedPiece:
                 offset=self._at,
                 hint="an older root was put back, or the root was deleted: run `tiered check`",
             )
-        return root is None or root.state != STATE_DELETING
+        return pinned is None or pinned.root.state != STATE_DELETING
 
     def _elsewhere(self, stream: PartitionStream) -> Batches:
         """As far as the tiers hold it; then the position is at the end or at what is missing."""

@@ -16,15 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-import numpy as np
-
 from tiered.errors import ConfigError, OffsetGapError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
-from tiered.format.root import STATE_DELETING, Root
+from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.witness import known_partitions
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import AbortedTxn, TopicPartition
+from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.read import (
     LocalSpan,
@@ -37,11 +35,12 @@ from tiered.plan.read import (
 )
 from tiered.read.stream import PartitionStream
 from tiered.remote.reader import RemotePartition
+from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
 from tiered.spark.losses import lose
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import Piece
-from tiered.store.base import Store
+from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 
 PLANNING_THREADS = 16
@@ -73,14 +72,14 @@ class Tiers:
     stream: PartitionStream
 
     @property
-    def root(self) -> Root | None:
-        """The pinned root."""
-        return self.remote.root() if self.remote is not None else None
+    def pinned(self) -> Snapshot | None:
+        """The pinned catalog."""
+        return self.remote.snapshot() if self.remote is not None else None
 
     def last_stable_offset(self) -> int:
         """Where ``read_committed`` ends."""
-        root = self.root
-        if self.local is not None and (root is None or self.local.positions().end_offset >= root.next_offset):
+        pinned = self.pinned
+        if self.local is not None and (pinned is None or self.local.positions().end_offset >= pinned.next_offset):
             return self.local.last_stable_offset()
         return self.remote.last_stable_offset() if self.remote is not None else 0
 
@@ -89,19 +88,23 @@ class Tiers:
         found: set[AbortedTxn] = set()
         if self.local is not None:
             found.update(self.local.aborted_txns(start, end))
-        remote, root = self.remote, self.root
-        if remote is not None and root is not None:
-            windows = aborted_windows(root, start, end)
+        remote, pinned = self.remote, self.pinned
+        if remote is not None and pinned is not None:
+            windows = remote.run(aborted_windows(pinned, start, end))
             for txns in pool.map(lambda window: remote.aborted_txns(*window), windows):
                 found.update(txns)
         return tuple(sorted(found, key=lambda txn: (txn.first_offset, txn)))
 
 
-def aborted_windows(root: Root, start: int, end: int, count: int = PLANNING_THREADS) -> list[tuple[int, int]]:
+def aborted_windows(
+    pinned: Snapshot, start: int, end: int, count: int = PLANNING_THREADS
+) -> Steps[list[tuple[int, int]]]:
     """``start`` to ``end`` as at most ``count`` windows with as many transaction indexes each, one more or less."""
-    rows = root.rows
-    inside = (rows.next > start) & (rows.base < end) & ((rows.columns["flags"] & FLAG_ABORTED_TXNS) != 0)
-    bases = rows.base[np.flatnonzero(inside)].tolist()
+    bases: list[int] = []
+    at = start
+    while at < end and len(rows := (yield from pinned.flagged(FLAG_ABORTED_TXNS, at))):
+        bases += rows.base[rows.base < end].tolist()
+        at = rows.end_offset
     edges = [base for at in range(1, count) if start < (base := bases[len(bases) * at // count])] if bases else []
     return list(itertools.pairwise(sorted({start, *edges, end})))
 
@@ -237,7 +240,7 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
     """The wanted range of one partition, tier by tier."""
     if tiers.local is None and tiers.remote is None:
         return []
-    if tiers.root is not None and tiers.root.state == STATE_DELETING:
+    if tiers.pinned is not None and tiers.pinned.root.state == STATE_DELETING:
         _refuse_deleting(tiers.tp.topic, options)
         return []
     latest = tiers.stream.latest()
@@ -325,14 +328,23 @@ def _end(tiers: Tiers, options: ReadOptions, latest: int) -> int:
 
 def _piece(tiers: Tiers, tier: Tier, start: int, end: int, aborted: tuple[AbortedTxn, ...]) -> Piece:
     hidden = tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
-    root = tiers.root
-    if tier is Tier.REMOTE and root is not None:
-        first, last = root.rows.find_offset(start), root.rows.find_offset(end - 1)
-        rows = () if first is None or last is None else tuple(root.rows.slice(first, last + 1))
+    remote, pinned = tiers.remote, tiers.pinned
+    if tier is Tier.REMOTE and remote is not None and pinned is not None:
+        rows = remote.run(_rows_between(pinned, start, end))
         size = sum(row.size * (min(row.next, end) - max(row.base, start)) // (row.next - row.base) for row in rows)
-        return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden, root.version)
-    size, version = _local_bytes(tiers, start, end), root.version if root is not None else 0
+        return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden, pinned.version)
+    size, version = _local_bytes(tiers, start, end), pinned.version if pinned is not None else 0
     return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, (), hidden, version)
+
+
+def _rows_between(pinned: Snapshot, start: int, end: int) -> Steps[tuple[Row, ...]]:
+    """The segments that hold offsets ``start`` to ``end``."""
+    found: list[Row] = []
+    at = start
+    while at < end and len(rows := (yield from pinned.piece(at))):
+        found += rows.slice(0, int(rows.base.searchsorted(end)))
+        at = rows.end_offset
+    return tuple(found)
 
 
 def _local_bytes(tiers: Tiers, start: int, end: int) -> int:

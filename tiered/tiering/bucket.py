@@ -34,6 +34,7 @@ from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.roots import REGISTRATION_REQUESTS
+from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
 from tiered.remote.upload import plan_upload, upload_segment
 from tiered.store.base import AbortUpload, AioStore, Capabilities, Delete, Deleted, Steps
@@ -192,7 +193,7 @@ class Bucket:
         resume = None
         if claim.resumes and claim.next_offset:
             lookup = SegmentLookup(tp, topic_id, ByteCache())
-            producers = await self._drive(lookup.producer_snapshot(root))
+            producers = await self._drive(lookup.producer_snapshot(Snapshot.of(root)))
             resume = Resume(claim.next_offset, claim.leader_epoch, producers)
         warnings = tuple(filter(None, (claim.not_recovered, claim.dated_ahead)))
         return Granted(claim.epoch, root.start_offset, root.next_offset, resume, warnings)

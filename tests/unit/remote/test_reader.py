@@ -84,7 +84,7 @@ class TestReading:
 
     def test_nothing_committed_is_an_empty_tier(self, log: RemoteLog) -> None:
         reader = partition(log)
-        assert reader.root() is None
+        assert reader.snapshot() is None
         assert (reader.start_offset, reader.next_offset, reader.segments()) == (0, 0, [])
         assert list(reader.read_batches(0)) == []
         assert reader.offset_for_time(0) is None
@@ -114,7 +114,7 @@ class TestReading:
     def test_an_unchanged_root_is_not_sent_again(self, store: RecordingStore, log: RemoteLog) -> None:
         log.fill(10)
         reader = partition(log)
-        first = reader.root()
+        first = reader.snapshot()
         store.forget()
         assert reader.refresh() is first
         assert [g.if_none_match is not None for g in store.gets("root")] == [True]
@@ -148,7 +148,7 @@ class TestRequests:
             if position // 512 == (behind - 1) // 512
         )
         reader = partition(log)
-        reader.root()
+        reader.snapshot()
         store.forget()
         for _ in range(2):  # the second time all of it is in the cache
             assert offsets(reader.read_batches(last, last + 1)) == list(range(last - 9, last + 1))
@@ -253,7 +253,7 @@ class TestTransactions:
         log.add(seal(batches(100, 200), aborted=[first]))
         log.add(seal(batches(200, 300), aborted=[second]))
         reader = partition(log)
-        reader.root()
+        reader.snapshot()
         store.forget()
         assert reader.aborted_txns(0, 100) == [first]
         assert len(store.gets(".idx")) == 1
@@ -431,7 +431,7 @@ class TestLoss:
     def test_a_trimmed_offset_is_out_of_range_with_the_new_earliest(self, log: RemoteLog) -> None:
         rows = log.fill(200)
         reader = partition(log)
-        reader.root()
+        reader.snapshot()
         log.put_root(Rows.from_rows(rows[1:]), start_offset=100)
         log.delete(rows[0])
         with pytest.raises(OffsetOutOfRangeError) as error:
@@ -450,7 +450,7 @@ class TestLoss:
     def test_lookups_follow_a_new_root_too(self, log: RemoteLog) -> None:
         old = log.fill(100)
         reader = partition(log)
-        reader.root()
+        reader.snapshot()
         merged = log.upload(seal(batches(0, 100, each=4)))
         log.put_root(Rows.from_rows([merged]))
         log.delete(old[0])
@@ -459,7 +459,7 @@ class TestLoss:
     def test_a_store_whose_objects_keep_vanishing_ends(self, store: RecordingStore, log: RemoteLog) -> None:
         log.fill(50)
         reader = partition(log)
-        reader.root()
+        reader.snapshot()
 
         def vanish(request: StoreRequest, inner: Inner) -> Outcome:
             if isinstance(request, Get) and request.key.endswith(".log"):
@@ -479,7 +479,7 @@ class TestLoss:
         assert old is not None
         log.fill(200, start=100)
         reader = partition(log)
-        reader.root()
+        reader.snapshot()
         found = log.store.execute(Get(log.root_key))
         assert isinstance(found, Object)
         log.store.execute(Put(log.root_key, encode_root(old), Match(found.etag)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -26,11 +27,15 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.bundle import decode_bundle, encode_bundle
+from tiered.format.keys import Role
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import DiskSpace, PosixFiles
 from tiered.model import Row, TopicPartition
+from tiered.plan.commit import Stamp, create_root
+from tiered.remote.snapshot import Snapshot
+from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS
 from tiered.testing.faults import Fault, FaultKind, FaultStore
@@ -343,7 +348,9 @@ def test_chosen_rows_are_the_newest_and_contiguous(
     shapes: list[tuple[int, int]], newest_bytes: int | None, since_ms: int | None
 ) -> None:
     rows = [_row(i * 10, i * 10 + 10, size, max_ts) for i, (size, max_ts) in enumerate(shapes)]
-    chosen = choose_rows(Rows.from_rows(rows), newest_bytes=newest_bytes, since_ms=since_ms)
+    stamp = Stamp("0" * 32, 0, Role.WRITER, 1, "test")
+    pinned = Snapshot.of(replace(create_root(UUID(int=1), 0, TOPIC, stamp), rows=Rows.from_rows(rows)))
+    chosen = drive(MemoryStore(), choose_rows(pinned, newest_bytes=newest_bytes, since_ms=since_ms))
     assert list(chosen) == rows[len(rows) - len(chosen) :]
     if since_ms is not None:
         wanted = [row for row in rows if row.max_ts >= since_ms]

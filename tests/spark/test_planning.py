@@ -1,0 +1,74 @@
+"""Planning over a catalog with pages: the same pieces as over one with all rows in its root. No Spark session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.paged import PAGE_ROWS, Pages, pages
+from tiered.config import TopicConfig
+from tiered.format.keys import FLAG_ABORTED_TXNS
+from tiered.model import NewRecord
+from tiered.spark.options import ReadOptions
+from tiered.spark.ranges import resolve_pieces
+from tiered.spark.slices import Piece, cut_slices
+from tiered.store.location import open_store
+from tiered.testing.clock import START_MS
+
+__all__ = ["pages"]
+
+TOPIC = "flights"
+SETTINGS = TopicConfig.from_properties({"segment.bytes": 4096, "index.interval.bytes": 200})
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> str:
+    """A bucket of many small segments, some with aborted transactions."""
+    url = f"file://{tmp_path / 'bucket'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic(TOPIC, create=True, config=SETTINGS)
+        for at in range(0, 300, 10):
+            topic.append_many([NewRecord(b"v" * 100, None, START_MS + at + each) for each in range(10)])
+            if at % 60 == 0:
+                with topic.transaction("billing") as txn:
+                    txn.append(b"never", timestamp=START_MS + at)
+                    txn.abort()
+        log.sync(timeout=60)
+    return url
+
+
+OPTIONS = [
+    {},
+    {"isolation.level": "read_committed"},
+    {"startingOffsets": '{"flights": {"0": 17}}', "endingOffsets": '{"flights": {"0": 203}}'},
+    {"startingTimestamp": str(START_MS + 120)},
+]
+
+
+def planned(url: str, more: dict[str, str]) -> list[Piece]:
+    store = open_store(url)
+    return resolve_pieces(ReadOptions.parse({"path": url, "subscribe": TOPIC, **more}), store)
+
+
+@pytest.mark.parametrize("more", OPTIONS, ids=["all", "committed", "offsets", "times"])
+def test_the_pieces_are_those_of_a_catalog_without_pages(
+    bucket: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = planned(bucket, more)
+    assert len(expected[0].rows) > PAGE_ROWS
+    seen = Pages()
+    with monkeypatch.context() as patch:
+        patch.setattr("tiered.remote.snapshot.Snapshot.of", seen.of)
+        found = planned(bucket, more)
+    assert found == expected
+    assert cut_slices(found, slice_bytes=4096) == cut_slices(expected, slice_bytes=4096)
+    assert seen.rows > 3 * PAGE_ROWS
+    assert seen.read >= len(expected[0].rows) // PAGE_ROWS
+
+
+def test_aborted_transactions_are_looked_for_where_pages_say_there_are_some(bucket: str, pages: Pages) -> None:
+    (piece,) = planned(bucket, {"isolation.level": "read_committed"})
+    assert len(piece.aborted) == 5
+    assert {row.flags & FLAG_ABORTED_TXNS for row in piece.rows} == {0, FLAG_ABORTED_TXNS}

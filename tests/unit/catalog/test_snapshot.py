@@ -1,0 +1,100 @@
+"""A pinned catalog, whatever its pages are: each answer is that of the rows in one list."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.paged import PAGE_ROWS, Pages
+from tests.unit.remote.building import TOPIC_ID
+from tiered.format.keys import Role
+from tiered.format.root import Root, tally
+from tiered.format.rows import Rows
+from tiered.model import Row
+from tiered.plan.commit import Stamp, create_root
+from tiered.remote import snapshot
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import Steps
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+
+T = TypeVar("T")
+SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 50), st.integers(0, 3)), max_size=12)
+
+
+def root_of(rows: list[Row]) -> Root:
+    root = create_root(TOPIC_ID, 0, "flights", Stamp("0" * 32, 0, Role.WRITER, 1, "test"))
+    made = Rows.from_rows(rows)
+    return replace(root, rows=made, added=tally(made), next_offset=rows[-1].next if rows else 0)
+
+
+def rows_of(shapes: list[tuple[int, int, int]], first: int = 3) -> list[Row]:
+    rows, base = [], first
+    for span, max_ts, flags in shapes:
+        rows.append(Row(base, base + span, max_ts // 2, max_ts, 7, 0, 0, base, 0, 1, span, flags, 0))
+        base += span
+    return rows
+
+
+def run(steps: Steps[T]) -> T:
+    return drive(MemoryStore(), steps)
+
+
+def everything(pinned: Snapshot, start: int = 0) -> list[Row]:
+    found: list[Row] = []
+    at = start
+    while len(rows := run(pinned.piece(at))):
+        found += rows
+        at = rows.end_offset
+    return found
+
+
+def flagged(pinned: Snapshot, flags: int, start: int) -> list[Row]:
+    found: list[Row] = []
+    at = start
+    while len(rows := run(pinned.flagged(flags, at))):
+        found += rows
+        at = rows.end_offset
+    return found
+
+
+@given(SHAPES, st.integers(0, 120), st.integers(-1, 60), st.booleans())
+def test_answers_are_those_of_one_list(
+    shapes: list[tuple[int, int, int]], offset: int, timestamp: int, paged: bool
+) -> None:
+    rows = rows_of(shapes)
+    pinned = Pages().of(root_of(rows)) if paged else Snapshot.of(root_of(rows))
+    behind = [row for row in rows if row.next > offset]
+    assert everything(pinned) == rows
+    assert everything(pinned, offset) == behind
+    assert flagged(pinned, 2, offset) == [row for row in behind if row.flags & 2]
+    assert run(pinned.at(offset)) == next((row for row in rows if row.base <= offset < row.next), None)
+    assert run(pinned.first()) == (rows[0] if rows else None)
+    assert run(pinned.last()) == (rows[-1] if rows else None)
+    assert run(pinned.reaching(timestamp, offset)) == next((row for row in behind if row.max_ts >= timestamp), None)
+    assert run(pinned.times()) == ((min(r.min_ts for r in rows), max(r.max_ts for r in rows)) if rows else None)
+    assert (pinned.segments, pinned.size_bytes) == (len(rows), 7 * len(rows))
+    assert pinned.records == sum(row.records for row in rows)
+
+
+def test_a_lookup_reads_the_pages_that_may_hold_it() -> None:
+    rows = rows_of([(10, 100 * at, 1 if at == 7 else 0) for at in range(12)], first=0)
+    pages = Pages()
+    pinned = pages.of(root_of(rows))
+    assert run(pinned.at(55)) == rows[5]
+    assert run(pinned.reaching(850)) == rows[9]
+    assert flagged(pinned, 1, 0) == [rows[7]]
+    span = 10 * PAGE_ROWS
+    assert pages.bounds == [(40, 40 + span), (80, 80 + span), (60, 60 + span)]
+
+
+def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "PIECE_ROWS", 3)
+    rows = rows_of([(10, 5, 1)] * 8)
+    pinned = Snapshot.of(root_of(rows))
+    assert len(run(pinned.piece(0))) == len(run(pinned.flagged(1, 0))) == 3
+    assert everything(pinned) == flagged(pinned, 1, 0) == rows
