@@ -22,7 +22,8 @@ from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.recovery_cases import cold_start, recovery
 from bench.spark_cases import spark_planning
-from tiered.format.batch import decode_records, encode_batch, scan, verify_batch
+from tiered.format.batch import decode_records, encode_batch, verify_batch
+from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
 from tiered.testing.moto import locked_moto
 
@@ -107,7 +108,7 @@ def verify(rounds: int) -> list[Figure]:
 
         def ours() -> None:
             data = memoryview(path.read_bytes())
-            for position, header in scan(data):
+            for position, header in walk_headers(data):
                 verify_batch(data[position : position + header.size_bytes], header)
 
         return [

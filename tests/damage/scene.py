@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import OffsetGapError, TieredError
-from tiered.format.batch import decode_records, encode_batch, verify_batch, walk
+from tiered.format.batch import decode_records, encode_batch, verify_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.header import BatchHeader
 from tiered.format.keys import LOG_SUFFIX, local_name
+from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
@@ -79,7 +80,7 @@ class Scene:
         return self.folder / local_name(base, suffix)
 
     def batches(self, base: int) -> list[Place]:
-        return [Place(*found) for found in walk(self.path(base).read_bytes())]
+        return [Place(*found) for found in walk_headers(self.path(base).read_bytes())]
 
     @contextmanager
     def opened(self, *, read_only: bool) -> Iterator[PartitionLog]:
@@ -219,7 +220,7 @@ def _fetched(partition: PartitionLog) -> tuple[object, ...]:
     at = positions.start_offset
     while at < positions.end_offset:
         data = partition.fetch(at, 500).data
-        headers = [verify_batch(data[at : at + header.size_bytes]) for at, header in walk(data)]
+        headers = [verify_batch(data[at : at + header.size_bytes]) for at, header in walk_headers(data)]
         if not headers:
             raise OffsetGapError("nothing comes", start=at, end=positions.end_offset)
         found += [header.base_offset for header in headers]

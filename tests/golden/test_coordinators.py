@@ -12,7 +12,8 @@ import pytest
 
 from tests.golden.fixtures import MAIN, partition_dir
 from tiered.errors import CorruptionError
-from tiered.format.batch import decode_records, walk
+from tiered.format.batch import decode_records
+from tiered.format.walk import walk_headers
 from tiered.format.coordinator_records import (
     GROUP_RECORDS,
     TRANSACTION_RECORDS,
@@ -36,7 +37,7 @@ DELETED = "<DELETE>"
 def records_of(fixtures: Path, partition: str) -> Iterator[Record]:
     for log in sorted(partition_dir(fixtures, partition).glob("*.log")):
         data = log.read_bytes()
-        for position, header in walk(data):
+        for position, header in walk_headers(data):
             yield from decode_records(data[position : position + header.size_bytes])
 
 

@@ -22,7 +22,7 @@ from tests.golden.fixtures import (
     unpack,
 )
 from tiered.errors import CorruptionError
-from tiered.format.batch import decode_records, walk
+from tiered.format.batch import decode_records
 from tiered.format.checkpoint import (
     decode_clean_shutdown,
     decode_epochs,
@@ -39,6 +39,7 @@ from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import collect, decode_txns, encode_txns
+from tiered.format.walk import walk_headers
 
 CLEAN_ROOTS = [r for r in ROOTS if not r.startswith("unclean")]
 
@@ -114,7 +115,7 @@ def test_offset_lookups_agree_with_a_scan(kafka_fixtures: Path, root: str) -> No
         data = path.with_suffix(".log").read_bytes()
         index = OffsetIndex.from_bytes(path.read_bytes(), base)
         assert index.is_sane(len(data))
-        by_start = dict(walk(data))
+        by_start = dict(walk_headers(data))
         for offset, position in index:
             assert by_start[position].last_offset == offset, path
         batches = list(by_start.items())
@@ -129,7 +130,7 @@ def test_offset_lookups_agree_with_a_scan(kafka_fixtures: Path, root: str) -> No
 def test_time_lookups_agree_with_a_scan(kafka_fixtures: Path, root: str) -> None:
     for path in segment_files(kafka_fixtures, ".timeindex", root=root):
         base = base_offset(path)
-        headers = [h for _, h in walk(path.with_suffix(".log").read_bytes())]
+        headers = [h for _, h in walk_headers(path.with_suffix(".log").read_bytes())]
         index = TimeIndex.from_bytes(path.read_bytes(), base)
         assert index.is_sane(headers[-1].next_offset if headers else base)
         last_offsets = {h.last_offset for h in headers}
@@ -153,7 +154,7 @@ def test_live_written_indexes_can_be_rebuilt_by_appending(kafka_fixtures: Path) 
             path = partition_dir(kafka_fixtures, partition) / f"{base:020}.log"
             index, times = OffsetIndex(base), TimeIndex(base)
             since, largest, largest_offset = 0, -1, base
-            for position, header in walk(path.read_bytes()):
+            for position, header in walk_headers(path.read_bytes()):
                 if header.max_timestamp > largest:
                     largest, largest_offset = header.max_timestamp, header.last_offset
                 if since > interval:
@@ -180,7 +181,7 @@ def test_txn_indexes_round_trip_and_hide_aborted_records(kafka_fixtures: Path) -
         committed = []
         for log in sorted(directory.glob("*.log")):
             data = log.read_bytes()
-            for position, h in walk(data):
+            for position, h in walk_headers(data):
                 hidden = h.is_control or any(
                     h.is_transactional
                     and h.producer_id == t.producer_id

@@ -9,8 +9,8 @@ import pytest
 from tests.golden.fixtures import MAIN, base_offset, expected_offsets, partition_dir, partitions
 from tests.golden.producers import LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tiered.config import LogConfig, TopicConfig
-from tiered.format.batch import walk
 from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
@@ -47,7 +47,7 @@ class Follower:
             if base_offset(log) == self.partition.positions().end_offset:
                 self.partition.roll(base_offset(log))
             data = log.read_bytes()
-            for position, header in walk(data):
+            for position, header in walk_headers(data):
                 if epoch not in (-1, header.leader_epoch):
                     self.log.close()
                     seen |= snapshots_of(self.folder)
@@ -65,7 +65,7 @@ def with_producers(fixtures: Path) -> list[str]:
         logs = sorted(partition_dir(fixtures, name).glob("*.log"))
         if name in LEFT_ALONE or is_cleaned(MAIN, name) or base_offset(logs[0]) != 0:
             continue
-        if any(header.producer_id >= 0 for log in logs for _, header in walk(log.read_bytes())):
+        if any(header.producer_id >= 0 for log in logs for _, header in walk_headers(log.read_bytes())):
             names.append(name)
     return names
 

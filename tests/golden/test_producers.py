@@ -10,9 +10,10 @@ import pytest
 from tests.golden.fixtures import MAIN, ROOTS, base_offset, expected_offsets, partition_dir, partitions
 from tests.golden.producers import CLEANED, LEFT_ALONE, MADE_MS, is_cleaned, snapshots_of
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, decode_records, walk
+from tiered.format.batch import BatchHeader, decode_records
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.txn_index import decode_txns, encode_txns
+from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn
 from tiered.plan.producer import Origin, ProducerBatch, producer_batch
 from tiered.plan.producer_state import Prepared, ProducerState, Snapshot
@@ -22,7 +23,7 @@ def batches_of(log: Path) -> Iterator[tuple[BatchHeader, ProducerBatch | None]]:
     """Each batch of a segment, as far as it can be read."""
     data = log.read_bytes()
     try:
-        for position, header in walk(data):
+        for position, header in walk_headers(data):
             record = None
             if header.is_control:
                 batch = memoryview(data)[position : position + header.size_bytes]

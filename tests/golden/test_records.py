@@ -25,17 +25,17 @@ from tiered.format.batch import (
     encode_batch,
     rebuild_batch,
     verify_batch,
-    walk,
 )
 from tiered.format.codecs import Codec, decompress
 from tiered.format.control import ControlType, coordinator_epoch, marker
+from tiered.format.walk import walk_headers
 from tiered.model import NewRecord, Record, TimestampType
 
 RootAndPartition = tuple[str, str]
 
 
 def batches_of(data: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    for position, header in walk(data):
+    for position, header in walk_headers(data):
         yield header, memoryview(data)[position : position + header.size_bytes]
 
 

@@ -9,11 +9,12 @@ import pytest
 
 from tests.golden import fixtures
 from tiered.config import LogConfig, TopicConfig
-from tiered.format.batch import decode_records, read_header, walk
+from tiered.format.batch import decode_records, read_header
 from tiered.format.checkpoint import decode_epochs, decode_partition_metadata
 from tiered.format.keys import parse_partition_dir
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
+from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.testing.clock import FakeClock, SeededIds
@@ -139,7 +140,7 @@ def test_damaged_indexes_below_the_recovery_point_are_rebuilt_valid(kafka_fixtur
     for name in (*NEVER_REBUILT_BY_KAFKA, "u-old-index-missing-0"):
         folder = tmp_path / "log" / name
         data = (folder / f"{0:020d}.log").read_bytes()
-        batches = dict(walk(data))
+        batches = dict(walk_headers(data))
         index = OffsetIndex.from_bytes((folder / f"{0:020d}.index").read_bytes(), 0)
         times = TimeIndex.from_bytes((folder / f"{0:020d}.timeindex").read_bytes(), 0)
         assert index.is_sane(len(data))

@@ -20,6 +20,7 @@ from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns
+from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, corrupt_at
 from tiered.model import ByteSource, EpochEntry, SealedIndexes, SegmentDescriptor
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot
@@ -31,9 +32,7 @@ WINDOW_BYTES = 1024 * 1024
 MAX_BATCH_BYTES = 512 * 1024 * 1024
 """A declared batch larger than this is taken for damage: nobody writes one."""
 
-_PREFIX = struct.Struct(">qiib")
-_MIN_LENGTH = 14
-_LOG_OVERHEAD_BYTES = 12
+_BASE_OFFSET = struct.Struct(">q")
 
 
 @dataclass(slots=True)
@@ -80,22 +79,19 @@ def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
 
     Raises ``CorruptionError`` with the position where no batch can begin.
     """
-    position = 0
-    while source.size - position > _PREFIX.size:
-        view = memoryview(source.read_at(position, min(WINDOW_BYTES, source.size - position)))
-        at = 0
-        while len(view) - at > _PREFIX.size:
-            size_bytes = _declared_size(view, at, position + at)
-            if at + size_bytes > len(view):
-                break
-            yield position + at, view[at : at + size_bytes]
-            at += size_bytes
-        if at == 0:
-            at = _declared_size(view, 0, position)
-            if at > source.size - position:
-                return
-            yield position, memoryview(source.read_at(position, at))
-        position += at
+    walk = BatchWalk(corrupt_at, most_bytes=MAX_BATCH_BYTES)
+    window_bytes = WINDOW_BYTES
+    while source.size - walk.position > MIN_TAIL_BYTES:
+        position = walk.position
+        view = memoryview(source.read_at(position, min(window_bytes, source.size - position)))
+        for span, batch in walk.whole(view):
+            yield span.position, batch
+        if walk.position > position:
+            window_bytes = WINDOW_BYTES
+            continue
+        window_bytes = walk.size_at(view)
+        if window_bytes > source.size - position:
+            return
 
 
 def inspect_log(
@@ -335,21 +331,12 @@ def _first_fall(
     return f"entry {number} at byte {number * entry_bytes} is {entries[number]}{before}"
 
 
-def _declared_size(view: memoryview, at: int, position: int) -> int:
-    base, length, _, magic = _PREFIX.unpack_from(view, at)
-    if length < _MIN_LENGTH or base < 0 or not 0 <= magic <= 2 or length > MAX_BATCH_BYTES:
-        raise CorruptionError(
-            f"no batch begins here (offset {base}, length {length}, magic {magic})", position=position, offset=base
-        )
-    return _LOG_OVERHEAD_BYTES + int(length)
-
-
 def _verified(position: int, data: memoryview, findings: Findings) -> tuple[BatchHeader, bool]:
     """The header, and whether the CRC holds. Raises ``CorruptionError`` if not even the header can be read."""
     try:
         return verify_batch(data), True
     except CorruptionError as damage:
-        findings.error("log_crc", damage.message, position=position, offset=_PREFIX.unpack_from(data)[0])
+        findings.error("log_crc", damage.message, position=position, offset=_BASE_OFFSET.unpack_from(data)[0])
     try:
         return read_header(data), False
     except CorruptionError as damage:

@@ -7,17 +7,16 @@ and printed when all files are done.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 from tiered.dump.items import Entry, Item
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, decode_records, read_header
+from tiered.format.batch import HEADER_BYTES, BatchHeader, decode_records, read_header
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
+from tiered.format.walk import MIN_TAIL_BYTES, hop
 from tiered.model import ByteSource
-
-_HEADER_BYTES = 61
-_MIN_BYTES = 17
 
 Pairs = dict[str, list[tuple[int, int]]]
 
@@ -141,13 +140,8 @@ def _check_time(name: str, entry: tuple[int, int, int], position: int, log: Byte
 
 def _from(log: ByteSource, position: int) -> Iterator[tuple[int, BatchHeader]]:
     """The batches from there on; none where no batch begins."""
-    while log.size - position > _MIN_BYTES:
-        try:
-            header = _header_at(log, position)
-        except CorruptionError:
-            return
-        yield position, header
-        position += header.size_bytes
+    with contextlib.suppress(CorruptionError):
+        yield from hop(lambda at: _header_at(log, at), position, log.size - MIN_TAIL_BYTES)
 
 
 def _header_at(log: ByteSource, position: int) -> BatchHeader:
@@ -155,4 +149,4 @@ def _header_at(log: ByteSource, position: int) -> BatchHeader:
     left = log.size - position
     if position < 0 or left <= 0:
         raise CorruptionError(f"the log has {log.size} bytes")
-    return read_header(log.read_at(position, min(_HEADER_BYTES, left)), limit=left)
+    return read_header(log.read_at(position, min(HEADER_BYTES, left)), limit=left)

@@ -31,8 +31,6 @@ from tiered.format.header import (
     Buffer,
     header_of_message,
     read_header,
-    scan,
-    walk,
 )
 from tiered.model import NewRecord, Record, TimestampType
 
@@ -49,9 +47,7 @@ __all__ = [
     "least_timestamp",
     "read_header",
     "rebuild_batch",
-    "scan",
     "verify_batch",
-    "walk",
 ]
 
 _CRC_START = 21

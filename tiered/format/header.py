@@ -23,7 +23,6 @@ Positions in errors are relative to the buffer that was passed in.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
@@ -196,31 +195,3 @@ def header_of_message(m: legacy.Message, base_offset: int | None = None, count: 
         base_sequence=-1,
         records_count=count,
     )
-
-
-def walk(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch from ``position`` on, by declared lengths; CRCs are not looked at.
-
-    Stops quietly at a tail that is too short for the batch it announces (an append in progress, or torn). Raises
-    ``CorruptionError`` at an impossible header, such as zero padding.
-    """
-    end = len(buf)
-    unpack, new = _HEADER.unpack_from, tuple.__new__
-    while position < end - PREFIX_BYTES:
-        if position + HEADER_BYTES <= end:
-            fields = unpack(buf, position)
-            if _is_plausible(fields):
-                next_position = position + LOG_OVERHEAD_BYTES + fields[1]
-                if next_position > end:
-                    return
-                yield position, new(BatchHeader, fields)
-                position = next_position
-                continue
-        _, length, _, magic = _PREFIX.unpack_from(buf, position)
-        if length >= _MIN_BATCH_LENGTH and 0 <= magic <= 2 and position + LOG_OVERHEAD_BYTES + length > end:
-            return
-        yield position, read_header(buf, position)
-        position += length + LOG_OVERHEAD_BYTES
-
-
-scan = walk

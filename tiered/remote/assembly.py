@@ -17,12 +17,13 @@ from collections.abc import Iterator
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, read_header, verify_batch
 from tiered.format.crc import crc32c
+from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Span
 from tiered.model import Row, TopicPartition
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """Largest batch that a reader accepts; the whole of one has to be in memory."""
 
-_PREFIX_BYTES = 12  # base offset and length: enough to know the size of any batch
+_PREFIX_BYTES = MIN_TAIL_BYTES  # enough to know the size of any batch, and too little to be one
 
 
 class IndexDoubtedError(CorruptionError):
@@ -70,14 +71,15 @@ class SegmentScan:
         self._start = start
         self._end = end
         self._verify_crc = verify_crc
-        self._position = position
+        dense = row.records == row.next - row.base
+        self._walk = BatchWalk(self._damage, position=position, offsets=Offsets(row.base, row.next), dense=dense)
         self._crc = 0
         self._counted = 0 if verify_crc and position == 0 else -1
         self._held: list[memoryview] = []
         self._held_bytes = 0
         self._held_size = _PREFIX_BYTES
         self._by_index = position > 0
-        self._dense = row.records == row.next - row.base
+        self._dense = dense
         self._first = True
         self._beyond = False
         self.next_offset = row.base
@@ -93,29 +95,19 @@ class SegmentScan:
             at = self._hold(view)
             if self._held_bytes < self._held_size:
                 return
-            batch = memoryview(b"".join(self._held))
+            joined = memoryview(b"".join(self._held))
             self._held, self._held_bytes, self._held_size = [], 0, _PREFIX_BYTES
-            header = self._accept(batch)
-            if header is not None:
-                yield header, batch
-        while not self.done and len(view) - at >= _PREFIX_BYTES:
-            size = self._size_of(view[at : at + _PREFIX_BYTES])
-            if at + size > len(view):
-                break
-            batch = view[at : at + size]
-            at += size
-            header = self._accept(batch)
-            if header is not None:
-                yield header, batch
-        if not self.done and at < len(view):
-            self._hold(view[at:])
+            yield from self._whole(joined)
+        if not self.done:
+            yield from self._pass(view[at:])
 
     def finish(self) -> None:
         """Call when the last wanted byte was fed. Raises CorruptionError if the bytes end before the offsets do."""
         if self.done or (self._beyond and not self._held_bytes):
             return
-        if self._held_bytes or self._position != self._row.size:
-            self._by_index = self._by_index or self._position + self._held_bytes < self._row.size
+        position = self._walk.position
+        if self._held_bytes or position != self._row.size:
+            self._by_index = self._by_index or position + self._held_bytes < self._row.size
             raise self._corrupt(f"the bytes end before offset {self._end}")
         if self._dense and self.next_offset < self._row.next:
             raise self._corrupt(f"offsets {self.next_offset} to {self._row.next} are missing")
@@ -137,7 +129,7 @@ class SegmentScan:
 
     def _is_damaged(self, view: memoryview) -> bool:
         probe = copy.copy(self)
-        probe._held, probe._counted = list(self._held), -1
+        probe._held, probe._counted, probe._walk = list(self._held), -1, copy.copy(self._walk)
         try:
             for _ in probe.feed(view):
                 pass
@@ -159,36 +151,59 @@ class SegmentScan:
         return at
 
     def _size_of(self, prefix: memoryview) -> int:
-        size = _PREFIX_BYTES + int.from_bytes(prefix[8:12], "big", signed=True)
-        if size <= _PREFIX_BYTES or self._position + size > self._row.size:
+        size = self._walk.size_at(prefix)
+        if self._walk.position + size > self._row.size:
             raise self._corrupt(f"a batch of {size} bytes does not fit into the object's {self._row.size} bytes")
-        if size > MAX_BATCH_BYTES:
-            raise self._corrupt(f"a batch of {size} bytes is larger than a reader accepts ({MAX_BATCH_BYTES})")
+        self._bound(size, self._walk.position)
         return size
 
-    def _accept(self, batch: memoryview) -> BatchHeader | None:
+    def _bound(self, size: int, position: int) -> None:
+        if size > MAX_BATCH_BYTES:
+            raise self._corrupt(
+                f"a batch of {size} bytes is larger than a reader accepts ({MAX_BATCH_BYTES})", position
+            )
+
+    def _pass(self, view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """What is whole in ``view`` is handed on, what is left of it held."""
+        before = self._walk.position
+        yield from self._whole(view)
+        rest = view[self._walk.position - before :]
+        if rest and not self.done:
+            self._hold(rest)
+
+    def _whole(self, view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
+        for span, batch in self._walk.whole(view):
+            self._bound(span.size, span.position)
+            header = self._accept(span, batch)
+            if header is not None:
+                yield header, batch
+            if self.done:
+                return
+
+    def _accept(self, span: Span, batch: memoryview) -> BatchHeader | None:
         """The header of a batch that is wanted, None for one to be left out."""
         try:
             header = read_header(batch)
             if header.records_count < 0:  # a compressed v0/v1 message: only its inside tells the first offset
                 header = verify_batch(batch, header)
-            if not self.next_offset <= header.base_offset <= header.last_offset < self._row.next:
-                raise self._corrupt(
-                    f"a batch of offsets {header.base_offset} to {header.last_offset} stands where "
-                    f"{self.next_offset} to {self._row.next - 1} are expected"
-                )
-            self._check_gap(header)
+                if header.base_offset < self.next_offset:
+                    raise self._corrupt(
+                        f"a batch of offsets {header.base_offset} to {header.last_offset} stands where "
+                        f"{self.next_offset} to {self._row.next - 1} are expected",
+                        span.position,
+                    )
+            self._check_gap(header, span.position)
             if header.max_timestamp > self._row.max_ts:
                 raise self._corrupt(
                     f"a batch has the timestamp {header.max_timestamp}, the catalog says that none is above "
-                    f"{self._row.max_ts}"
+                    f"{self._row.max_ts}",
+                    span.position,
                 )
             wanted = self._start <= header.last_offset and header.base_offset < self._end
             if wanted and self._verify_crc:
                 verify_batch(batch, header)
         except CorruptionError as error:
-            raise error if error.path_or_key else self._corrupt(error.message) from error
-        self._position += len(batch)
+            raise error if error.path_or_key else self._corrupt(error.message, span.position) from error
         self.next_offset = header.next_offset
         if header.base_offset >= self._end:
             # Offsets are left out up to the end. A base offset that rotted looks the same: the batch behind it tells.
@@ -197,20 +212,25 @@ class SegmentScan:
             self.done = header.next_offset >= self._end
         return header if wanted else None
 
-    def _check_gap(self, header: BatchHeader) -> None:
+    def _check_gap(self, header: BatchHeader, position: int) -> None:
         first, self._first = self._first, False
         if first and self._by_index:
             if header.base_offset > self._start:
-                raise self._corrupt(f"the index sends here for offset {self._start}, {header.base_offset} begins here")
+                what = f"the index sends here for offset {self._start}, {header.base_offset} begins here"
+                raise self._corrupt(what, position)
         elif self._dense and header.base_offset > self.next_offset:
-            raise self._corrupt(f"offsets {self.next_offset} to {header.base_offset} are missing")
+            raise self._corrupt(f"offsets {self.next_offset} to {header.base_offset} are missing", position)
 
-    def _corrupt(self, reason: str) -> CorruptionError:
+    def _damage(self, position: int, what: str, _: int = -1) -> CorruptionError:
+        return self._corrupt(what, position)
+
+    def _corrupt(self, reason: str, at: int = -1) -> CorruptionError:
+        position = self._walk.position if at < 0 else at
         kind = IndexDoubtedError if self._by_index else CorruptionError
         return kind(
-            f"{self._tp}: {reason}, at byte {self._position} of {self._key} (offset {self.next_offset} or later)",
+            f"{self._tp}: {reason}, at byte {position} of {self._key} (offset {self.next_offset} or later)",
             path_or_key=self._key,
-            position=self._position,
+            position=position,
             offset=self.next_offset,
             hint="compare the object with its checksum in the catalog (check), and upload the segment again if a "
             "disk still has it",

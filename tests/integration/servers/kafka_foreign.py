@@ -21,7 +21,7 @@ from tests.golden.foreign import ARCHIVE, HUNG_UP, TOPICS, Answer, OddBatch, Sen
 from tests.integration.servers.commands import ROOT, run
 from tests.integration.servers.kafka import TIMEOUT_SECONDS, Broker
 from tests.integration.servers.kafka_wire import CORRELATION_ID, receive
-from tiered.format.batch import walk
+from tiered.format.walk import walk_headers
 from tiered.format.wire import WireReader, WireWriter
 
 READER = Path(__file__).with_name("DecodeBatches.java")
@@ -126,7 +126,7 @@ def _stored(directory: Path) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     for path in sorted(directory.glob("*.log")):
         data = path.read_bytes()
-        found |= {header.base_offset: data[at : at + header.size_bytes] for at, header in walk(data)}
+        found |= {header.base_offset: data[at : at + header.size_bytes] for at, header in walk_headers(data)}
     return found
 
 

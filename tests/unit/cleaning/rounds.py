@@ -8,11 +8,12 @@ from pathlib import Path
 
 from tests.golden.fixtures import base_offset, log_bases, partition_dir
 from tiered.config import TopicConfig
-from tiered.format.batch import BatchHeader, decode_records, read_header, walk
+from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.control import ControlType, marker
 from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.txn_index import decode_txns
+from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, NewRecord, Record, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, CleanedBatch, CleaningStats
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
@@ -34,11 +35,11 @@ class MemorySegment:
 
     @property
     def batches(self) -> list[bytes]:
-        return [self.data[at : at + header.size_bytes] for at, header in walk(self.data)]
+        return [self.data[at : at + header.size_bytes] for at, header in walk_headers(self.data)]
 
     @property
     def headers(self) -> list[BatchHeader]:
-        return [header for _, header in walk(self.data)]
+        return [header for _, header in walk_headers(self.data)]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ import pytest
 
 from tests.golden.fixtures import base_offset, partition_dir, segment_files
 from tiered.config import MAX_LONG
-from tiered.format.batch import encode_batch, read_header, rebuild_batch, walk
+from tiered.format.batch import encode_batch, read_header, rebuild_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
 from tiered.testing.producer_tails import PRODUCER_EXPIRATION_MS, ProducerTails
 
@@ -28,7 +29,7 @@ def test_headers_say_what_the_brokers_snapshots_say(kafka_fixtures: Path, partit
             expected = [e._replace(coordinator_epoch=-1) for e in decode_snapshot(snapshot.read_bytes())]
             assert list(tails.live(0, MAX_LONG)) == sorted(expected)
             compared += len(expected)
-        for _, header in walk(log.read_bytes()):
+        for _, header in walk_headers(log.read_bytes()):
             tails.observe(header)
     assert compared > 0
 

@@ -30,13 +30,12 @@ from tiered.format.batch import (
     encode_batch,
     read_header,
     rebuild_batch,
-    scan,
     verify_batch,
-    walk,
 )
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, coordinator_epoch, marker
 from tiered.format.crc import crc32c
+from tiered.format.walk import walk_headers
 from tiered.model import HeaderName, NewRecord, Record, TimestampType
 
 ONE = bytes.fromhex(
@@ -219,24 +218,24 @@ def test_a_lazy_decoder_yields_what_is_before_the_damage() -> None:
 def test_walk_finds_batches_by_length_and_stops_at_a_partial_tail() -> None:
     data = ONE + TWO + COMMIT
     positions = [(0, 0), (len(ONE), 5), (len(ONE) + len(TWO), 2)]
-    assert [(p, h.base_offset) for p, h in walk(data)] == positions
-    assert [(p, h.base_offset) for p, h in scan(memoryview(data), len(ONE))] == positions[1:]
+    assert [(p, h.base_offset) for p, h in walk_headers(data)] == positions
+    assert [(p, h.base_offset) for p, h in walk_headers(memoryview(data), len(ONE))] == positions[1:]
     for cut in range(1, len(COMMIT)):
-        assert [(p, h.base_offset) for p, h in walk(data[:-cut])] == positions[:2]
-    assert list(walk(b"")) == []
+        assert [(p, h.base_offset) for p, h in walk_headers(data[:-cut])] == positions[:2]
+    assert list(walk_headers(b"")) == []
 
 
 def test_walk_refuses_zero_padding_but_not_a_few_bytes_of_it() -> None:
-    assert len(list(walk(ONE + bytes(17)))) == 1
-    with pytest.raises(CorruptionError, match="length 0 is below") as caught:
-        list(walk(ONE + bytes(18)))
+    assert len(list(walk_headers(ONE + bytes(17)))) == 1
+    with pytest.raises(CorruptionError, match=r"no batch starts here \(offset 0, length 0, magic 0\)") as caught:
+        list(walk_headers(ONE + bytes(18)))
     assert caught.value.position == len(ONE)
 
 
 def test_walk_does_not_look_at_the_crc() -> None:
     broken = bytearray(ONE + TWO)
     broken[60] ^= 1
-    assert [h.records_count for _, h in walk(broken[: len(ONE)])] == [0]
+    assert [h.records_count for _, h in walk_headers(broken[: len(ONE)])] == [0]
 
 
 # --- refused headers ------------------------------------------------------------------------------------------

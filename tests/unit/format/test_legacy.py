@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.format.legacy import message, wrapper
 from tiered.errors import CorruptionError
-from tiered.format.batch import decode_records, read_header, verify_batch, walk
+from tiered.format.batch import decode_records, read_header, verify_batch
+from tiered.format.walk import walk_headers
 from tiered.format.codecs import Codec
 from tiered.model import Record, TimestampType
 
@@ -71,7 +72,7 @@ def test_bits_that_mean_something_only_in_v2_are_dropped() -> None:
 
 def test_mixed_formats_are_walked() -> None:
     data = V0 + V1 + wrapper(1, 9, message(1, 0, None, b"x"), Codec.GZIP) + V0[:-1]
-    assert [h.magic for _, h in walk(data)] == [0, 1, 1]
+    assert [h.magic for _, h in walk_headers(data)] == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from tiered.format.batch import (
     encode_batch,
     read_header,
     verify_batch,
-    walk,
 )
 from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
+from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
 
 LIMIT = 1_000_000
@@ -37,7 +37,7 @@ RECORDS = [
 
 def read_everything(data: bytes | bytearray) -> None:
     """All that a reader does with bytes from a disk; raises nothing but ``CorruptionError``."""
-    for position, header in walk(data):
+    for position, header in walk_headers(data):
         assert header.size_bytes > 0
         batch = memoryview(data)[position : position + header.size_bytes]
         try:
@@ -83,7 +83,7 @@ def test_every_flipped_byte_is_noticed_or_defined(codec: Codec) -> None:
 def test_every_truncation_is_noticed(codec: Codec) -> None:
     data = encode_batch(RECORDS, codec=codec)
     for size in range(len(data)):
-        assert list(walk(data[:size])) == []
+        assert list(walk_headers(data[:size])) == []
         with pytest.raises(CorruptionError):
             verify_batch(data[:size])
         survives(data + data[:size])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tiered.format.walk import NO_LIMIT, Offsets, Span
 from tiered.local.recovery.order import BatchOrder
-from tiered.local.segment.scan import NO_LIMIT, Offsets, Span
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 SIZE = 100

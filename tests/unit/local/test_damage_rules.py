@@ -9,8 +9,9 @@ import pytest
 from tests.unit.local.bench import CaseBench, batch
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.keys import log_name
+from tiered.format.walk import Offsets
 from tiered.local.disk.files import PosixFiles
-from tiered.local.segment.scan import LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SegmentStats, measure, read_note, write_note
 
 

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
 from tiered.format.producer_snapshot import ProducerEntry
+from tiered.format.walk import Span
 from tiered.local.disk.files import Files
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.isolation import aborted_txns
 from tiered.local.segment.replacement import SegmentCopy
-from tiered.local.segment.scan import LogFile, Span
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn
 from tiered.plan.batch_filter import BatchFilter, Dropped

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
@@ -31,9 +31,9 @@ from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.header import KNOWN_BITS, LOG_APPEND_TIME_BIT
 from tiered.format.lz4_frame import has_linked_blocks
+from tiered.format.walk import BatchWalk, corrupt_at, hop
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts
-from tiered.local.segment.scan import LOG_OVERHEAD_BYTES, MIN_BATCH_LENGTH, MIN_TAIL_BYTES
 from tiered.model import NewRecord, Record, TimestampType
 
 MAX_BATCH_RECORDS = 1 << 20
@@ -84,14 +84,12 @@ def settle_batches(rules: RecordRules, data: bytes, now_ms: int) -> list[tuple[b
 def split(data: bytes) -> list[Piece]:
     """The whole, intact batches in ``data``. Raises InvalidRecordError for anything else, and for nothing."""
     batches: list[Piece] = []
-    position = 0
     try:
-        while position < len(data):
-            size = read_header(data, position, limit=len(data) - position).size_bytes
-            piece = bytes(data[position : position + size])
+        for position, header in hop(lambda at: read_header(data, at, limit=len(data) - at), 0, len(data)):
+            piece = bytes(data[position : position + header.size_bytes])
             batches.append((piece, verify_batch(piece)))
-            position += size
     except CorruptionError as error:
+        position = sum(len(piece) for piece, _ in batches)
         raise InvalidRecordError(
             f"batch {len(batches)} at byte {position} cannot be appended: {error.message}",
             index=len(batches),
@@ -224,7 +222,7 @@ def given_batches(data: bytes) -> GivenBatches | None:
     facts: list[BatchFacts] = []
     contiguous = True
     end = 0
-    for piece in _whole(data):
+    for _, piece in BatchWalk(corrupt_at).whole(memoryview(data)):
         header = verify_batch(piece)
         if headers and header.base_offset <= headers[-1].last_offset:
             raise InvalidRecordError(
@@ -246,20 +244,6 @@ def given_batches(data: bytes) -> GivenBatches | None:
 def _hides_its_start(header: BatchHeader) -> bool:
     """A compressed v0/v1 wrapper says only where it ends."""
     return header.magic < 2 and header.codec is not Codec.NONE
-
-
-def _whole(data: bytes) -> Iterator[memoryview]:
-    view = memoryview(data)
-    position = 0
-    while len(view) - position > MIN_TAIL_BYTES:
-        _, length = _OFFSET_AND_LENGTH.unpack_from(view, position)
-        if length < MIN_BATCH_LENGTH:
-            raise CorruptionError(f"a batch of {length} bytes cannot be", position=position)
-        end = position + LOG_OVERHEAD_BYTES + length
-        if end > len(view):
-            return
-        yield view[position:end]
-        position = end
 
 
 def _facts(piece: memoryview, header: BatchHeader) -> BatchFacts:

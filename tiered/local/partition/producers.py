@@ -17,10 +17,11 @@ from typing import Protocol
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
+from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SnapshotFacts
 from tiered.plan.open_txns import CompletedTxn
 from tiered.plan.producer import Origin, ProducerBatch, read_producer

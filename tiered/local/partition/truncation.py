@@ -11,13 +11,14 @@ from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
 from tiered.format.keys import log_name, snapshot_name
+from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import remove_snapshots_above
 from tiered.local.partition.removal import PartitionRemover
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
-from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.sealed import rename_away
 from tiered.model import EpochEntry

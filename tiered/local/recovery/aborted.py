@@ -18,9 +18,10 @@ from tiered.format.header import BatchHeader
 from tiered.format.keys import log_name, snapshot_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import encode_txns
+from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import snapshot_offsets
-from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.model import AbortedTxn
 
 LOGGER = logging.getLogger("tiered.local")

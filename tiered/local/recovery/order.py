@@ -6,7 +6,7 @@ beyond the segment, behind a hole where none can be, or so high that the batch b
 
 from __future__ import annotations
 
-from tiered.local.segment.scan import Offsets, Span
+from tiered.format.walk import Offsets, Span
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 

@@ -14,6 +14,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
 from tiered.format.control import ControlType, control_type
 from tiered.format.keys import TXN_INDEX_SUFFIX
+from tiered.format.walk import hop
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
@@ -57,14 +58,11 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
 
 def _has_aborts(log: LogFile, end: int) -> bool:
     """Whether a transaction was aborted below ``end``: a hop from header to header, only markers are read."""
-    position = 0
-    while position < end:
-        header = log.header_at(position, end)
+    for position, header in hop(lambda at: log.header_at(at, end), 0, end):
         if header.is_control and header.is_transactional:
             batch = log.read_at(position, header.size_bytes)
             if any(control_type(record) is ControlType.ABORT for record in decode_records(batch)):
                 return True
-        position += header.size_bytes
     return False
 
 

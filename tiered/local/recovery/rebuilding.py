@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tiered.format.header import BatchHeader
+from tiered.format.walk import Span
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import Span
 from tiered.model import EpochEntry
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from tiered.errors import CorruptionError
 from tiered.format.header import BatchHeader
 from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import remove_snapshots_above, snapshot_offsets
@@ -37,7 +38,7 @@ from tiered.local.recovery.salvage import salvage
 from tiered.local.segment.found import FoundSegment, LoadedPartition
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, lost_end, store_indexes
 from tiered.local.segment.replacement import split_overflowed
-from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES
-from tiered.local.segment.scan import LogFile, Offsets, Span
+from tiered.format.walk import Offsets, Span
+from tiered.local.segment.scan import LogFile
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Bytes looked through at once."""

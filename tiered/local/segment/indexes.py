@@ -12,8 +12,9 @@ from tiered.format.keys import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
+from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
-from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, noted_size
 
 LOGGER = logging.getLogger("tiered.local")

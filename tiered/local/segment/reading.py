@@ -10,9 +10,10 @@ from typing import NamedTuple, Protocol
 
 from tiered.errors import NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
+from tiered.format.walk import Offsets, Span
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import BUFFER_BYTES, LogFile, Offsets, Span
+from tiered.local.segment.scan import BUFFER_BYTES, LogFile
 from tiered.model import AbortedTxn, TopicPartition
 
 _BASE = attrgetter("base_offset")

@@ -29,10 +29,11 @@ from tiered.format.keys import (
     log_name,
 )
 from tiered.format.txn_index import encode_txns
+from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import rename_away
 from tiered.model import AbortedTxn
 from tiered.plan.roll import MAX_RELATIVE_OFFSET

@@ -10,9 +10,10 @@ from pathlib import Path
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX, log_name, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets
-from tiered.local.segment.scan import NO_LIMIT, LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot
 from tiered.plan.side_files import Followed, Follower

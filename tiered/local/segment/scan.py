@@ -1,63 +1,21 @@
-"""Walks the batches of one file through a small reused buffer, with ``preadv``, never a map.
+"""One ``.log`` file walked through a small reused buffer, with ``preadv``, never a map.
 
-The CRC of a batch leaves out its first 21 bytes, so that damage there is found by order: offsets never go back inside
-a segment and never leave its range, and the batches of a segment end where the segment does. ``segment`` holds every
-batch to that and is how all read a segment that should be whole; ``batches`` is for what a crash may have left.
-
-First bytes of a batch that the walk looks at (big-endian; v0, v1 and v2 agree up to ``magic``)::
-
-    0        8        12       16      17      21           23                 27
-    | base   | length | epoch  | magic | crc   | attributes | last offset delta |
-    | int64  | int32  | int32  | int8  | u32   | int16      | int32             |
+``segment`` holds every batch to the segment's range and order (``format.walk``) and is how all read a segment that
+should be whole; ``batches`` is for what a crash may have left.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
+from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Span
 from tiered.local.disk.files import Files
 
 BUFFER_BYTES = 256 * 1024
 """Default size of the reused buffer; a larger batch gets a buffer of its own, bounded by the file."""
-
-LOG_OVERHEAD_BYTES = 12
-"""Offset and length: what the length field does not count."""
-
-MIN_TAIL_BYTES = 17
-"""A tail of at most this many bytes holds no header: the walk stops quietly."""
-
-MIN_BATCH_LENGTH = 14
-"""Kafka's smallest length field; zeros behind a crash are caught by it."""
-
-NO_LIMIT = 2**63 - 1
-"""Above every offset: the end of a range that nobody knows."""
-
-_PREFIX = struct.Struct(">qiib")
-_LAST_OFFSET_DELTA = struct.Struct(">i")
-_PLACE = struct.Struct(">qi4xb6xi")  # base, length, magic, last offset delta of a v2 batch
-_PLACE_BYTES = _PLACE.size
-_MIN_V2_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
-
-
-class Offsets(NamedTuple):
-    """Which offsets a segment may hold: from its base, which its name tells, to the next one's (exclusive)."""
-
-    base: int
-    next: int
-
-
-class Span(NamedTuple):
-    """One batch in a file: where it is and which offsets it covers (``last_offset`` inclusive)."""
-
-    position: int
-    size: int
-    base_offset: int
-    last_offset: int
 
 
 class LogFile:
@@ -108,7 +66,8 @@ class LogFile:
         or not behind the one before it, and where the batches do not end at ``size_bytes``, or end below ``reach``.
         ``dense``: also where an offset is left out (v2 batches only: older ones do not tell their first offset).
         """
-        return self._walk(position, size_bytes, buffer_bytes, offsets, dense=dense, reach=reach)
+        walk = BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
+        return self._through(walk, size_bytes, buffer_bytes, reach)
 
     def batches(
         self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
@@ -118,60 +77,26 @@ class LogFile:
         The view is valid until the next step. Stops quietly at a partial tail; raises CorruptionError where the
         declared length or the magic cannot be.
         """
-        return self._walk(position, end, buffer_bytes, None)
+        return self._through(BatchWalk(self.damage, position=position), end, buffer_bytes)
 
-    def _walk(
-        self,
-        position: int,
-        end: int,
-        buffer_bytes: int,
-        offsets: Offsets | None,
-        *,
-        dense: bool = False,
-        reach: int = -1,
+    def _through(
+        self, walk: BatchWalk, end: int, buffer_bytes: int, reach: int = -1
     ) -> Iterator[tuple[Span, memoryview]]:
-        expected, limit = (-1, NO_LIMIT) if offsets is None else offsets
-        exact = expected if dense and position == 0 else -1
-        buffer = bytearray(max(1, min(buffer_bytes, end - position)))
-        unpack, new = _PLACE.unpack_from, tuple.__new__
-        while end - position > MIN_TAIL_BYTES:
+        buffer = bytearray(max(1, min(buffer_bytes, end - walk.position)))
+        while end - walk.position > MIN_TAIL_BYTES:
+            position = walk.position
             view = memoryview(buffer)[: end - position]
             filled = self._files.read_into(self._handle, view, position)
-            at = 0
-            while filled - at > MIN_TAIL_BYTES:
-                base, length, magic, delta = unpack(view, at) if filled - at >= _PLACE_BYTES else (-1, 0, 0, 0)
-                if magic == 2 and length >= _MIN_V2_LENGTH and base >= 0 <= delta:
-                    size, last = LOG_OVERHEAD_BYTES + length, base + delta
-                    if size > filled - at:
-                        break
-                    if base > exact >= 0:
-                        raise self.damage(position + at, f"offsets {exact} to {base} are missing", exact)
-                else:
-                    size = self._declared_size(view, at, position + at)
-                    if size > filled - at:
-                        break
-                    base, last = self._odd_range(view, at, position + at, size)
-                if offsets is not None:
-                    if base < expected or last >= limit:
-                        raise self._misplaced(position + at, base, last, expected, limit)
-                    expected = last + 1
-                    if dense:
-                        exact = expected
-                yield new(Span, (position + at, size, base, last)), view[at : at + size]
-                at += size
-            if filled < len(view) and at == 0:
+            yield from walk.whole(view[:filled])
+            if walk.position > position:
+                continue
+            if filled < len(view):
                 break  # the file is shorter than its declared end
-            if at == 0:
-                size = self._declared_size(view, 0, position)
-                if size > end - position:
-                    break
-                buffer = bytearray(max(size, buffer_bytes))
-            position += at
-        if offsets is not None and position != end:
-            left = f"no whole batch starts here, {end - position} bytes are left of {end}"
-            raise self.damage(position, left, expected)
-        if expected < reach:
-            raise self.damage(position, f"the file ends here, offsets {expected} to {reach} were safe", expected)
+            size = walk.size_at(view)
+            if size > end - position:
+                break
+            buffer = bytearray(max(size, buffer_bytes))
+        walk.finish(end, reach=reach)
 
     def starts_batch(self, position: int, size_bytes: int, offsets: Offsets, *, at_or_below: int) -> bool:
         """Whether at ``position`` a batch starts that lies in ``offsets`` and begins at or below ``at_or_below``."""
@@ -221,24 +146,3 @@ class LogFile:
             offset=offset,
             hint="the bytes are kept; read another copy of this range, or run `tiered repair`",
         )
-
-    def _declared_size(self, view: memoryview, at: int, position: int) -> int:
-        base, length, _, magic = _PREFIX.unpack_from(view, at)
-        if length < MIN_BATCH_LENGTH or base < 0 or not 0 <= magic <= 2:
-            raise self.damage(position, f"no batch starts here (offset {base}, length {length}, magic {magic})", base)
-        if magic == 2 and length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
-            raise self.damage(position, f"a batch of {length} bytes is shorter than its header", base)
-        return LOG_OVERHEAD_BYTES + int(length)
-
-    def _odd_range(self, view: memoryview, at: int, position: int, size: int) -> tuple[int, int]:
-        """First and last offset of a whole batch that is no plain v2 batch."""
-        base, _, _, magic = _PREFIX.unpack_from(view, at)
-        if magic == 2:
-            delta = _LAST_OFFSET_DELTA.unpack_from(view, at + 23)[0]
-            raise self.damage(position, f"the last offset delta is {delta}", base)
-        header = self.header(view[at : at + size], position)
-        return header.base_offset, header.last_offset
-
-    def _misplaced(self, position: int, base: int, last: int, expected: int, limit: int) -> CorruptionError:
-        what = f"a batch of offsets {base} to {last} stands where {expected} to {limit - 1} are expected"
-        return self.damage(position, what, max(expected, 0))

@@ -17,8 +17,9 @@ from tiered.errors import NotFoundError
 from tiered.format.batch import least_timestamp
 from tiered.format.crc import crc32c
 from tiered.format.keys import DELETED_SUFFIX
+from tiered.format.walk import Offsets
 from tiered.local.disk.files import Files
-from tiered.local.segment.scan import LogFile, Offsets
+from tiered.local.segment.scan import LogFile
 from tiered.model import SegmentDescriptor
 
 SEAL_SUFFIX = ".seal"

@@ -1,0 +1,186 @@
+"""Steps from batch to batch: the one place that does, whoever holds the bytes (a buffer, a file, a feed of ranges).
+
+The CRC of a batch leaves out its first 21 bytes, so that damage there is found by order: offsets never go back inside
+a segment and never leave its range, and the batches of a segment end where the segment does. A walk that is told the
+:class:`Offsets` of its segment holds every batch to that; one that is not follows what a crash may have left.
+
+First bytes of a batch that the walk looks at (big-endian; v0, v1 and v2 agree up to ``magic``)::
+
+    0        8        12       16      17      21           23                 27
+    | base   | length | epoch  | magic | crc   | attributes | last offset delta |
+    | int64  | int32  | int32  | int8  | u32   | int16      | int32             |
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from tiered.errors import CorruptionError
+from tiered.format.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, Buffer, read_header
+
+MIN_TAIL_BYTES = 17
+"""A tail of at most this many bytes holds no header: the walk stops quietly."""
+
+MIN_BATCH_LENGTH = 14
+"""Kafka's smallest length field; zeros behind a crash are caught by it."""
+
+NO_LIMIT = 2**63 - 1
+"""Above every offset and every size: the end of a range that nobody knows."""
+
+_PREFIX = struct.Struct(">qiib")
+_LAST_OFFSET_DELTA = struct.Struct(">i")
+_PLACE = struct.Struct(">qi4xb6xi")  # base, length, magic, last offset delta of a v2 batch
+_PLACE_BYTES = _PLACE.size
+_MIN_V2_LENGTH = HEADER_BYTES - LOG_OVERHEAD_BYTES
+
+
+class Offsets(NamedTuple):
+    """Which offsets a segment may hold: from its base, which its name tells, to the next one's (exclusive)."""
+
+    base: int
+    next: int
+
+
+class Span(NamedTuple):
+    """One batch in a log: where it is and which offsets it covers (``last_offset`` inclusive)."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+
+
+class Damage(Protocol):
+    """Makes the error for bytes at ``position`` that are not what was written; it names the file or the object."""
+
+    def __call__(self, position: int, what: str, offset: int = -1, /) -> CorruptionError: ...
+
+
+class BatchWalk:
+    """The state of one walk: ``position`` where the next batch begins, ``expected`` the first offset that it may have.
+
+    The holder of the bytes shows a view that begins at ``position``, takes the whole batches that it holds, and shows
+    the next one. CRCs are not checked.
+
+    ``offsets``: what the segment may hold; None: any order. ``dense``: no offset may be left out (v2 batches only:
+    older ones do not tell their first offset), from the first batch on if the walk begins at byte 0. ``most_bytes``: a
+    declared batch that is larger is damage.
+    """
+
+    __slots__ = ("_damage", "_dense", "_exact", "_limit", "_most_length", "_ordered", "expected", "position")
+
+    def __init__(
+        self,
+        damage: Damage,
+        *,
+        position: int = 0,
+        offsets: Offsets | None = None,
+        dense: bool = False,
+        most_bytes: int = NO_LIMIT,
+    ) -> None:
+        self.position = position
+        self.expected = -1 if offsets is None else offsets.base
+        self._limit = NO_LIMIT if offsets is None else offsets.next
+        self._ordered = offsets is not None
+        self._dense = dense
+        self._exact = self.expected if dense and position == 0 else -1
+        self._most_length = most_bytes - LOG_OVERHEAD_BYTES
+        self._damage = damage
+
+    def whole(self, view: memoryview) -> Iterator[tuple[Span, memoryview]]:
+        """Each whole batch of a view that begins at ``position``, by declared length; stops quietly at a partial one.
+
+        Raises the error of ``damage`` where no batch can begin, and for a batch that is out of order.
+        """
+        unpack, new, limit, most_length = _PLACE.unpack_from, tuple.__new__, self._limit, self._most_length
+        at, filled, start, expected, exact = 0, len(view), self.position, self.expected, self._exact
+        while filled - at > MIN_TAIL_BYTES:
+            base, length, magic, delta = unpack(view, at) if filled - at >= _PLACE_BYTES else (-1, 0, 0, 0)
+            if magic == 2 and _MIN_V2_LENGTH <= length <= most_length and base >= 0 <= delta:
+                size, last = LOG_OVERHEAD_BYTES + length, base + delta
+                if size > filled - at:
+                    return
+                missing = base > exact >= 0
+            else:
+                size = self.size_at(view, at)
+                if size > filled - at:
+                    return
+                base, last = self._odd_range(view[at : at + size])
+                missing = False
+            if self._ordered:
+                if base < expected or last >= limit:
+                    raise self._misplaced(base, last)
+                if missing:
+                    raise self._damage(self.position, f"offsets {exact} to {base} are missing", exact)
+                self.expected = expected = last + 1
+                if self._dense:
+                    self._exact = exact = expected
+            self.position = start + at + size
+            yield new(Span, (start + at, size, base, last)), view[at : at + size]
+            at += size
+
+    def size_at(self, view: memoryview, at: int = 0) -> int:
+        """Bytes of the batch that begins there, by its declared length. Needs ``MIN_TAIL_BYTES``; may raise."""
+        base, length, _, magic = _PREFIX.unpack_from(view, at)
+        if not MIN_BATCH_LENGTH <= length <= self._most_length or base < 0 or not 0 <= magic <= 2:
+            what = f"no batch starts here (offset {base}, length {length}, magic {magic})"
+            raise self._damage(self.position, what, base)
+        if magic == 2 and length < _MIN_V2_LENGTH:
+            raise self._damage(self.position, f"a batch of {length} bytes is shorter than its header", base)
+        return LOG_OVERHEAD_BYTES + int(length)
+
+    def finish(self, end: int, *, reach: int = -1) -> None:
+        """A walk that was told its offsets is over: raises unless its batches end at ``end``, and reach ``reach``."""
+        if not self._ordered:
+            return
+        if self.position != end:
+            left = f"no whole batch starts here, {end - self.position} bytes are left of {end}"
+            raise self._damage(self.position, left, self.expected)
+        if self.expected < reach:
+            what = f"the file ends here, offsets {self.expected} to {reach} were safe"
+            raise self._damage(self.position, what, self.expected)
+
+    def _odd_range(self, batch: memoryview) -> tuple[int, int]:
+        """First and last offset of a whole batch that is no plain v2 batch."""
+        base, _, _, magic = _PREFIX.unpack_from(batch)
+        if magic == 2:
+            delta = _LAST_OFFSET_DELTA.unpack_from(batch, 23)[0]
+            raise self._damage(self.position, f"the last offset delta is {delta}", base)
+        try:
+            header = read_header(batch)
+        except CorruptionError as error:
+            raise self._damage(self.position, error.message) from None
+        return header.base_offset, header.last_offset
+
+    def _misplaced(self, base: int, last: int) -> CorruptionError:
+        what = f"a batch of offsets {base} to {last} stands where {self.expected} to {self._limit - 1} are expected"
+        return self._damage(self.position, what, max(self.expected, 0))
+
+
+def walk_headers(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each whole batch of a buffer from ``position`` on, by declared lengths.
+
+    Stops quietly at a tail that is too short for the batch it announces. Raises ``CorruptionError`` where no batch can
+    begin, such as in zero padding.
+    """
+    view = memoryview(buf)
+    for span, batch in BatchWalk(corrupt_at, position=position).whole(view[position:]):
+        yield span.position, read_header(batch)
+
+
+def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from ``position`` (a batch's start) to ``end``: what is between is not read.
+
+    ``header_at`` raises where no batch begins.
+    """
+    while position < end:
+        header = header_at(position)
+        yield position, header
+        position += header.size_bytes
+
+
+def corrupt_at(position: int, what: str, offset: int = -1) -> CorruptionError:
+    """The error of a walk over bytes that have no name of their own: the caller gives them one."""
+    return CorruptionError(what, position=position, offset=offset)
