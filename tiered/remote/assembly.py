@@ -218,7 +218,7 @@ class SegmentScan:
             if header.base_offset > self._start:
                 what = f"the index sends here for offset {self._start}, {header.base_offset} begins here"
                 raise self._corrupt(what, position)
-        elif self._dense and header.base_offset > self.next_offset:
+        elif self._dense and header.magic < 2 and header.base_offset > self.next_offset:
             raise self._corrupt(f"offsets {self.next_offset} to {header.base_offset} are missing", position)
 
     def _damage(self, position: int, what: str, _: int = -1) -> CorruptionError:

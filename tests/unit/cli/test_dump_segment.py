@@ -215,7 +215,7 @@ def test_damage_in_one_file_does_not_hide_the_next(cli: Cli, log: Scenario) -> N
     assert (seen.code, seen.summary["findings"], seen.summary["files"]) == (13, 1, 3)
     assert {message["file"] for message in seen.messages if message["message_type"] == "batch"} == {str(second)}
     text = cli("dump-segment", first, second).text
-    assert f"error: {first} at byte 0: no batch begins here" in text
+    assert f"error: {first} at byte 0: no batch starts here" in text
 
 
 def test_a_window_of_batches(cli: Cli, log: Scenario) -> None:

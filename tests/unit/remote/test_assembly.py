@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.unit.remote.building import batches, seal
 from tiered.errors import CorruptionError
 from tiered.format.batch import read_header
+from tiered.format.codecs import Codec, compress
 from tiered.format.crc import crc32c
 from tiered.model import Row, TopicPartition
 from tiered.remote.assembly import SegmentScan
@@ -74,6 +76,35 @@ def test_offsets_that_are_left_out_where_the_catalog_counts_a_record_for_each(le
     assert (error.value.position, error.value.offset) == (left_out * len(PARTS[0]), left_out * 10)
     sparse = SegmentScan(TP, "key.log", row()._replace(records=50), position=0, start=0, end=40)
     assert [header.base_offset for header, _ in sparse.feed(pieces)] == [at * 10 for at in range(4) if at != left_out]
+
+
+def old_message(last_offset: int, count: int) -> bytes:
+    """A compressed v1 message of ``count`` records: it says only where it ends."""
+    inner = b"".join(_message(at, b"v", 0) for at in range(count))
+    return _message(last_offset, compress(Codec.GZIP, inner), Codec.GZIP)
+
+
+def _message(offset: int, value: bytes, attributes: int) -> bytes:
+    body = struct.pack(">bbqii", 1, attributes, 1000, -1, len(value)) + value
+    return struct.pack(">qiI", offset, len(body) + 4, zlib.crc32(body)) + body
+
+
+def old_scan(data: bytes, records: int) -> SegmentScan:
+    found = Row(0, 10, 0, 1000, len(data), crc32c(data), 0, 1, 0, 1, records, 0, 0)
+    return SegmentScan(TP, "key.log", found, position=0, start=0, end=10)
+
+
+def test_old_messages_are_held_to_the_offsets_inside_of_them() -> None:
+    good = old_message(3, 4) + old_message(9, 6)
+    assert [header.base_offset for header, _ in old_scan(good, 10).feed(good)] == [0, 4]
+    missing = old_message(3, 4) + old_message(9, 5)
+    with pytest.raises(CorruptionError, match="offsets 4 to 5 are missing"):
+        list(old_scan(missing, 10).feed(missing))
+    assert [header.base_offset for header, _ in old_scan(missing, 9).feed(missing)] == [0, 5]
+    twice = old_message(3, 4) + old_message(9, 7)
+    with pytest.raises(CorruptionError, match="offsets 3 to 9 stands where 4 to 9 are expected") as error:
+        list(old_scan(twice, 10).feed(twice))
+    assert error.value.position == len(old_message(3, 4))
 
 
 def test_a_base_offset_that_rotted_beyond_the_wanted_end_does_not_end_the_read() -> None:
