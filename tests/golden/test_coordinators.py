@@ -13,7 +13,6 @@ import pytest
 from tests.golden.fixtures import MAIN, partition_dir
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
-from tiered.format.walk import walk_headers
 from tiered.format.coordinator_records import (
     GROUP_RECORDS,
     TRANSACTION_RECORDS,
@@ -26,6 +25,7 @@ from tiered.format.coordinator_records import (
     record_as_json,
 )
 from tiered.format.layouts import Layout, read_struct, write_struct
+from tiered.format.walk import walk_headers
 from tiered.format.wire import WireReader, WireWriter
 from tiered.model import Record
 from tiered.plan.transaction_steps import Step
