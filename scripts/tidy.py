@@ -10,7 +10,11 @@ from pathlib import Path
 
 FUNCTION_LINES_MAX = 70
 PRODUCT = ("tiered/", "uploader/", "pyspark_tiered/", "demo/", "bench/")
-FORBIDDEN = re.compile(r"(?<![\w.])/(?:work|root|home)/|files\.pythonhosted|pypi\.org/simple")
+MACHINE = re.compile(r"(?<![\w.])/(?:work|root|home)/")
+# Where packages come from is the business of the machine, not of the repository: no option that names an index with its
+# address, and no address at all in a lock.
+INDEX = re.compile(r"(?:index|extra|find|registry)[-_]?(?:urls?|links|host)?[\"']?\s*[=:\s]\s*[\"']?\w+://")
+ADDRESS = re.compile(r"\w+://")
 
 
 def tracked() -> list[Path]:
@@ -25,19 +29,27 @@ def main() -> int:
     """Prints one line per breach; 1 if there is any."""
     breaches = []
     for path in tracked():
-        if path.suffix in {".gz", ".xz", ".png", ".lock"} or path == Path("scripts/tidy.py"):
+        if path.suffix in {".gz", ".xz", ".png"} or path == Path("scripts/tidy.py"):
             continue
         try:
             text = path.read_text()
         except UnicodeDecodeError:
             continue
-        for number, line in enumerate(text.splitlines(), 1):
-            if FORBIDDEN.search(line):
-                breaches.append(f"{path}:{number}: a path of one machine or the name of a registry host")
+        breaches += _places(path, text)
         if path.suffix == ".py" and str(path).startswith(PRODUCT):
             breaches += _lengths(path, text)
     print("\n".join(breaches) or "tidy: nothing to say", file=sys.stderr if breaches else sys.stdout)
     return 1 if breaches else 0
+
+
+def _places(path: Path, text: str) -> list[str]:
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if MACHINE.search(line):
+            found.append(f"{path}:{number}: a path of one machine")
+        if (ADDRESS if path.suffix == ".lock" else INDEX).search(line):
+            found.append(f"{path}:{number}: an address that packages come from")
+    return found
 
 
 def _lengths(path: Path, text: str) -> list[str]:

@@ -22,8 +22,9 @@ settings.load_profile("suite")
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
     """A failed run says how to repeat its order, also where ``-q`` hides the header."""
-    if exitstatus:
-        terminalreporter.write_line(f"--randomly-seed={config.getoption('randomly_seed', None)} repeats the order")
+    seed = config.getoption("randomly_seed", None)
+    if exitstatus and seed is not None:
+        terminalreporter.write_line(f"--randomly-seed={seed} repeats the order")
 
 
 @pytest.fixture

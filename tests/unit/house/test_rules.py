@@ -1,0 +1,377 @@
+"""The rules of the house (``ARCHITECTURE.md``), each as a test over the sources.
+
+What does not hold yet is listed as an exception. A breach that is not listed fails, and so does an entry that is no
+breach any more: whoever mends one deletes it here. Nothing is added.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import tiered
+import tiered.aio
+from tests.unit.house import exceptions
+from tests.unit.house.sources import (
+    PACKAGES,
+    ROOT,
+    Module,
+    at_most,
+    calls,
+    docstrings,
+    functions,
+    imports,
+    last_name,
+    modules,
+    only,
+    product,
+)
+
+PROGRAMS = ("tiered/program/", "tiered/cli/", "tiered/dump/", "tiered/spark/", "uploader/", "pyspark_tiered/")
+FACES = (
+    "tiered/log.py",
+    "tiered/topic.py",
+    "tiered/transaction.py",
+    "tiered/reader.py",
+    "tiered/aio.py",
+    "tiered/aio/",
+)
+ENGINE = ("tiered/tiering/run.py", "tiered/tiering/aio_run.py")
+DRIVERS = ("drive", "adrive", "drive_stream", "adrive_stream")
+
+
+# --- 1: the list of rows is the catalog's own -----------------------------------------------------------------------
+
+
+def holds_a_root(node: ast.AST, roots: set[str]) -> bool:
+    """``root``, ``self._root``, ``load_root()``, or a name that is annotated so."""
+    name = last_name(node)
+    return name.lower().endswith("root") or (isinstance(node, ast.Name) and name in roots)
+
+
+def rows_of_roots(tree: ast.AST) -> Iterator[int]:
+    annotated = {
+        node.arg if isinstance(node, ast.arg) else last_name(node.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.arg | ast.AnnAssign)
+        and node.annotation is not None
+        and re.fullmatch(r"Root( \| None)?", ast.unparse(node.annotation))
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr == "rows" and holds_a_root(node.value, annotated):
+            yield node.lineno
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("root.rows", True),
+        ("self._root.rows", True),
+        ("catalog.load_root().rows", True),
+        ("def f(seen: Root | None): return seen.rows", True),
+        ("snapshot.rows", False),
+        ("root.trash", False),
+    ],
+)
+def test_uses_of_the_rows_of_a_root_are_seen(source: str, found: bool) -> None:
+    assert bool(list(rows_of_roots(ast.parse(source)))) is found
+
+
+def test_1_only_formats_planners_and_the_catalog_know_the_rows_of_a_root() -> None:
+    outside = (m for m in modules() if not m.within("tiered/format/", "tiered/plan/", "tiered/remote/"))
+    only({m.path for m in outside if any(rows_of_roots(m.tree))}, exceptions.ROWS_OF_ROOTS)
+
+
+# --- 2: who drives steps --------------------------------------------------------------------------------------------
+
+
+def test_2_only_the_engine_the_faces_and_the_programs_drive_steps() -> None:
+    allowed = ("tiered/store/", "tiered/testing/", *ENGINE, *FACES, *PROGRAMS)
+    drivers = {m.path for m in modules() if not m.within(*allowed) and any(calls(m.tree, *DRIVERS))}
+    only(drivers, exceptions.DRIVERS)
+
+
+# --- 3: no layers of inheritance ------------------------------------------------------------------------------------
+
+
+def own_bases() -> dict[str, list[str]]:
+    """The bases of each class of the product that are classes of the product."""
+    classes: dict[str, list[str]] = {}
+    for module in modules():
+        known = imports(module)
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            bases = [ast.unparse(base.value if isinstance(base, ast.Subscript) else base) for base in node.bases]
+            resolved = []
+            for base in bases:
+                first, _, rest = base.partition(".")
+                resolved.append(
+                    f"{known[first]}{'.' if rest else ''}{rest}" if first in known else f"{module.name}.{base}"
+                )
+            classes[f"{module.name}.{node.name}"] = resolved
+    return {name: [base for base in bases if base in classes] for name, bases in classes.items()}
+
+
+def depth(name: str, bases: dict[str, list[str]]) -> int:
+    """How many classes of the product stand above this one."""
+    return max((1 + depth(base, bases) for base in bases[name]), default=0)
+
+
+def is_an_error(name: str, bases: dict[str, list[str]]) -> bool:
+    """Errors are a tree on purpose."""
+    return name.startswith("tiered.errors.") or any(is_an_error(base, bases) for base in bases[name])
+
+
+def test_the_depth_of_inheritance_is_counted() -> None:
+    bases: dict[str, list[str]] = {"a": [], "b": ["a"], "c": ["a", "b"]}
+    assert [depth(name, bases) for name in bases] == [0, 1, 2]
+    assert depth("tiered.errors.FencedError", own_bases()) >= 1
+
+
+def test_3_no_class_of_ours_inherits_deeper_than_one() -> None:
+    bases = own_bases()
+    deep = {name for name in bases if depth(name, bases) > 1 and not is_an_error(name, bases)}
+    only(deep, exceptions.DEEP_CLASSES)
+
+
+# --- 4: once, not many times ----------------------------------------------------------------------------------------
+
+
+def test_4_batches_are_walked_in_one_place() -> None:
+    walkers = {
+        module.path
+        for module in modules()
+        if not module.within("tiered/format/", "tiered/testing/")
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.While) and any(calls(node, "read_header", "header_at", "verify_batch"))
+    }
+    only(walkers, exceptions.WALKERS)
+
+
+def test_4_what_read_committed_hides_is_decided_in_one_place() -> None:
+    readers = ("tiered/read/", "tiered/remote/", "tiered/local/segment/", "tiered/care/", "tiered/spark/", *FACES)
+    deciders = {
+        module.path
+        for module in modules()
+        if module.within(*readers)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and node.attr == "is_transactional"
+    }
+    only(deciders, exceptions.VISIBILITY)
+
+
+def test_4_a_directory_is_looked_at_in_one_place() -> None:
+    lookers = {
+        module.path
+        for module in modules()
+        if not module.within("tiered/local/directory/", "tiered/format/", "tiered/testing/")
+        and any(calls(module.tree, "parse_partition_dir"))
+    }
+    only(lookers, exceptions.DIRECTORY_VIEWS)
+
+
+def test_4_one_engine_uploads() -> None:
+    only(
+        {m.path for m in modules() if any(calls(m.tree, "upload_segment"))} - {exceptions.UPLOADER},
+        exceptions.UPLOADERS,
+    )
+
+
+# --- 5: nothing is uploaded that is not written down ----------------------------------------------------------------
+
+
+def is_journalled(function: ast.FunctionDef | ast.AsyncFunctionDef, upload: ast.Call) -> bool:
+    """The journal's ``put`` is named above the upload, and each multipart upload is told to it."""
+    puts = [
+        node.lineno
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr == "put" and last_name(node.value).endswith("journal")
+    ]
+    return min(puts, default=upload.lineno) < upload.lineno and "on_multipart" in {k.arg for k in upload.keywords}
+
+
+def test_5_every_upload_is_journalled_before_its_first_byte() -> None:
+    breaches = {
+        module.path
+        for module in modules()
+        for function in functions(module.tree)
+        for upload in calls(function, "upload_segment")
+        if not is_journalled(function, upload)
+    }
+    only(breaches, exceptions.UNJOURNALLED)
+
+
+# --- 6: two faces, one set of signatures ----------------------------------------------------------------------------
+
+
+def shape(function: Any) -> list[tuple[str, str, object]]:
+    """Names, kinds and defaults of the parameters."""
+    return [(p.name, p.kind.name, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+def public(cls: type[Any]) -> dict[str, Any]:
+    """Methods and properties by name; ``async with`` and ``async for`` are spelled with other dunders."""
+    return {
+        name: member
+        for name in dir(cls)
+        if not name.startswith("_")
+        and (callable(member := inspect.getattr_static(cls, name)) or isinstance(member, property))
+    }
+
+
+def differences(name: str, sync: type[Any], aio: type[Any]) -> Iterator[str]:
+    ours, theirs = public(sync), public(aio)
+    for member in sorted(ours.keys() ^ theirs.keys()):
+        yield f"{name}.{member}"
+    for member in sorted(ours.keys() & theirs.keys()):
+        one, other = ours[member], theirs[member]
+        if isinstance(one, property) or isinstance(other, property):
+            if type(one) is not type(other):
+                yield f"{name}.{member}"
+        elif shape(one) != shape(other):
+            yield f"{name}.{member}"
+
+
+def test_6_both_faces_have_the_same_signatures() -> None:
+    found = set()
+    for name in ("Log", "Topic", "Transaction", "Reader"):
+        found |= set(differences(name, getattr(tiered, name), getattr(tiered.aio, name)))
+    for name in ("open", "open_reader"):
+        if shape(getattr(tiered, name)) != shape(getattr(tiered.aio, name)):
+            found.add(name)
+    only(found, exceptions.SIGNATURES)
+
+
+# --- 7: what is named is there --------------------------------------------------------------------------------------
+
+DOTTED = re.compile(r"``([a-z_]+(?:\.[A-Za-z_]\w*)+)(?:\(.*?\))?``|:(?:mod|class|func|meth):`~?((?:\w+\.)+\w+)`")
+PATHS = re.compile(r"\b((?:[\w-]+/)+[\w-]+\.(?:py|md)|[A-Z]+\.md)\b")
+CITED = re.compile(r"\breference \d+(?:\.\d+)*")
+SUFFIXES = {"py", "toml", "json", "log", "journal", "lock", "md", "index", "txnindex", "timeindex", "snapshot"}
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name is a module, or a name in one."""
+    parts = name.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
+                return False
+            found = getattr(found, part, None)
+        return isinstance(found, ModuleType) or cut < len(parts)
+    return False
+
+
+def module_names(text: str) -> Iterator[str]:
+    """Dotted names that begin with a package or with a room that has this module or none of this name."""
+    rooms = {path.name for path in (ROOT / "tiered").iterdir() if path.is_dir()}
+    for match in DOTTED.finditer(text):
+        name = match[1] or match[2]
+        first, second = name.split(".")[:2]
+        if second in SUFFIXES:
+            continue
+        if first in PACKAGES or first == "tests":
+            yield name
+        elif first in rooms and (name.count(".") == 1 and second.islower()):
+            yield f"tiered.{name}"
+
+
+def test_7_module_names_in_docstrings_resolve() -> None:
+    found = {
+        f"{module.path}: {name}"
+        for module in modules()
+        for _, text in docstrings(module)
+        for name in module_names(text)
+        if not resolves(name)
+    }
+    only(found, exceptions.MODULE_NAMES)
+
+
+def test_7_files_that_are_named_are_there() -> None:
+    found = set()
+    for module in modules():
+        for _, text in docstrings(module):
+            for name in PATHS.findall(text):
+                if not any((base / name).exists() for base in (ROOT, ROOT / "tiered", ROOT / module.path / "..")):
+                    found.add(f"{module.path}: {name}")
+    only(found, exceptions.FILE_NAMES)
+
+
+def test_7_citations_name_a_file_of_this_repository() -> None:
+    cited = Counter[str]()
+    for folder in (*PACKAGES, "tests", "demo", "bench"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if path.parent != ROOT / "tests/unit/house":
+                cited[str(path.relative_to(ROOT))] = len(CITED.findall(path.read_text()))
+    at_most(+cited, exceptions.CITATIONS)
+
+
+# --- 8: nothing public without a caller -----------------------------------------------------------------------------
+
+
+def named(module: Module) -> Counter[str]:
+    """How often a name is used: loaded, called, imported or listed."""
+    found: Counter[str] = Counter()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute):
+            found[node.attr] += 1
+        elif isinstance(node, ast.Name):
+            found[node.id] += 1
+        elif isinstance(node, ast.keyword) and node.arg:
+            found[node.arg] += 1
+        elif isinstance(node, ast.alias):
+            found[node.name.rpartition(".")[2]] += 1
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            found[node.value] += 1
+    return found
+
+
+def asked_for(name: str, cls: ast.ClassDef, known: dict[str, str]) -> bool:
+    """Whether a base from outside has this method: then its library calls it."""
+    for base in cls.bases:
+        first, _, rest = ast.unparse(base).partition(".")
+        home, _, attribute = f"{known.get(first, '')}{'.' if rest else ''}{rest}".rpartition(".")
+        if home and home.partition(".")[0] not in PACKAGES:
+            return hasattr(getattr(importlib.import_module(home), attribute), name)
+    return False
+
+
+def offered() -> dict[str, list[str]]:
+    """Public methods by name, of classes that users do not hold in their hands."""
+    found: dict[str, list[str]] = defaultdict(list)
+    faces = {*tiered.__all__, *tiered.aio.__all__}
+    for module in product():
+        if module.path.endswith("/replica.py") or module.within("tiered/errors.py"):
+            continue
+        known = imports(module)
+        for cls in (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)):
+            if cls.name in faces:
+                continue
+            for node in cls.body:
+                if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+                    continue
+                if not asked_for(node.name, cls, known):
+                    found[node.name].append(f"{module.path}: {cls.name}.{node.name}")
+    return found
+
+
+def test_8_every_public_method_has_a_caller_in_the_product() -> None:
+    """By name: one that shares its name with something that is called is not found."""
+    used: Counter[str] = Counter()
+    for module in product():
+        used += named(module)
+    unused = {place for name, places in offered().items() if not used[name] for place in places}
+    only(unused, exceptions.UNUSED_METHODS)
