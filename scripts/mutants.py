@@ -179,7 +179,7 @@ HOT = [
         "tiered/local/partition/truncation.py",
         (
             "a cut below what the bucket holds",
-            "if self.upload is not None and offset < self.upload.end_offset and not below_uploaded:",
+            "if upload is not None and offset < upload.end_offset and not below_uploaded:",
         ),
     ),
     *of(
@@ -187,59 +187,63 @@ HOT = [
         "tiered/local/partition/truncation.py",
         (
             "segments behind a cut that come back",
-            "self._files.sync_directory(self.directory)  # else a power cut may bring them back behind a hole",
+            "self._files.sync_directory(directory)  # else a power cut may bring them back behind a hole",
         ),
         (
             "the aborted transactions of a cut segment",
-            "self._sync_txn_index(self.directory / log_name(base))  # whoever wrote it has closed it without",
+            "self._flusher.sync_txn_index(directory / log_name(base))  # whoever wrote it has closed it without",
         ),
         ("sealed segments that stay, not fsynced", "self._sync_closing()"),
         ("a cut that is not fsynced", "files.sync(handle)"),
     ),
     *of(
         "tests/crash/matrix/test_matrix.py",
-        "tiered/local/partition/rolling.py",
+        "tiered/local/partition/flusher.py",
         ("sealed segments are not fsynced", "segment.sync()"),
     ),
     *of(
         "tests/unit/local/test_partition.py",
-        "tiered/local/partition/rolling.py",
+        "tiered/local/partition/flusher.py",
         ("the active segment is not fsynced", "active.sync()"),
     ),
     *of(
         f"{LOCAL} {MATRIX}",
-        "tiered/local/partition/rolling.py",
+        "tiered/local/partition/flusher.py",
         ("a closing file is not fsynced", "self._files.sync(handle)"),
     ),
     *of(
         "tests/crash/matrix/test_matrix.py",
-        "tiered/local/partition/removal.py",
+        "tiered/local/partition/retention.py",
         (
             "segments that are not flushed may go",
             "if segment.end_offset > limit or segment.end_offset > flushed:",
             "if segment.end_offset > limit:",
         ),
-        ("removed segments that come back", "self._files.sync_directory(self.directory)"),
+        ("removed segments that come back", "self._files.sync_directory(segments.directory)"),
     ),
     *of(
         "tests/unit/local/test_cases_retention.py",
-        "tiered/local/partition/removal.py",
+        "tiered/local/partition/retention.py",
         (
             "segments above the limit may go",
             "if segment.end_offset > limit or segment.end_offset > flushed:",
             "if segment.end_offset > flushed:",
         ),
-        ("delete_records of a compacted topic", "if not self.config.deletes:"),
+        ("delete_records of a compacted topic", "if not segments.config.deletes:"),
     ),
     *of(
         "tests/unit/local/test_cases_append.py",
-        "tiered/local/partition/writer.py",
-        ("batches larger than a segment", "if len(buffer) > self._active.segment_bytes:"),
+        "tiered/local/partition/appender.py",
+        ("batches larger than a segment", "if len(buffer) > self._segments.active.segment_bytes:"),
+    ),
+    *of(
+        "tests/unit/local/test_cases_append.py",
+        "tiered/local/partition/replica.py",
         ("a follower's batch below the end", "if first < end:"),
     ),
     *of(
         "tests/unit/local/test_partition.py",
-        "tiered/local/partition/writer.py",
+        "tiered/local/partition/leadership.py",
         ("a leader epoch that goes back", "if epoch <= latest:"),
     ),
     *of(
@@ -461,14 +465,14 @@ HOT = [
     ),
     *of(
         "tests/unit/facade/test_rejoin.py",
-        "tiered/local/partition/state.py",
-        ("an append below what the bucket holds", "if self.upload is not None and self._end < self.upload.end_offset:"),
+        "tiered/local/partition/condition.py",
+        ("an append below what the bucket holds", "if self.upload is not None and end < self.upload.end_offset:"),
     ),
     *of(
         "tests/unit/local/test_partition.py",
-        "tiered/local/partition/state.py",
+        "tiered/local/partition/condition.py",
         ("an append to a fenced partition", "if fenced_too and self.upload is not None and self.upload.fenced:"),
-        ("an append to a disk that failed", "if self._offline is not None:"),
+        ("an append to a disk that failed", "if self.offline is not None:"),
     ),
     *of(
         "tests/unit/facade/test_out_of_service.py",
@@ -607,11 +611,11 @@ COLD = [
     ),
     *of(
         "tests/unit/tiering tests/unit/uploader tests/unit/facade",
-        "tiered/local/partition/state.py",
+        "tiered/local/partition/beginning.py",
         ("a first record where the bucket may go on", "if why:"),
         (
             "a first record beside a claim that came meanwhile",
-            "if not follows and self.beginning.token() != token:",
+            "if not follows and self.token() != token:",
         ),
     ),
     *of(

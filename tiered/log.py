@@ -35,7 +35,7 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import is_state_log
 from tiered.local.directory.directories import LocalLogs, check_paths, open_directories
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.workers import ThreadWorkers
@@ -313,7 +313,7 @@ class Log:
         """The topic leaves this disk, its files after ``file.delete.delay.ms``. ConfigError on a tiered log."""
         name = arguments.text("topic", name)
         with self._lock:
-            if name == TRANSACTION_STATE_TOPIC:
+            if is_state_log(name):
                 raise ConfigError(f"{name} is internal: it holds the decisions of transactions")
             if self._store is not None:
                 hint = "`tiered topics delete --local-only` deletes the copy on this disk"
@@ -387,7 +387,7 @@ class Log:
         refused: TieredError | None = None
         with self._local.sealing_many():
             for tp in self._local.partitions():
-                if tp.topic == TRANSACTION_STATE_TOPIC:
+                if is_state_log(tp.topic):
                     continue  # of this disk alone
                 try:
                     log = self._local.partition(tp)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tiered import arguments
 from tiered.errors import ConfigError, InvalidRecordError, TieredError, UnknownTopicError
-from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import is_state_log
 from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
 from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange
@@ -264,7 +264,7 @@ class Topic(TopicReads):
 
     def log(self, partition: int) -> PartitionLog:
         """One partition, to append to. ConfigError for the coordinator's own topic."""
-        if self.name == TRANSACTION_STATE_TOPIC:
+        if is_state_log(self.name):
             raise ConfigError(
                 f"{self.name} is internal: only the transaction coordinator appends to it",
                 hint="`tiered dump-segment` shows what it holds",

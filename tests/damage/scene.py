@@ -108,7 +108,7 @@ def kill(log: LocalLog) -> None:
     assert lock._handle is not None
     log.files.close(lock._handle)
     for writer in log.roster.writers.values():
-        writer._active.close()
+        writer.segments.active.close()
 
 
 def batch_at(number: int, base: int) -> bytes:
@@ -140,7 +140,7 @@ def template(*, sparse: bool, state: State) -> Path:
         if number and number % PER_SEGMENT == 0:
             partition.roll()
         end = partition.positions().end_offset
-        partition.append_as_follower(batch_at(number, end + (3 if sparse and number % 2 else 0)))
+        partition.replica.append_as_follower(batch_at(number, end + (3 if sparse and number % 2 else 0)))
     partition.flush()
     log.checkpoint()
     if state is State.CLEAN:
@@ -219,7 +219,7 @@ def _fetched(partition: PartitionLog) -> tuple[object, ...]:
     positions = partition.positions()
     at = positions.start_offset
     while at < positions.end_offset:
-        data = partition.fetch(at, 500).data
+        data = partition.replica.fetch(at, 500).data
         headers = [verify_batch(data[at : at + header.size_bytes]) for at, header in walk_headers(data)]
         if not headers:
             raise OffsetGapError("nothing comes", start=at, end=positions.end_offset)

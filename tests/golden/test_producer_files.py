@@ -53,7 +53,7 @@ class Follower:
                     seen |= snapshots_of(self.folder)
                     self.open()
                 epoch = header.leader_epoch
-                self.partition.append_as_follower(data[position : position + header.size_bytes])
+                self.partition.replica.append_as_follower(data[position : position + header.size_bytes])
             seen |= snapshots_of(self.folder)
         self.log.close()
         return seen | snapshots_of(self.folder)

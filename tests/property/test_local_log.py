@@ -147,7 +147,7 @@ class LocalLogMachine(RuleBasedStateMachine):
         assert lock._handle is not None
         self.files.close(lock._handle)
         for writer in self.log.roster.awake():
-            for segment in (*writer._closing, writer._active):
+            for segment in (*writer.segments.closing, writer.segments.active):
                 segment.close()
 
     @invariant()

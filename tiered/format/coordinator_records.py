@@ -24,6 +24,12 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 OFFSETS_TOPIC = "__consumer_offsets"
 """Kafka's internal topic of groups."""
 
+
+def is_state_log(topic: str) -> bool:
+    """Whether this is the state log of transactions: no topic of a user's, and never tiered."""
+    return topic == TRANSACTION_STATE_TOPIC
+
+
 NO_ID = NO_TIME = -1
 
 _TRANSACTION = 0

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tiered.errors import ConfigError
-from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import is_state_log
 from tiered.model import TopicPartition
 from tiered.program.application import Application, split_topic
 
@@ -32,7 +32,7 @@ def confirm(app: Application, command: str, question: str, *, yes: bool) -> None
 
 def refuse_internal(topic: str) -> None:
     """Raises ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
-    if topic == TRANSACTION_STATE_TOPIC:
+    if is_state_log(topic):
         raise ConfigError(
             f"{topic} is internal: it holds the decisions of transactions",
             hint="`tiered transactions` shows them, and ends those that hang",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
-from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import is_state_log
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
@@ -58,7 +58,7 @@ class PartitionStatus:
     @property
     def internal(self) -> bool:
         """Whether it is the transaction coordinator's: of this disk alone, nothing of it waits for an upload."""
-        return self.tp.topic == TRANSACTION_STATE_TOPIC
+        return is_state_log(self.tp.topic)
 
     @property
     def lag(self) -> int:

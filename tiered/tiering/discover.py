@@ -19,7 +19,7 @@ from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties
-from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import is_state_log
 from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import Files, FileState
@@ -198,7 +198,7 @@ class Scanner:
                 parsed = parse_partition_dir(name)
             except ConfigError:
                 continue
-            if not parsed.kind and parsed.tp.topic != TRANSACTION_STATE_TOPIC:
+            if not parsed.kind and not is_state_log(parsed.tp.topic):
                 yield parsed.tp
 
     def _scan_partition(self, tp: TopicPartition, flushed: int, noted: int) -> list[Event]:

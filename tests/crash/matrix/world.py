@@ -144,7 +144,7 @@ class World:
         end = self.partition(tp).positions().end_offset
         if base > end:
             self.ledger.note(tp, Kind.GAP, base)
-        self._run(tp, [Sent(base, values(records))], lambda: self.partition(tp).append_as_follower(data))
+        self._run(tp, [Sent(base, values(records))], lambda: self.partition(tp).replica.append_as_follower(data))
 
     def _send(
         self, tp: TopicPartition, records: list[NewRecord], call: Callable[[int], RecordMetadata], **fields: Any
@@ -192,7 +192,7 @@ class World:
         """A pass of retention that may take all below ``limit``; what it took stays away."""
         self.ledger.note(tp, Kind.START_BEGUN, limit)
         self.partition(tp).apply_retention()
-        self.ledger.note(tp, Kind.START_DURABLE, self.writer(tp).first_base)
+        self.ledger.note(tp, Kind.START_DURABLE, self.writer(tp).segments.first_base)
 
     def truncate(self, offset: int, tp: TopicPartition = T) -> None:
         """The log ends at ``offset``."""
@@ -222,7 +222,7 @@ class World:
         self.clock.advance(100_000)
         self.forgotten.update(self._sequences)
         for tp in self.ledger.events:
-            self.writer(tp).expire_producers(self.clock.now_ms())
+            self.writer(tp).retention.expire_producers(self.clock.now_ms())
 
     def epoch(self, epoch: int, tp: TopicPartition = T) -> None:
         """A new leader epoch."""

@@ -94,7 +94,7 @@ class Desk:
     def follow(self, base: int, count: int = 1, *, epoch: int = 0) -> None:
         """A batch with an offset of its own, as a leader sends it."""
         records = self.records(count)
-        told = self.partition.append_as_follower(encode_batch(records, base_offset=base, leader_epoch=epoch))
+        told = self.partition.replica.append_as_follower(encode_batch(records, base_offset=base, leader_epoch=epoch))
         assert told is not None
         self.note(records, told)
 

@@ -134,7 +134,7 @@ def old_formats(desk: Desk) -> None:
             inner = b"".join(message(magic, number + (base + 1) * (1 - magic), b"k", b"v", at) for number in range(3))
             data = message(magic, base, b"k", b"single", at)
             data += wrapper(magic, base + 3, inner, Codec.GZIP, at)
-            assert desk.partition.append_as_follower(data) is not None
+            assert desk.partition.replica.append_as_follower(data) is not None
             for offset, value in enumerate((b"single", b"v", b"v", b"v"), base):
                 desk.wrote[offset] = Seen(offset, at if magic else NO_TIMESTAMP, 0, b"k", value, [])
     desk.append(20)

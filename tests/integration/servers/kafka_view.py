@@ -63,7 +63,7 @@ def told_by(partition: PartitionLog) -> Told:
         found = partition.offset_for_time(timestamp)
         times[timestamp] = -1 if found is None else found[0]
     committed = Heard(start, stable, _seen(stream, "read_committed"))
-    epochs = {entry.epoch: partition.end_offset_for(entry.epoch) for entry in partition.leader_epochs()}
+    epochs = {entry.epoch: partition.replica.end_offset_for(entry.epoch) for entry in partition.leader_epochs()}
     return Told(everything, committed, times, epochs)
 
 

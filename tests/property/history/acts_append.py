@@ -38,15 +38,15 @@ def append(world: World, subject: Subject) -> None:
     made = records(world, subject, world.dice.choice([1, 1, 2, 3, 8]))
     now, model = world.clock.now_ms(), subject.model
     writer = world.writer(subject)
-    old = writer._active
+    old = writer.segments.active
     before, facts = old.size_bytes, roll_facts(writer, now)
     expected = outcome(lambda: model.append(made, now))
     found = outcome(lambda: world.partition(subject).append(made).offset)
     world.say(f"append {subject.name} {len(made)} records: {found}")
     same(found, expected, f"append to {subject.name}")
     if not isinstance(found, Raised):
-        rolled = writer._active is not old
-        added = writer._active.size_bytes - (0 if rolled else before)
+        rolled = writer.segments.active is not old
+        added = writer.segments.active.size_bytes - (0 if rolled else before)
         reasons = roll_reasons(facts, subject.config, added, model.end - 1, model.batches[-1].timestamp)
         same(rolled, bool(reasons), f"roll of {subject.name} for {reasons}, {added} bytes, {facts}")
 
@@ -82,4 +82,6 @@ def append_too_much(world: World, subject: Subject) -> None:
     junk = bytearray(encode_batch([NewRecord(b"v", b"k", world.clock.now_ms())]))
     junk[world.dice.randrange(17, len(junk))] ^= 0x10
     same(outcome(lambda: partition.append_batches(junk)), Raised(InvalidRecordError), f"junk for {subject.name}")
-    same(outcome(lambda: partition.append_as_follower(junk)), Raised(CorruptionError), f"junk for {subject.name}")
+    same(
+        outcome(lambda: partition.replica.append_as_follower(junk)), Raised(CorruptionError), f"junk for {subject.name}"
+    )

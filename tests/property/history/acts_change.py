@@ -22,7 +22,7 @@ def flush(world: World, subject: Subject) -> None:
 def roll(world: World, subject: Subject) -> None:
     """The active segment is sealed, if it holds anything; the next may begin further up."""
     writer, model, dice = world.writer(subject), subject.model, world.dice
-    holds = writer._active.size_bytes > 0
+    holds = writer.segments.active.size_bytes > 0
     base = model.end + dice.choice([-9, -1, 0, 1, 40]) if dice.random() < 0.1 else None
     found = outcome(lambda: world.partition(subject).roll(base))
     world.say(f"roll {subject.name} at {base}: {found}")
@@ -108,7 +108,7 @@ def cut(world: World, subject: Subject, offset: int) -> None:
         start_over(world, subject, offset)
     elif offset < model.end:
         model.truncate_to(offset)
-        if writer._producers.state is not None or model.producers:
+        if writer.producers.state is not None or model.producers:
             settle_producers(world, subject, exact=False)
     else:
         model.truncate_to(offset)
@@ -128,11 +128,15 @@ def truncate_by_epoch(world: World, subject: Subject) -> None:
     epoch = dice.choice([known[-1], known[-1], dice.choice(known), known[-1] + 1, known[0] - 1])
     leaders_end = dice.choice([-1, model.end, max(model.end - dice.randint(0, 9), 0)])
     ours, our_end = model.end_offset_for(epoch)
-    same(world.partition(subject).end_offset_for(epoch), (ours, our_end), f"end of epoch {epoch} in {subject.name}")
+    same(
+        world.partition(subject).replica.end_offset_for(epoch),
+        (ours, our_end),
+        f"end of epoch {epoch} in {subject.name}",
+    )
     target: int | None = leaders_end if ours < 0 else min(leaders_end, our_end)
     if epoch < 0 or leaders_end < 0 or (ours < 0 and not model.epochs):
         target = None
-    found = outcome(lambda: world.partition(subject).truncate_by_epoch(epoch, leaders_end))
+    found = outcome(lambda: world.partition(subject).replica.truncate_by_epoch(epoch, leaders_end))
     world.say(f"truncate {subject.name} by epoch {epoch}, {leaders_end}: {found}")
     if target is not None and subject.uploaded is not None and target < subject.uploaded:
         same(found, Raised(ConfigError), f"truncation of {subject.name}")

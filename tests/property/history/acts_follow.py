@@ -30,10 +30,10 @@ def follow(world: World, subject: Subject) -> None:
     if dice.random() < 0.1:
         data += one(world, subject, at, epoch)[: dice.choice([5, 30, 60])]  # the fetch ended here
     if len(pieces) > 1 and dice.random() < 0.05:
-        found = outcome(lambda: world.partition(subject).append_as_follower(pieces[1] + pieces[0]))
+        found = outcome(lambda: world.partition(subject).replica.append_as_follower(pieces[1] + pieces[0]))
         same(found, Raised(InvalidRecordError), f"batches in disorder to {subject.name}")
     expected = outcome(lambda: model.append_given(sent))
-    found = outcome(lambda: world.partition(subject).append_as_follower(data))
+    found = outcome(lambda: world.partition(subject).replica.append_as_follower(data))
     told = [(batch.base, batch.last, batch.epoch) for batch in sent]
     world.say(f"follow {subject.name} {told}: {found if isinstance(found, Raised) else 'ok'}")
     same(found if isinstance(found, Raised) else None, expected, f"follower's append to {subject.name}")

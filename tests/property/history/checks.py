@@ -54,8 +54,8 @@ def check_ends(world: World, subject: Subject) -> None:
     """Positions, leader epochs, stable offset."""
     model, partition, writer = subject.model, world.partition(subject), world.writer(subject)
     found = partition.positions()
-    subject.first_base, subject.active_base = writer.first_base, writer._active.base_offset
-    model.forget_below(writer.first_base)
+    subject.first_base, subject.active_base = writer.segments.first_base, writer.segments.active.base_offset
+    model.forget_below(writer.segments.first_base)
     same((found.local_start_offset, found.end_offset), (model.start, model.end), f"{subject.name} start, end")
     same(writer.log_start, subject.log_start, f"{subject.name} log start")
     same(found.uploaded_offset, subject.uploaded or 0, f"{subject.name} uploaded")
@@ -118,7 +118,7 @@ def holds_data(model: ModelLog, txn: AbortedTxn) -> bool:
 
 def entries_of(world: World, subject: Subject) -> dict[int, ProducerEntry]:
     """The producer state of the log."""
-    state = world.writer(subject)._producers.state
+    state = world.writer(subject).producers.state
     return {} if state is None else {entry.producer_id: entry for entry in state.entries()}
 
 

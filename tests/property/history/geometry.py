@@ -26,12 +26,12 @@ class Segment(NamedTuple):
 
 def segments_of(writer: PartitionWriter) -> list[Segment]:
     """All of them, the active one last."""
-    bound = writer.flushed_offset
+    bound = writer.flusher.flushed
     found = [
         Segment(s.base_offset, s.end_offset, s.size_bytes, s.max_timestamp, s.appended_ms, True, s.end_offset <= bound)
-        for s in writer._sealed
+        for s in writer.segments.sealed
     ]
-    active = writer._active
+    active = writer.segments.active
     return [
         *found,
         Segment(
@@ -49,7 +49,7 @@ def segments_of(writer: PartitionWriter) -> list[Segment]:
 def bases_on_disk(world: World, writer: PartitionWriter) -> set[int]:
     """Where each batch begins, those below the log start included: a later cleaning sees them, too."""
     found: set[int] = set()
-    for segment in (*writer._sealed, writer._active):
+    for segment in (*writer.segments.sealed, writer.segments.active):
         with LogFile(world.files, segment.path) as log:
             found.update(span.base_offset for span, _ in log.batches(0, segment.size_bytes))
     return found
@@ -112,7 +112,7 @@ class RollFacts(NamedTuple):
 
 def roll_facts(writer: PartitionWriter, now_ms: int) -> RollFacts:
     """As they are now."""
-    active = writer._active
+    active = writer.segments.active
     return RollFacts(
         active.base_offset,
         active.size_bytes,

@@ -15,9 +15,9 @@ from tiered.testing.model_cleaning import Cleaned, clean
 
 def take_start(subject: Subject, writer: PartitionWriter) -> None:
     """Segments left the disk."""
-    subject.first_base = writer.first_base
-    subject.model.forget_below(writer.first_base)
-    subject.model.delete_before(writer.local_start)
+    subject.first_base = writer.segments.first_base
+    subject.model.forget_below(writer.segments.first_base)
+    subject.model.delete_before(writer.segments.local_start)
     if subject.uploaded is None:
         subject.model.trim_epochs()
     subject.starts.add(subject.log_start)
@@ -32,7 +32,7 @@ def judge_retention(
     world.say(f"  retention {subject.name}: {found}{' and a roll' if rolls else ''}")
     same(found, expected, f"{subject.name} retention")
     if rolls:
-        same(writer._active.base_offset, subject.model.end, f"{subject.name} rolled by retention")
+        same(writer.segments.active.base_offset, subject.model.end, f"{subject.name} rolled by retention")
     if found:
         take_start(subject, writer)
     return found

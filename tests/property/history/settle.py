@@ -23,9 +23,9 @@ def settle(world: World, *, clean: bool) -> None:
 def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
     """After one partition was opened."""
     model, writer = subject.model, world.writer(subject)
-    if writer.first_base == writer.end_offset == model.log_start > subject.first_base:
+    if writer.segments.first_base == writer.end_offset == model.log_start > subject.first_base:
         model.start_over(model.log_start)  # files ended below the start: Kafka's log starts anew there
-    subject.active_base = writer._active.base_offset
+    subject.active_base = writer.segments.active.base_offset
     whole = end_on_disk(subject) == model.end  # else the snapshot at the end is above what files tell: it goes
     model.end = end_on_disk(subject)
     model.history = [b for b in model.history if b.last < model.end]  # their offsets are given again, to others
@@ -33,15 +33,19 @@ def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
     if clean:
         same(writer.log_start, subject.log_start, f"{subject.name} log start after a clean stop")
     elif subject.uploaded is not None:
-        assert writer.log_start in {subject.model.remote_start, writer.first_base}, f"{subject.name} {writer.log_start}"
+        assert writer.log_start in {subject.model.remote_start, writer.segments.first_base}, (
+            f"{subject.name} {writer.log_start}"
+        )
         subject.model.remote_start = writer.log_start
         model.start = min(
-            model.start, writer.local_start
+            model.start, writer.segments.local_start
         )  # moved before the log was tiered, noted with the next checkpoint
     else:
-        starts = {*subject.starts, writer.first_base}
+        starts = {*subject.starts, writer.segments.first_base}
         assert writer.log_start in starts, f"{subject.name} starts at {writer.log_start}, known {sorted(starts)}"
-        assert writer.first_base <= writer.log_start <= model.start, f"{subject.name} starts at {writer.log_start}"
+        assert writer.segments.first_base <= writer.log_start <= model.start, (
+            f"{subject.name} starts at {writer.log_start}"
+        )
         model.start = writer.log_start
     model.reopen()
     if not clean:
@@ -85,7 +89,7 @@ def settle_producers(world: World, subject: Subject, *, exact: bool) -> None:
         ) == last_offset_of(model, pid)
         assert expired or (gone and not exact), f"{subject.name} producer {pid} is gone: {full[pid]}"
         forget(subject, pid)
-    state = world.writer(subject)._producers.state
+    state = world.writer(subject).producers.state
     loose = subject.config.compacted and not exact
     for pid in sorted(found):
         assert pid in full, f"{subject.name} producer {pid} came from nowhere: {found[pid]}"

@@ -186,7 +186,7 @@ class World:
             assert lock._handle is not None
             self.files.close(lock._handle)
             for writer in log.roster.awake():
-                for segment in (*writer._closing, writer._active):
+                for segment in (*writer.segments.closing, writer.segments.active):
                     segment.close()
 
     def say(self, line: str) -> None:

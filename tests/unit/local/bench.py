@@ -76,7 +76,7 @@ class CaseBench(Bench):
     @property
     def bases(self) -> list[int]:
         """Bases of all segments, the active one last."""
-        return [s.base_offset for s in self.writer._sealed] + [self.writer._active.base_offset]
+        return [s.base_offset for s in self.writer.segments.sealed] + [self.writer.segments.active.base_offset]
 
     @property
     def epochs(self) -> list[tuple[int, int]]:
@@ -100,7 +100,7 @@ class CaseBench(Bench):
         assert lock is not None
         assert lock._handle is not None
         self.files.close(lock._handle)
-        for segment in (*self.writer._closing, self.writer._active):
+        for segment in (*self.writer.segments.closing, self.writer.segments.active):
             segment.close()
 
     def reopen(self) -> None:

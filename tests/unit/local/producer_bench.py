@@ -56,7 +56,7 @@ class ProducerBench(CaseBench):
 
     @property
     def state(self) -> ProducerState:
-        state = self.writer._producers.state
+        state = self.writer.producers.state
         assert state is not None
         return state
 

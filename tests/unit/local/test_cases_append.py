@@ -46,7 +46,7 @@ def test_case_21_an_empty_set_never_rolls(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", segment_ms=1000)
     bench.fill(1)
     bench.clock.advance(HOUR_S)
-    assert bench.partition.append_as_follower(b"") is None
+    assert bench.partition.replica.append_as_follower(b"") is None
     with pytest.raises(InvalidRecordError):
         bench.partition.append([])
     with pytest.raises(InvalidRecordError):
@@ -56,7 +56,7 @@ def test_case_21_an_empty_set_never_rolls(tmp_path: Path) -> None:
 
 def test_case_22_jitter_shortens_the_age_of_a_segment(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", segment_ms=100_000, segment_jitter_ms=20_000)
-    jitter = bench.writer._active._jitter_ms
+    jitter = bench.writer.segments.active._jitter_ms
     assert 0 < jitter <= 20_000
     bench.clock.advance(24 * HOUR_S)  # the wall clock does not count where there are timestamps
     bench.fill(1, timestamp=START_MS)
@@ -74,19 +74,19 @@ def test_case_23_too_large_for_a_segment_or_for_a_message(tmp_path: Path) -> Non
         bench.partition.append_batches(large)
     with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes"):
         bench.append(b"v" * 600)
-    assert bench.partition.append_as_follower(large) == ("t", 0, 0, 5, 1)
+    assert bench.partition.replica.append_as_follower(large) == ("t", 0, 0, 5, 1)
     with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
         bench.partition.append_batches(b"".join(batch(0, value=b"v" * 300) for _ in range(6)))
     with pytest.raises(RecordTooLargeError, match=r"segment\.bytes"):
-        bench.partition.append_as_follower(b"".join(batch(i, value=b"v" * 600) for i in range(1, 5)))
+        bench.partition.replica.append_as_follower(b"".join(batch(i, value=b"v" * 600) for i in range(1, 5)))
     assert bench.offsets() == [0]
 
 
 def test_case_24_one_index_entry_for_each_append_but_the_first(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", index_interval_bytes=1, segment_index_bytes=12_000)
     for i in range(100):
-        bench.partition.append_as_follower(batch(100 + i, 1000 + i))
-    indexes = bench.writer._active.indexes
+        bench.partition.replica.append_as_follower(batch(100 + i, 1000 + i))
+    indexes = bench.writer.segments.active.indexes
     assert (indexes.time_count, indexes.last_time) == (99, (1099, 199))
     assert bench.times(0).entries == [(1000 + i, 100 + i) for i in range(1, 100)]
     assert bench.index(0).entries == [(100 + i, i * len(batch(0))) for i in range(1, 100)]
@@ -97,7 +97,7 @@ def test_case_25_a_read_begins_at_the_next_record_there_is(tmp_path: Path) -> No
     bench = CaseBench(tmp_path / "log", per_segment=10, index_interval_bytes=1)
     given = [*range(50), *range(50, 300, 7)]
     for offset in given:
-        bench.partition.append_as_follower(batch(offset))
+        bench.partition.replica.append_as_follower(batch(offset))
     for start in range(given[-1]):
         wanted = next(offset for offset in given if offset >= start)
         for max_bytes in (1, 100, 100_000):
@@ -114,9 +114,9 @@ def test_case_28_a_roll_to_a_base_with_records_is_refused_an_empty_one_begins_af
         with pytest.raises(ConfigError, match="no segment can begin"):
             bench.partition.roll(base)
     assert bench.partition.roll(6)  # below the end, which is where the new one begins
-    first = bench.writer._active
+    first = bench.writer.segments.active
     assert not bench.partition.roll(7)
-    assert bench.writer._active is not first
+    assert bench.writer.segments.active is not first
     assert bench.bases == [0, 5, 7]
     assert bench.append(b"v") == 7
     assert bench.offsets() == list(range(8))
@@ -146,7 +146,7 @@ def test_case_30_rolls_do_not_move_the_end(tmp_path: Path) -> None:
         assert bench.append(b"v") == i
         assert bench.partition.roll()
         assert bench.partition.positions().end_offset == i + 1
-        assert bench.writer._active.size_bytes == 0
+        assert bench.writer.segments.active.size_bytes == 0
         assert bench.partition.flush() is None
         assert bench.partition.positions().flushed_offset == i + 1
     assert bench.bases == list(range(101))
@@ -165,7 +165,10 @@ def test_case_31_closed_indexes_and_those_of_an_emptied_segment(tmp_path: Path) 
         bench.append(b"v", timestamp=START_MS + i)
     assert (bench.folder / f"{0:020d}.index").stat().st_size == 1000 // 8 * 8
     assert (bench.folder / f"{0:020d}.timeindex").stat().st_size == 1000 // 12 * 12
-    assert (bench.writer._active._max_offsets, bench.writer._active._max_times + 1) == (1000 // 8, 1000 // 12)
+    assert (bench.writer.segments.active._max_offsets, bench.writer.segments.active._max_times + 1) == (
+        1000 // 8,
+        1000 // 12,
+    )
 
 
 def test_case_32_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
@@ -184,12 +187,12 @@ def test_case_32_a_compacted_topic_wants_keys(tmp_path: Path) -> None:
 def test_case_33_offsets_that_go_back_refuse_the_append(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     with pytest.raises(InvalidRecordError, match="follows one that ends at 3"):
-        bench.partition.append_as_follower(batch(3) + batch(2))
+        bench.partition.replica.append_as_follower(batch(3) + batch(2))
     with pytest.raises(InvalidRecordError):
-        bench.partition.append_as_follower(batch(3) + batch(3))
-    bench.partition.append_as_follower(batch(3) + batch(4))
+        bench.partition.replica.append_as_follower(batch(3) + batch(3))
+    bench.partition.replica.append_as_follower(batch(3) + batch(4))
     with pytest.raises(OffsetOutOfRangeError) as caught:
-        bench.partition.append_as_follower(batch(4))
+        bench.partition.replica.append_as_follower(batch(4))
     assert (caught.value.requested, caught.value.latest) == (4, 5)
     assert bench.offsets(0) == [3, 4]
 
@@ -206,15 +209,17 @@ def test_case_34_lookups_by_time_with_epochs(tmp_path: Path) -> None:
         assert (found[0], bench.writer.epochs.epoch_at(found[0])) == (offset, epoch)
     assert bench.partition.offset_for_time(301) is None
     assert bench.partition.largest_timestamp() == (2, 300)
-    listed = [bench.partition.list_offset(t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)]
+    listed = [
+        bench.partition.replica.list_offset(t) for t in (100, 200, EARLIEST, EARLIEST_LOCAL, LATEST, MAX_TIMESTAMP)
+    ]
     assert listed == [(0, 100, 0), (1, 200, 1), (0, -1, 0), (0, -1, 0), (5, -1, 1), (2, 300, 1)]
-    assert [bench.partition.list_offset(t) for t in (301, LATEST_TIERED)] == [None, None]
+    assert [bench.partition.replica.list_offset(t) for t in (301, LATEST_TIERED)] == [None, None]
     positions = bench.partition.positions()
     assert (positions.start_offset, bench.writer.epochs.epoch_at(0)) == (0, 0)
     assert (positions.end_offset, bench.epochs[-1][0]) == (5, 1)
-    assert bench.partition.end_offset_for(0) == (0, 1)
-    assert bench.partition.end_offset_for(1) == (1, 5)
-    assert bench.partition.end_offset_for(2) == (-1, -1)
+    assert bench.partition.replica.end_offset_for(0) == (0, 1)
+    assert bench.partition.replica.end_offset_for(1) == (1, 5)
+    assert bench.partition.replica.end_offset_for(2) == (-1, -1)
 
 
 def test_where_the_bucket_ends_is_listed_with_its_epoch(tmp_path: Path) -> None:
@@ -223,23 +228,23 @@ def test_where_the_bucket_ends_is_listed_with_its_epoch(tmp_path: Path) -> None:
     bench.partition.new_leader_epoch(1)
     bench.fill(3)
     bench.partition.set_uploaded(0)
-    assert bench.partition.list_offset(LATEST_TIERED) == (-1, -1, -1)
+    assert bench.partition.replica.list_offset(LATEST_TIERED) == (-1, -1, -1)
     bench.partition.set_uploaded(4, start_offset=0)
-    assert bench.partition.list_offset(LATEST_TIERED) == (3, -1, 1)
+    assert bench.partition.replica.list_offset(LATEST_TIERED) == (3, -1, 1)
     bench.partition.flush()
     bench.partition.delete_local_before(4)
-    assert bench.partition.list_offset(EARLIEST) == (0, -1, 0)
-    assert bench.partition.list_offset(EARLIEST_LOCAL) == (4, -1, 1)
+    assert bench.partition.replica.list_offset(EARLIEST) == (0, -1, 0)
+    assert bench.partition.replica.list_offset(EARLIEST_LOCAL) == (4, -1, 1)
 
 
 def test_the_earliest_offset_has_no_epoch_above_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(5, 0)
-    bench.partition.append_as_follower(batch(10, epoch=3))
+    bench.partition.replica.append_as_follower(batch(10, epoch=3))
     bench.writer.epochs.clear()
     bench.writer.epochs.assign(3, 10)
-    assert bench.partition.list_offset(EARLIEST) == (5, -1, -1)
-    assert bench.partition.list_offset(LATEST) == (11, -1, 3)
+    assert bench.partition.replica.list_offset(EARLIEST) == (5, -1, -1)
+    assert bench.partition.replica.list_offset(LATEST) == (11, -1, 3)
 
 
 def test_case_35_names_of_directories_on_their_way_out() -> None:
@@ -329,7 +334,7 @@ def test_old_formats_are_upgraded_by_a_leader_and_kept_by_a_follower(tmp_path: P
 
     follower = CaseBench(tmp_path / "follower")
     sent = message(0, b"a", magic=0) + message(1, b"b") + wrapper(3, b"c", b"d")
-    follower.partition.append_as_follower(sent)
+    follower.partition.replica.append_as_follower(sent)
     assert b"".join(bytes(b) for b in follower.partition.read_batches(0)) == sent
     follower.partition.roll()
     follower.reopen()
@@ -339,17 +344,17 @@ def test_old_formats_are_upgraded_by_a_leader_and_kept_by_a_follower(tmp_path: P
 def test_a_follower_takes_over_epochs_and_refuses_damage(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     good = batch(0, epoch=0) + batch(1, epoch=3) + batch(5, epoch=4)
-    assert bench.partition.append_as_follower(good + batch(6, epoch=9)[:-1]) == ("t", 0, 0, 5, 6)
+    assert bench.partition.replica.append_as_follower(good + batch(6, epoch=9)[:-1]) == ("t", 0, 0, 5, 6)
     assert bench.epochs == [(0, 0), (3, 1), (4, 5)]
     damaged = bytearray(batch(6))
     damaged[-1] ^= 1
     with pytest.raises(CorruptionError):
-        bench.partition.append_as_follower(bytes(damaged))
+        bench.partition.replica.append_as_follower(bytes(damaged))
     bench.partition.new_leader_epoch(5)
     assert bench.append(b"v") == 6
     assert bench.offsets(0) == [0, 1, 5, 6]
     bench.partition.truncate_to(6)
-    assert bench.partition.truncate_by_epoch(3, 4) == (3, 4)
+    assert bench.partition.replica.truncate_by_epoch(3, 4) == (3, 4)
     assert bench.offsets(0) == [0, 1]
     assert bench.append(b"v") == 4
 

@@ -78,9 +78,9 @@ def test_case_62_all_indexes_lost_or_blank(tmp_path: Path, content: bytes | None
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
 def test_case_63_offsets_too_far_away_begin_a_segment(tmp_path: Path, codec: Codec) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.append_as_follower(batch(0, codec=codec))
-    bench.partition.append_as_follower(batch(FAR, codec=codec))
-    bench.partition.append_as_follower(batch(FAR + 1, codec=codec))
+    bench.partition.replica.append_as_follower(batch(0, codec=codec))
+    bench.partition.replica.append_as_follower(batch(FAR, codec=codec))
+    bench.partition.replica.append_as_follower(batch(FAR + 1, codec=codec))
     assert bench.bases == [0, FAR]
     assert snapshots(bench) == [FAR]
     bench.reopen()
@@ -89,10 +89,10 @@ def test_case_63_offsets_too_far_away_begin_a_segment(tmp_path: Path, codec: Cod
 
 def test_case_63_compressed_messages_of_format_v1_hide_their_first_offset(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.append_as_follower(wrapper(1, b"a", b"b"))
-    bench.partition.append_as_follower(wrapper(MAX_RELATIVE_OFFSET + 3, b"c", b"d"))
+    bench.partition.replica.append_as_follower(wrapper(1, b"a", b"b"))
+    bench.partition.replica.append_as_follower(wrapper(MAX_RELATIVE_OFFSET + 3, b"c", b"d"))
     assert bench.bases == [0, 3]
-    bench.partition.append_as_follower(wrapper(2 * MAX_RELATIVE_OFFSET + 4, b"e", b"f"))
+    bench.partition.replica.append_as_follower(wrapper(2 * MAX_RELATIVE_OFFSET + 4, b"e", b"f"))
     assert bench.bases[2] == MAX_RELATIVE_OFFSET + 4
     bench.reopen()
     assert [r.value for r in bench.records()] == [b"a", b"b", b"c", b"d", b"e", b"f"]
@@ -101,8 +101,8 @@ def test_case_63_compressed_messages_of_format_v1_hide_their_first_offset(tmp_pa
 def test_an_append_whose_offsets_fit_no_segment_is_refused(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     with pytest.raises(ConfigError, match="one segment"):
-        bench.partition.append_as_follower(batch(1) + batch(FAR + 1))
-    assert bench.partition.append_as_follower(batch(5)) is not None
+        bench.partition.replica.append_as_follower(batch(1) + batch(FAR + 1))
+    assert bench.partition.replica.append_as_follower(batch(5)) is not None
 
 
 def overflowed(bench: CaseBench) -> bytes:
@@ -270,7 +270,7 @@ def test_replaced_segments_are_read_by_new_reads_and_old_ones_go_on(tmp_path: Pa
     reading = bench.partition.read_batches(0)
     next(reading)
     (copy,) = cleaned(bench, {3, 20, 35}, [12, 24])
-    assert bench.writer.replace_segments([copy.finish()], [12, 24])
+    assert bench.writer.exchange.replace_segments([copy.finish()], [12, 24])
     assert bench.bases == [0, 12, 36, 48]
     assert bench.offsets() == [*range(12), 20, 35, *range(36, 60)]
     assert sum(1 for _ in reading) == 59
@@ -292,7 +292,7 @@ def test_case_79_retention_takes_segments_while_they_are_cleaned(tmp_path: Path)
     (copy,) = cleaned(bench, {20, 35}, [12, 24])
     found = copy.finish()
     bench.partition.delete_local_before(24)
-    assert bench.writer.replace_segments([found], [12, 24])
+    assert bench.writer.exchange.replace_segments([found], [12, 24])
     assert bench.bases == [12, 36, 48]
     assert bench.names(".log.deleted") == [f"{base:020d}.log.deleted" for base in (0, 12, 24)]
     assert bench.offsets() == [35, *range(36, 60)]
@@ -306,10 +306,10 @@ def test_only_sealed_neighbours_are_replaced(tmp_path: Path) -> None:
     found = copy.finish()
     for old in ([12, 36], [36, 48]):
         with pytest.raises(ConfigError, match="neighbours"):
-            bench.writer.replace_segments([found], old)
+            bench.writer.exchange.replace_segments([found], old)
     bench.partition.delete_local_before(36)
     assert bench.names(CLEANED_SUFFIX)
-    assert not bench.writer.replace_segments([found], [12, 24])
+    assert not bench.writer.exchange.replace_segments([found], [12, 24])
     assert not bench.names(CLEANED_SUFFIX)
     bench.reopen()
     assert bench.offsets() == list(range(36, 60))
@@ -323,7 +323,7 @@ def test_case_77_a_crash_at_any_step_of_a_replacement_leaves_old_or_new(tmp_path
     bench.files.fail = on_nth(nth, "*", PowerCut)
     try:
         (copy,) = cleaned(bench, {20, 35}, [12, 24])
-        bench.writer.replace_segments([copy.finish()], [12, 24])
+        bench.writer.exchange.replace_segments([copy.finish()], [12, 24])
     except PowerCut:
         pass
     bench.files.fail = None

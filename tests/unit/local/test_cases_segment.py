@@ -35,15 +35,15 @@ def test_case_01_an_empty_segment_gives_nothing(tmp_path: Path) -> None:
 
 def test_case_02_a_read_before_the_first_batch_gives_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.append_as_follower(batch(40))
-    bench.partition.append_as_follower(batch(50, 5, 5, 5, 5))
+    bench.partition.replica.append_as_follower(batch(40))
+    bench.partition.replica.append_as_follower(batch(50, 5, 5, 5, 5))
     assert first_offset(bench, 41) == 50
 
 
 def test_case_03_a_read_between_batches_gives_the_next(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.append_as_follower(batch(50, 5, 5))
-    bench.partition.append_as_follower(batch(60, 5, 5))
+    bench.partition.replica.append_as_follower(batch(50, 5, 5))
+    bench.partition.replica.append_as_follower(batch(60, 5, 5))
     assert first_offset(bench, 55, 200) == 60
 
 
@@ -53,7 +53,7 @@ def test_case_05_an_empty_segment_that_is_cut_can_be_filled(tmp_path: Path) -> N
     bench.reopen()
     bench.partition.truncate_to(57)
     bench.clock.advance(1_000_000)
-    active = bench.writer._active
+    active = bench.writer.segments.active
     now_ms = bench.clock.now_ms()
     assert active.roll_reason(100, -1, 58, now_ms) is None
     assert active.roll_reason(100, -1, 2**31 + 199, now_ms) is RollReason.OFFSET_OVERFLOW
@@ -72,7 +72,7 @@ def test_case_05_trimmed_index_files_of_no_length_are_not_full(tmp_path: Path) -
     assert sizes == [0, 0]
     bench.open()
     bench.partition.truncate_to(57)
-    active = bench.writer._active
+    active = bench.writer.segments.active
     bench.clock.advance(3600)
     assert active.roll_reason(100, bench.clock.now_ms(), 58, bench.clock.now_ms()) is None
     bench.fill(5)
@@ -84,7 +84,7 @@ def test_case_05_a_segment_that_is_cut_to_nothing_begins_afresh(tmp_path: Path) 
     bench.fill(2, timestamp=5)
     bench.clock.advance(100)
     bench.partition.truncate_to(0)
-    active = bench.writer._active
+    active = bench.writer.segments.active
     assert (active.size_bytes, active.first_timestamp, active.max_timestamp) == (0, -1, -1)
     assert active.created_ms == bench.clock.now_ms()
     assert bench.append(b"v") == 0
@@ -95,10 +95,10 @@ def test_case_06_the_time_index_is_cut_and_the_largest_timestamp_found_again(tmp
     bench = CaseBench(tmp_path / "log", index_interval_bytes=2 * size - 1, segment_index_bytes=1000)
     bench.partition.start_at(40, 0)
     for offset in range(40, 70):
-        bench.partition.append_as_follower(batch(offset, offset * 10))
-    assert bench.writer._active.indexes.time_count == 14
+        bench.partition.replica.append_as_follower(batch(offset, offset * 10))
+    assert bench.writer.segments.active.indexes.time_count == 14
     bench.partition.truncate_to(41)
-    active = bench.writer._active
+    active = bench.writer.segments.active
     assert (active.indexes.time_count, active.max_timestamp, bench.writer.end_offset) == (0, 400, 41)
 
 
@@ -107,7 +107,7 @@ def test_case_07_the_next_offset_of_a_segment(tmp_path: Path) -> None:
     bench.partition.start_at(50, 0)
     bench.reopen()
     assert bench.partition.positions().end_offset == 50  # empty: its base
-    bench.partition.append_as_follower(batch(50, 5, 5, 5))
+    bench.partition.replica.append_as_follower(batch(50, 5, 5, 5))
     bench.reopen()
     assert bench.partition.positions().end_offset == 53
     bench.kill()
@@ -173,7 +173,7 @@ def test_case_11_epochs_are_learned_from_the_batches(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(104, 0)
     for base, epoch in ((104, 0), (106, 1), (108, 1), (110, 2)):
-        bench.partition.append_as_follower(batch(base, 5, 5, epoch=epoch))
+        bench.partition.replica.append_as_follower(batch(base, 5, 5, epoch=epoch))
     bench.kill()
     (bench.folder / "leader-epoch-checkpoint").unlink()
     bench.open()

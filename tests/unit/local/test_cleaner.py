@@ -47,7 +47,7 @@ def test_what_is_not_durable_supersedes_nothing(bench: CleaningBench) -> None:
     dirty(bench)
     bench.files.fail = lambda operation, path: errno.EIO if operation == "sync" and path.suffix == ".log" else 0
     bench.append(b"5", key=b"a")
-    bench.writer._flushed = 6  # the third segment is sealed, and its fsync has not returned
+    bench.writer.flusher.flushed = 6  # the third segment is sealed, and its fsync has not returned
     bench.files.fail = None
     bench.clean()
     assert bench.pairs == ["c1", "b2", "a3", "d1", "a4", "b3", "a5"]
@@ -74,7 +74,7 @@ def test_records_of_an_open_transaction_and_behind_it_are_not_cleaned(bench: Cle
     batch = encode_batch(
         [NewRecord(b"t", b"a", 5)], base_offset=9, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
     )
-    bench.partition.append_as_follower(batch)
+    bench.partition.replica.append_as_follower(batch)
     bench.seal()
     bench.put("a8")
     bench.seal()

@@ -21,7 +21,6 @@ from tiered.errors import (
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.local.partition.producers import PartitionProducers
 from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.producer import ProducerStamp
 from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, Snapshot
@@ -84,8 +83,8 @@ def test_case_49_sequences_wrap(bench: ProducerBench) -> None:
 
 
 def test_case_50_a_follower_takes_what_its_leader_has(bench: ProducerBench) -> None:
-    bench.partition.append_as_follower(data(0) + data(1, base=1))
-    bench.partition.append_as_follower(data(0, base=2) + data(1, base=3))
+    bench.partition.replica.append_as_follower(data(0) + data(1, base=1))
+    bench.partition.replica.append_as_follower(data(0, base=2) + data(1, base=3))
     assert bench.end == 4
 
 
@@ -142,7 +141,7 @@ def case_53(bench: ProducerBench, *, follower: bool) -> list[int]:
             bench.plain(count)
             continue
         if follower:
-            bench.partition.append_as_follower(sent)
+            bench.partition.replica.append_as_follower(sent)
         elif who < 0:
             bench.partition.append_as_coordinator(sent)
         else:
@@ -174,10 +173,10 @@ def test_case_53_the_transaction_index(tmp_path: Path, follower: bool, per_segme
 
 def test_case_53_the_first_unstable_offset_follows_the_high_watermark(tmp_path: Path) -> None:
     bench = ProducerBench(tmp_path / "log")
-    bench.partition.update_high_watermark(0)
+    bench.partition.replica.update_high_watermark(0)
     case_53(bench, follower=False)
     for mark, unstable in ((30, 8), (75, 36), (bench.end, None)):
-        bench.partition.update_high_watermark(mark)
+        bench.partition.replica.update_high_watermark(mark)
         assert (mark, bench.state.first_unstable_offset) == (mark, unstable)
         assert bench.lso == (mark if unstable is None else unstable)
     assert bench.aborted() == ENTRIES
@@ -223,22 +222,22 @@ def test_case_55_a_batch_outside_of_the_open_transaction(bench: ProducerBench) -
 
 def test_case_55_with_verification_a_transaction_begins_with_a_guard(tmp_path: Path) -> None:
     bench = ProducerBench(tmp_path / "log")
-    assert bench.partition.start_verification(PID, 0, 0) == 0  # not asked for
+    assert bench.partition.replica.start_verification(PID, 0, 0) == 0  # not asked for
     bench.log.close()
     bench.open(transaction_partition_verification=True)
     with pytest.raises(InvalidTxnStateError):
         bench.send(0, txn=True)
     assert (bench.end, bench.snapshots) == (0, [])
-    guard = bench.partition.start_verification(PID, 0, 0)
+    guard = bench.partition.replica.start_verification(PID, 0, 0)
     assert guard > 0
-    assert bench.partition.start_verification(PID, 0, 0) == guard
+    assert bench.partition.replica.start_verification(PID, 0, 0) == guard
     bench.mark(abort=True)  # of an empty transaction: it clears the guard
     with pytest.raises(InvalidTxnStateError):
         bench.partition.append_batches(data(0, txn=True), guard=guard)
-    again = bench.partition.start_verification(PID, 0, 0)
+    again = bench.partition.replica.start_verification(PID, 0, 0)
     assert again != guard
     assert bench.partition.append_batches(data(0, txn=True), guard=again).offset == 1
-    assert bench.partition.start_verification(PID, 1, 0) == 0  # the transaction is open
+    assert bench.partition.replica.start_verification(PID, 1, 0) == 0  # the transaction is open
     assert bench.send(1, txn=True).offset == 2
     bench.mark()
     with pytest.raises(InvalidTxnStateError):
@@ -253,10 +252,10 @@ def test_a_guard_that_nobody_used_leaves_no_producer_behind(tmp_path: Path) -> N
     bench.log.close()
     bench.open(transaction_partition_verification=True)
     bench.fill(4)
-    bench.partition.start_verification(PID, 0, 0)
+    bench.partition.replica.start_verification(PID, 0, 0)
     bench.fill(4)
     assert {(bench.folder / name).read_bytes() for name in bench.names(".snapshot")} == {encode_snapshot(())}
-    guard = bench.partition.start_verification(PID, 3, 0)
+    guard = bench.partition.replica.start_verification(PID, 3, 0)
     with pytest.raises(OutOfOrderSequenceError):  # the one that was announced first has not arrived
         bench.partition.append_batches(data(3, txn=True), guard=guard)
     bench.partition.append_batches(data(0, txn=True), guard=guard)
@@ -333,7 +332,7 @@ def test_case_58_a_damaged_snapshot_file_is_deleted_and_the_older_one_loaded(tmp
     (bench.folder / f"{1:020d}.snapshot").write_bytes(older)
     newest = bench.folder / f"{2:020d}.snapshot"
     newest.write_bytes(damage(newer))
-    producers = PartitionProducers(bench.files, bench.folder)
+    producers = bench.writer.producers
     found = producers._newest([2, 1])
     assert found == Snapshot(1, (ProducerEntry(7, 0, 4, 0, 0, START_MS),))
     assert bench.snapshots == [1]
@@ -394,7 +393,7 @@ def test_a_coordinator_appends_one_batch_of_a_producer(bench: ProducerBench) -> 
 def test_idle_producers_are_forgotten_in_time(bench: ProducerBench) -> None:
     bench.send(0)
     bench.send(0, pid=8, txn=True)
-    bench.writer.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
+    bench.writer.retention.expire_producers(START_MS + DEFAULT_EXPIRATION_MS - 1)
     assert len(bench.state) == 2
     assert len(bench.state) == 2
     bench.clock.set_ms(START_MS + DEFAULT_EXPIRATION_MS)
@@ -411,7 +410,7 @@ def test_a_log_without_producers_has_no_state(tmp_path: Path) -> None:
     assert bench.snapshots == [3, 6, 9]  # at each roll, as Kafka's; all empty
     bench.reopen()
     bench.unclean()
-    assert bench.writer._producers.state is None
+    assert bench.writer.producers.state is None
     assert (bench.snapshots, bench.lso) == ([3, 6, 9, 10], 10)
     assert {(bench.folder / name).read_bytes() for name in bench.names(".snapshot")} == {encode_snapshot(())}
     bench.fill(1)
@@ -480,7 +479,7 @@ def test_a_power_cut_around_the_first_producer_forgets_none(tmp_path: Path) -> N
 def test_a_refused_first_batch_begins_nothing(bench: ProducerBench) -> None:
     with pytest.raises(ProducerFencedError):
         bench.partition.append_batches(data(0, epoch=3) + data(0, epoch=2))
-    assert bench.writer._producers.state is None
+    assert bench.writer.producers.state is None
     assert bench.snapshots == []
 
 

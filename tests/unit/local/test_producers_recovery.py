@@ -343,7 +343,7 @@ def test_a_follower_and_its_leader_have_the_same_files(tmp_path: Path) -> None:
             leader.partition.append_as_coordinator(sent)
         else:
             leader.partition.append_batches(sent)
-    follower.partition.append_as_follower(b"".join(leader.partition.read_batches(0)))
+    follower.partition.replica.append_as_follower(b"".join(leader.partition.read_batches(0)))
     for bench in (leader, follower):
         bench.log.close()
     names = [path.name for path in sorted(leader.folder.iterdir())]

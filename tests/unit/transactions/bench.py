@@ -40,7 +40,7 @@ class TxnBench:
         if lock._handle is not None:
             self.files.close(lock._handle)
         for writer in self.log.awake():
-            for segment in (*writer._closing, writer._active):
+            for segment in (*writer.segments.closing, writer.segments.active):
                 segment.close()
 
     def transact(

@@ -145,7 +145,7 @@ class LogCleaner:
                 done.rounds += 1
                 done.bytes += report.bytes_read + report.bytes_written
                 if subject.state.config.deletes:
-                    subject.writer.retain(now_ms)
+                    subject.writer.retention.retain(now_ms)
             except Exception as error:  # noqa: BLE001 - as Kafka: whatever it is, it is this partition's
                 failed.add(tp)
                 self._fail(tp, error, done)

@@ -182,7 +182,7 @@ class CleaningRound:
         Nothing is tidied up when that fails: once a name has changed, only the next open may tell what that means.
         """
         bases = [segment.base_offset for segment in group]
-        if not self._writer.replace_segments([found], bases, witness=self._watched):
+        if not self._writer.exchange.replace_segments([found], bases, witness=self._watched):
             raise self._stopped(f"segments {bases} changed or left while they were cleaned")
 
     def _batches(self, segment: SegmentState, start_offset: int) -> Iterator[tuple[LogFile, Span, memoryview]]:
@@ -207,11 +207,11 @@ class CleaningRound:
     def _check(self) -> None:
         """Whoever cuts, closes or deletes the log does not wait for a cleaner: it looks up between two batches."""
         writer = self._writer
-        if not writer.at_work:
+        if not writer.condition.at_work:
             raise self._stopped("it was closed or went offline")
         if not writer.config.compacted:
             raise self._stopped("cleanup.policy says compact no more")
-        if self._watched is not None and not writer.holds(self._watched):
+        if self._watched is not None and not writer.exchange.holds(self._watched):
             raise self._stopped("it was cut, or retention took what was being cleaned")
 
     def _stopped(self, why: str) -> CleaningStoppedError:

@@ -43,7 +43,7 @@ class Subjects:
 
     def look(self, writer: PartitionWriter) -> Subject:
         """The partition without its producers: as if no transaction were open."""
-        sealed = writer.settled  # before the end: so the end is never below them
+        sealed = writer.exchange.settled  # before the end: so the end is never below them
         end = writer.end_offset
         state = LogState(
             tp=writer.tp,
@@ -51,8 +51,8 @@ class Subjects:
             segments=tuple(self._segment(segment) for segment in sealed),
             log_start_offset=writer.log_start,
             end_offset=end,
-            last_stable_offset=min(end, writer.high_watermark),
-            active_base_offset=sealed[-1].end_offset if sealed else writer.first_base,
+            last_stable_offset=min(end, writer.watermark.offset),
+            active_base_offset=sealed[-1].end_offset if sealed else writer.segments.first_base,
             checkpoint=self._checkpoint.offset(writer.tp),
         )
         return Subject(writer, state, {segment.base_offset: segment for segment in sealed})
@@ -99,8 +99,8 @@ def refusal(writer: PartitionWriter) -> str:
     """Why a partition is not cleaned, empty if it may be."""
     if not writer.config.compacted:
         return NOT_COMPACTED
-    if writer.fenced:
+    if writer.condition.fenced:
         return FENCED
     if writer.upload is not None:
         return TIERED
-    return "" if writer.at_work else OFFLINE
+    return "" if writer.condition.at_work else OFFLINE

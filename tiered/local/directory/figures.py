@@ -96,13 +96,14 @@ def report_metrics(report: UpkeepReport, directory: Path, now_ms: int) -> list[M
 def _partition(writer: PartitionWriter) -> list[Metric]:
     labels = _labels(writer.tp)
     upload, sealed = writer.upload, writer.sealed
-    found = _ends(writer.tp, writer.end_offset, writer.flushed_offset)
+    size_bytes = sum(segment.size_bytes for segment in sealed) + writer.segments.active.size_bytes
+    found = _ends(writer.tp, writer.end_offset, writer.flusher.flushed)
     found += [
         metric("log_start_offset", writer.log_start, labels),
-        metric("local_start_offset", writer.local_start, labels),
+        metric("local_start_offset", writer.segments.local_start, labels),
         metric("local_segments", len(sealed) + 1, labels),
-        metric("local_bytes", sum(segment.size_bytes for segment in sealed) + writer.active_bytes, labels),
-        metric("partition_offline", float(writer.offline is not None), labels),
+        metric("local_bytes", size_bytes, labels),
+        metric("partition_offline", float(writer.condition.offline is not None), labels),
     ]
     if upload is not None:
         found.append(metric("uploaded_offset", upload.end_offset, labels))

@@ -52,7 +52,7 @@ from tiered.local.disk.uploads import (
 from tiered.local.disk.volume import NO_ID, ensure_volume
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.roster import Roster
-from tiered.local.partition.state import Surroundings
+from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
 from tiered.local.transactions.producer_ids import ProducerIds
@@ -312,7 +312,7 @@ class LocalLog:
     def flush(self) -> None:
         """Flushes every partition, the first error after the last one; those that sleep are durable."""
         self._check_writable()
-        done = run_all(writer.flush for writer in self.roster.awake() if writer.flushed_offset < writer.end_offset)
+        done = run_all(each.flusher.flush for each in self.roster.awake() if each.flusher.flushed < each.end_offset)
         if done.error is not None:
             raise done.error
 

@@ -94,7 +94,7 @@ def _copy_file(files: Files, source: Path, target: Path, *, grown: bool) -> None
 
 def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, timeout_seconds: float) -> None:
     """Moves ``tp``. Objects that were got for it before raise ClosedError afterwards: ask for the partition again."""
-    told = source.roster.writers[tp].told_watermark  # of one that is out of service: why, before anything is made
+    told = source.roster.writers[tp].watermark.told  # of one that is out of service: why, before anything is made
     future = target.directory / renamed_dir(tp, uid, "future")
     target.files.make_directory(future)
     with source.cleaner.paused(tp):
@@ -102,7 +102,7 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
         _move(source, target, tp, future, timeout_seconds=timeout_seconds)
     target.cleaner.checkpoint.adopt(tp, cleaned)
     if told is not None:
-        target.roster.writers[tp].update_high_watermark(told)
+        target.roster.writers[tp].follower.update_high_watermark(told)
     source.cleaner.forget_gone()
     LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 

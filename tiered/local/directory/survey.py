@@ -23,7 +23,8 @@ from tiered.local.disk.volume import (
 )
 from tiered.local.partition.opening import foreign_log
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.state import WATERMARK_NAME, Surroundings
+from tiered.local.partition.surroundings import Surroundings
+from tiered.local.partition.watermark import WATERMARK_NAME
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")

@@ -30,7 +30,7 @@ from functools import partial
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.errors import TieredError
-from tiered.format.coordinator_records import TRANSACTION_STATE_TOPIC
+from tiered.format.coordinator_records import is_state_log
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import DirectoryNotes
@@ -83,13 +83,15 @@ class Upkeep:
                 Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
                 Task("waking", EVERY_TICK, self._wake_some),
                 Task("seal", EVERY_TICK, self._seal_idle),
-                Task("flush", EVERY_TICK, self._each(PartitionWriter.flush_in_time)),
-                Task("retention", config.retention_check_interval_ms, self._each(PartitionWriter.retain)),
+                Task("flush", EVERY_TICK, self._each(lambda writer: writer.flusher.flush_in_time)),
+                Task(
+                    "retention", config.retention_check_interval_ms, self._each(lambda writer: writer.retention.retain)
+                ),
                 Task("deletion", EVERY_TICK, self._delete),
                 Task(
                     "producer-expiry",
                     config.producer_expiration_check_interval_ms,
-                    self._each(PartitionWriter.expire_producers),
+                    self._each(lambda writer: writer.retention.expire_producers),
                 ),
                 Task("cleaning", config.cleaner_backoff_ms, self._clean, workers=config.cleaner_threads),
                 Task("recovery-point-checkpoint", every, lambda _: self._write_points(notes, note_status)),
@@ -120,17 +122,17 @@ class Upkeep:
             if upload is not None and writer.upload != upload:
                 writer.set_uploaded(upload)
 
-    def _each(self, work: Callable[[PartitionWriter, int], int | None]) -> Callable[[int], Done]:
-        """A task that does ``work`` on each partition that is awake; one that fails keeps no other from its turn."""
+    def _each(self, timer: Callable[[PartitionWriter], Callable[[int], int | None]]) -> Callable[[int], Done]:
+        """A task that calls one timer of each partition that is awake; one that fails keeps no other from its turn."""
 
         def run(now_ms: int) -> Done:
-            return run_all(partial(work, writer, now_ms) for writer in self._roster.awake())
+            return run_all(partial(timer(writer), now_ms) for writer in self._roster.awake())
 
         return run
 
     def _seal_idle(self, now_ms: int) -> Done:
         with self._sealing_many():
-            return self._each(PartitionWriter.seal_idle)(now_ms)
+            return self._each(lambda writer: writer.roller.seal_idle)(now_ms)
 
     def _wake_some(self, _: int) -> Done:
         return run_all(partial(self._wake, tp) for tp in self._roster.next_to_wake())
@@ -156,10 +158,10 @@ class Upkeep:
         return done
 
     def _roll(self, tp: TopicPartition) -> int | None:
-        return 0 if self._roster.writers[tp].roll() else None
+        return 0 if self._roster.writers[tp].roller.roll() else None
 
     def _delete(self, now_ms: int) -> Done:
-        files = (partial(PartitionWriter.empty_trash, writer, now_ms) for writer in self._roster.awake())
+        files = (partial(writer.retention.empty_trash, now_ms) for writer in self._roster.awake())
         return run_all((*files, partial(self._leaving.remove_due, now_ms)))
 
     def _clean(self, now_ms: int) -> Done:
@@ -169,4 +171,4 @@ class Upkeep:
 
 def _is_wanted(tp: TopicPartition, wanted: Collection[TopicPartition] | None) -> bool:
     """Whether a request to seal concerns ``tp``; None: all that is ever uploaded."""
-    return tp.topic != TRANSACTION_STATE_TOPIC if wanted is None else tp in wanted
+    return not is_state_log(tp.topic) if wanted is None else tp in wanted

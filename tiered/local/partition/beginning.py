@@ -12,9 +12,14 @@ acknowledged at an offset of the bucket's.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from tiered.clock import Clock
 from tiered.errors import FencedError
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.log_segments import LogSegments
 from tiered.model import TopicPartition
 
 BEGIN_PATIENCE_S = 5.0
@@ -29,13 +34,60 @@ class Beginning:
 
     ``granted`` is the proof under which this process knows where the log begins, and the claim epoch that goes with it:
     whoever asked the bucket sets it. After a newer proof only the note of a newer epoch counts, not an old one's.
+    ``begun``: the log holds records, or has held some since it was opened; what it holds was given its offsets before.
     """
 
-    def __init__(self, tp: TopicPartition, claims: Claims, uploads: UploadCheckpoint) -> None:
+    def __init__(
+        self,
+        tp: TopicPartition,
+        *,
+        clock: Clock,
+        claims: Claims,
+        uploads: UploadCheckpoint,
+        condition: Condition,
+        segments: LogSegments,
+    ) -> None:
+        self.begun = not segments.empty
+        self.granted: tuple[str | None, int] = (None, NO_EPOCH)
         self._tp = tp
+        self._clock = clock
         self._claims = claims
         self._uploads = uploads
-        self.granted: tuple[str | None, int] = (None, NO_EPOCH)
+        self._condition = condition
+        self._segments = segments
+        self._was_patient = False
+
+    def wait(self) -> None:
+        """Waits, once, for an uploader that claims this log without records just now. No lock is held."""
+        if self.begun or self._was_patient:
+            return
+        clock = self._clock
+        deadline = clock.monotonic() + BEGIN_PATIENCE_S
+        while self.obstacle(self._segments.end):
+            if clock.monotonic() >= deadline:
+                self._was_patient = True
+                return  # the append itself is refused
+            clock.sleep(BEGIN_POLL_S)
+
+    def need(self) -> str | None:
+        """The proof beside which the first record may be written. The partition's lock is held."""
+        end = self._segments.end
+        token = self.token()  # before the obstacles: a proof that comes between the two is found afterwards
+        why = self.obstacle(end)
+        if why:
+            raise self.refusal(end, why)
+        return token
+
+    def settle(self, token: str | None, *, follows: bool) -> None:
+        """The first record is written; it counts only if nobody has claimed the log as empty since. The lock is held.
+
+        What the uploader then tells of the claim says whether appends go on.
+        """
+        self.begun = True
+        if not follows and self.token() != token:
+            condition = self._condition
+            condition.upload = replace(condition.upload or PartitionUpload(0), fenced=True)
+            raise self.lost(self._segments.active.base_offset)
 
     def token(self) -> str | None:
         """The proof of the last claim that this directory made or may have made; None if there is none."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Sequence
 
 from tiered.errors import ConfigError, TieredError
-from tiered.local.partition.truncation import PartitionTruncator
+from tiered.local.disk.files import Files
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.flusher import Flusher
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.trash import Trash
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.replacement import remove_copy, swap_in
 from tiered.local.segment.seal import SEAL_SUFFIX
@@ -16,19 +21,37 @@ from tiered.local.segment.sealed import SealedLocalSegment
 LOGGER = logging.getLogger("tiered.local")
 
 
-class PartitionExchanger(PartitionTruncator):
-    """Replaces sealed segments while the log is read and appended to."""
+class Exchange:
+    """Replaces sealed segments while the log is read and appended to. Takes the partition's lock."""
+
+    def __init__(
+        self,
+        files: Files,
+        lock: threading.Lock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        flusher: Flusher,
+        trash: Trash,
+    ) -> None:
+        self._files = files
+        self._lock = lock
+        self._condition = condition
+        self._segments = segments
+        self._flusher = flusher
+        self._trash = trash
 
     @property
     def settled(self) -> tuple[SealedLocalSegment, ...]:
         """Sealed segments that are durable and that no fsync is at work on: their files may get other names."""
+        segments = self._segments
         with self._lock:
-            bound = min([segment.base_offset for segment in self._closing], default=self._end)
-            return tuple(segment for segment in self.sealed if segment.base_offset < bound)
+            bound = min([segment.base_offset for segment in segments.closing], default=segments.end)
+            return tuple(segment for segment in self._flusher.durable_segments if segment.base_offset < bound)
 
     def holds(self, segment: SealedLocalSegment) -> bool:
         """Whether this very segment, not another one of its base, is still a part of the log."""
-        return segment in self._sealed
+        return segment in self._segments.sealed
 
     def replace_segments(
         self, new: Sequence[FoundSegment], old: Sequence[int], *, witness: SealedLocalSegment | None = None
@@ -39,18 +62,22 @@ class PartitionExchanger(PartitionTruncator):
         if ``witness``, the last segment that the cleaner looked at, was cut or left, nothing is replaced, and False is
         returned. ConfigError if ``old`` are not sealed neighbours.
         """
+        segments, directory = self._segments, self._segments.directory
         with self._lock:
-            self._check_writable()
-            if witness is not None and witness not in self._sealed:
+            self._condition.check_writable()
+            sealed = segments.sealed
+            if witness is not None and witness not in sealed:
                 return False
-            present = [segment for segment in self._sealed if segment.base_offset in set(old)]
+            present = [segment for segment in sealed if segment.base_offset in set(old)]
             if not present or not new:
                 for found in new:
-                    remove_copy(self._files, self.directory, found.base_offset)
+                    remove_copy(self._files, directory, found.base_offset)
                 return False
-            at = self._sealed.index(present[0])
-            if self._sealed[at : at + len(present)] != tuple(present) or present[-1].base_offset != max(old):
-                raise ConfigError(f"{self.tp}: segments {list(old)} are not sealed neighbours: they cannot be replaced")
+            at = sealed.index(present[0])
+            if sealed[at : at + len(present)] != tuple(present) or present[-1].base_offset != max(old):
+                raise ConfigError(
+                    f"{segments.tp}: segments {list(old)} are not sealed neighbours: they cannot be replaced"
+                )
             end = present[-1].end_offset
             for segment in present:
                 _ = segment.lookup  # reads that go on over the old file need its own indexes
@@ -59,19 +86,17 @@ class PartitionExchanger(PartitionTruncator):
                 found.end_offset = following.base_offset
             new[-1].end_offset = end
             try:
-                self._mark_sparse()
+                segments.mark_sparse()
                 bases = [found.base_offset for found in new]
                 for segment in present:
                     self._files.unlink(segment.path.with_suffix(SEAL_SUFFIX))
-                renamed = swap_in(self._files, self.directory, bases, [s.base_offset for s in present])
-                self._trash_later(renamed)
+                renamed = swap_in(self._files, directory, bases, [s.base_offset for s in present])
+                self._trash.put(renamed)
             except TieredError as error:
-                self._halfway = True
-                self._go_offline(error)
+                self._condition.break_off(error)
                 raise
             for segment in present:
                 segment.moved_to_deleted()
-            fresh = tuple(self._factory.adopt(found) for found in new)
-            self._sealed = (*self._sealed[:at], *fresh, *self._sealed[at + len(present) :])
-        LOGGER.info("segments_replaced partition=%s old=%s new=%s", self.tp, list(old), bases)
+            segments.exchange(present, new)
+        LOGGER.info("segments_replaced partition=%s old=%s new=%s", segments.tp, list(old), bases)
         return True

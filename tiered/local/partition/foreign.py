@@ -16,7 +16,7 @@ from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name, parse_local_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
-from tiered.local.partition.state import SPARSE_NAME
+from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.scan import LogFile

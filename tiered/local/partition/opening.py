@@ -10,8 +10,9 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.disk.volume import ensure_topic_id
 from tiered.local.partition.foreign import ForeignPartition
+from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.state import SPARSE_NAME, Surroundings
+from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.recovery.recovery import UNKNOWN_POINT, Recovery
 from tiered.model import TopicPartition
@@ -62,9 +63,9 @@ def open_writer(
     )
     writer.load_producers(met=recovery.met_producers)
     if clean:
-        writer.note_opened()
+        writer.segments.note_opened()
     else:
-        writer.flush_recovered()
+        writer.flusher.flush_recovered()
     return writer
 
 
@@ -76,8 +77,8 @@ def writable_log(around: Surroundings, writer: PartitionWriter) -> PartitionLog:
         writer.config,
         clock=around.clock,
         upload=lambda: writer.upload,
-        recovery_point=lambda: writer.flushed_offset,
-        high_watermark=lambda: writer.high_watermark,
+        recovery_point=lambda: writer.flusher.flushed,
+        high_watermark=lambda: writer.watermark.offset,
         buffer_bytes=around.config.read_buffer_bytes,
     )
 

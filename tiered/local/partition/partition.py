@@ -9,23 +9,13 @@ from uuid import UUID
 from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, ForkedLogError
-from tiered.format.header import read_header
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
+from tiered.local.partition.replica import Replica
 from tiered.local.partition.steady import patient_view, read_steadily, steadily
 from tiered.local.partition.writer import PartitionWriter
-from tiered.local.segment.fetch import Fetched, Isolation, fetch
 from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
-from tiered.local.segment.listing import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    NO_EPOCH,
-    ListedOffset,
-)
 from tiered.local.segment.reading import View, largest_timestamp, offset_for_time
 from tiered.local.segment.scan import BUFFER_BYTES
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -62,6 +52,7 @@ class PartitionLog:
         self._told_watermark = high_watermark
         self._buffer_bytes = buffer_bytes
         self._pid = os.getpid()
+        self.replica = Replica(self, files, source)
 
     @property
     def config(self) -> TopicConfig:
@@ -73,15 +64,26 @@ class PartitionLog:
         """Whether this process may append."""
         return self._writer is not None
 
+    @property
+    def upload(self) -> PartitionUpload | None:
+        """What the bucket holds, as this disk was told; None while the log is not tiered."""
+        return self._upload()
+
+    @property
+    def end_offset(self) -> int:
+        """The next offset to be given."""
+        self._check_process()
+        return self._writer.end_offset if self._writer is not None else self.view().end_offset
+
     def positions(self) -> Positions:
         """Where the partition starts, and the three ends (model.Positions)."""
         if self._writer is not None:
             self._check_process()
             writer = self._writer
-            upload, flushed, end = writer.upload, writer.flushed_offset, writer.end_offset
-            local_start, log_start = writer.local_start, writer.log_start
+            upload, flushed, end = writer.upload, writer.flusher.flushed, writer.end_offset
+            local_start, log_start = writer.segments.local_start, writer.log_start
         else:
-            view = self._view()
+            view = self.view()
             upload, end, local_start = self._upload(), view.end_offset, view.start_offset
             flushed, log_start = min(self._recovery_point(), end), view.start_offset
         uploaded, start = 0, log_start
@@ -98,7 +100,7 @@ class PartitionLog:
         FencedError, LocalIOError; then nothing was appended, except that LocalIOError from the fsync of a segment
         that this call sealed leaves the partition offline with its tail in doubt.
         """
-        return self._write().append(records)
+        return self.to_write().appender.append(records)
 
     def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
         """One atomic batch of an open transaction, as :meth:`append`; readers of ``read_committed`` wait for its end.
@@ -106,22 +108,14 @@ class PartitionLog:
         Raises as :meth:`append` and, where the producer breaks its order, OutOfOrderSequenceError,
         ProducerFencedError or InvalidTxnStateError; nothing is appended then.
         """
-        return self._write().append_as_producer(records, stamp)
+        return self.to_write().appender.append_as_producer(records, stamp)
 
     def open_txns(self) -> list[OpenTxn]:
         """Transactions without marker on this disk, by first offset: what holds ``read_committed`` back."""
         if self._writer is not None:
             self._check_process()
             return self._writer.open_txns()
-        return steadily(self._view, lambda view: open_txns(self._files, self._source.directory, view))
-
-    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
-        """A guard that a producer's first batch of a transaction presents; 0 where none is asked for.
-
-        Take it, ask the coordinator whether the transaction goes on, append with it: a marker in between makes it
-        worthless. Only with ``LogConfig.transaction_partition_verification``.
-        """
-        return self._write().start_verification(producer_id, sequence, epoch)
+        return steadily(self.view, lambda view: open_txns(self._files, self._source.directory, view))
 
     def append_batches(self, data: bytes, *, guard: int = NO_GUARD) -> RecordMetadata:
         """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
@@ -133,7 +127,7 @@ class PartitionLog:
         newest) changes nothing and is answered with the offsets it has. OutOfOrderSequenceError, ProducerFencedError
         or InvalidTxnStateError where a producer breaks its order.
         """
-        return self._write().append_batches(data, guard)
+        return self.to_write().appender.append_batches(data, guard)
 
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """One encoded batch of a coordinator, as a rule the marker that ends a transaction.
@@ -141,20 +135,7 @@ class PartitionLog:
         InvalidRecordError unless ``data`` is one v2 batch of a producer, ProducerFencedError if its epoch or that of
         the coordinator is too old, CorruptionError for damage. Nothing is appended then. Sequences are not looked at.
         """
-        return self._write().append_as_coordinator(data)
-
-    def append_as_follower(self, data: bytes, *, leader_high_watermark: int | None = None) -> RecordMetadata | None:
-        """Batches as a leader stored them, bytes, offsets and epochs kept; None if ``data`` holds no whole batch.
-
-        ``leader_high_watermark`` came with them (:meth:`update_high_watermark`); it counts without any batch, too.
-
-        Offsets may leave gaps; where they go back it is InvalidRecordError, below the end OffsetOutOfRangeError.
-        CorruptionError for a damaged batch. Nothing is appended then. Only ``segment.bytes`` limits the size.
-        """
-        written = self._write().append_as_follower(data)
-        if leader_high_watermark is not None:
-            self._write().update_high_watermark(leader_high_watermark)
-        return written
+        return self.to_write().appender.append_as_coordinator(data)
 
     def read_batches(
         self, start_offset: int, end_offset: int | None = None, *, max_bytes: int | None = None, verify: bool = True
@@ -166,7 +147,7 @@ class PartitionLog:
         """
         return read_steadily(
             self._files,
-            self._view,
+            self.view,
             start_offset,
             end_offset,
             max_bytes=max_bytes,
@@ -176,46 +157,23 @@ class PartitionLog:
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
-        return steadily(self._view, lambda view: offset_for_time(self._files, view, timestamp))
+        return steadily(self.view, lambda view: offset_for_time(self._files, view, timestamp))
 
     def largest_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
-        return steadily(self._view, lambda view: largest_timestamp(self._files, view))
-
-    def list_offset(self, timestamp: int) -> ListedOffset | None:
-        """Kafka's ListOffsets: the first record at or after ``timestamp`` ms, or what a negative one asks for.
-
-        Those are ``LATEST`` (-1), ``EARLIEST`` (-2), ``MAX_TIMESTAMP`` (-3: its first record), ``EARLIEST_LOCAL`` (-4)
-        and ``LATEST_TIERED`` (-5: offset -1 if the bucket holds nothing). None: there is no such record, or no bucket.
-        """
-        positions, epochs = self.positions(), self._source.epochs
-        if timestamp == LATEST:
-            return ListedOffset(positions.end_offset, -1, epochs.latest)
-        if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            start = positions.start_offset if timestamp == EARLIEST else positions.local_start_offset
-            return ListedOffset(start, -1, epochs.epoch_at(start))
-        if timestamp == LATEST_TIERED:
-            if self._upload() is None:
-                return None
-            last = positions.uploaded_offset - 1
-            return ListedOffset(last, -1, epochs.epoch_at(last))
-        found = self.largest_timestamp() if timestamp == MAX_TIMESTAMP else self.offset_for_time(timestamp)
-        if found is None:
-            return None
-        batch = next(self.read_batches(found[0], max_bytes=0), None)
-        return ListedOffset(*found, NO_EPOCH if batch is None else read_header(batch).leader_epoch)
+        return steadily(self.view, lambda view: largest_timestamp(self._files, view))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
         directory = self._source.directory
-        return steadily(self._view, lambda view: aborted_txns(self._files, directory, view, start_offset, end_offset))
+        return steadily(self.view, lambda view: aborted_txns(self._files, directory, view, start_offset, end_offset))
 
     def last_stable_offset(self) -> int:
         """Where ``read_committed`` ends: the first offset of the oldest open transaction, else the high watermark."""
         bound = self.high_watermark()
         known = None if self._writer is None else self._writer.stable_offset()
         if known is None:
-            known = steadily(self._view, self._stable_offset)
+            known = steadily(self.view, self._stable_offset)
         return min(known, bound)
 
     def _stable_offset(self, view: View) -> int:
@@ -223,7 +181,7 @@ class PartitionLog:
         return last_stable_offset(self._files, self._source.directory, view, log_start)
 
     def high_watermark(self) -> int:
-        """Where ``read_uncommitted`` ends: the end, unless a leader or followers told (:meth:`update_high_watermark`).
+        """Where ``read_uncommitted`` ends: the end, unless a leader or followers told (``replica``).
 
         Kept in ``replication-offset-checkpoint``, from which a partition that is only read has it, some seconds late.
         """
@@ -231,62 +189,22 @@ class PartitionLog:
         told = self._told_watermark()
         if self._writer is not None and told is not None:
             return told
-        view = self._view()
+        view = self.view()
         return view.end_offset if told is None else max(min(told, view.end_offset), view.start_offset)
-
-    def update_high_watermark(self, offset: int | None) -> int:
-        """Records below ``offset`` are on every replica: takes it over, between log start and end, and returns it.
-
-        It may go back, as a leader's may. Afterwards the end alone moves it no more; None: there are no replicas, the
-        end is the high watermark again. Nothing at or above it is deleted, compacted, or read by those who fetch with
-        ``Isolation.HIGH_WATERMARK``.
-        """
-        return self._write().update_high_watermark(offset)
-
-    def fetch(
-        self,
-        start_offset: int,
-        max_bytes: int,
-        *,
-        isolation: Isolation = Isolation.LOG_END,
-        min_one_message: bool = True,
-    ) -> Fetched:
-        """Raw bytes as a broker answers a fetch: from a batch's start, the last batch perhaps cut; and where they lie.
-
-        ``min_one_message``: the first batch comes whole, whatever ``max_bytes`` says. Raises OffsetOutOfRangeError
-        outside of the log; above the bound of ``isolation`` it is an empty answer.
-        """
-
-        def once(view: View) -> Fetched:
-            return fetch(
-                self._files,
-                self._source.directory,
-                view,
-                start_offset,
-                bound=min(bound, view.end_offset),
-                max_bytes=max_bytes,
-                isolation=isolation,
-                min_one_message=min_one_message,
-            )
-
-        bound = self.positions().end_offset
-        if isolation is not Isolation.LOG_END:
-            bound = self.high_watermark() if isolation is Isolation.HIGH_WATERMARK else self.last_stable_offset()
-        return steadily(self._view, once)
 
     def flush(self) -> None:
         """All records appended before this call survive a power cut when it returns. Threads share one fsync.
 
         LocalIOError if fsync fails: the partition goes offline, since the kernel may have thrown the pages away.
         """
-        self._write().flush()
+        self.to_write().flusher.flush()
 
     def roll(self, base_offset: int | None = None) -> bool:
         """Seals the active segment, durably, if it holds records; returns whether it did.
 
         ``base_offset``: where the new segment begins, at or above the end; ConfigError below it.
         """
-        return self._write().roll(base_offset=base_offset)
+        return self.to_write().roller.roll(base_offset=base_offset)
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
         """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
@@ -298,7 +216,7 @@ class PartitionLog:
 
         On a tiered log never above the committed end (:meth:`set_uploaded`), whatever ``offset`` says.
         """
-        return self._write().delete_local_before(offset)
+        return self.to_write().retention.delete_local_before(offset)
 
     def delete_records(self, offset: int) -> int:
         """Moves the log start of a purely local log to ``offset`` (-1: the end) and returns it; it never goes back.
@@ -306,38 +224,28 @@ class PartitionLog:
         ConfigError unless ``cleanup.policy`` contains delete; OffsetOutOfRangeError beyond the end. The files go at the
         next pass of retention.
         """
-        return self._write().delete_records(offset)
+        return self.to_write().retention.delete_records(offset)
 
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
         """The log ends at ``offset`` and forgets what came after, durably; a batch that reaches beyond goes whole.
 
         ConfigError below what the bucket holds, unless ``below_uploaded``.
         """
-        self._write().truncate_to(offset, below_uploaded=below_uploaded)
+        self.to_write().truncation.truncate_to(offset, below_uploaded=below_uploaded)
 
     def truncate_fully_and_start_at(
         self, offset: int, *, log_start: int | None = None, below_uploaded: bool = False
     ) -> None:
         """Forgets everything; an empty log begins at ``offset``. ConfigError as for :meth:`truncate_to`."""
-        self._write().truncate_fully_and_start_at(offset, log_start=log_start, below_uploaded=below_uploaded)
-
-    def truncate_by_epoch(self, epoch: int, end_offset: int, *, below_uploaded: bool = False) -> EpochEntry:
-        """Cuts what a leader does not have whose records of ``epoch`` end at ``end_offset``; returns our latest epoch
-        and end. If that epoch is not ``epoch``, ask the leader again for the one returned.
-        """
-        return self._write().truncate_by_epoch(epoch, end_offset, below_uploaded=below_uploaded)
-
-    def end_offset_for(self, epoch: int) -> tuple[int, int]:
-        """(epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
-        self._check_process()
-        end = self._writer.end_offset if self._writer is not None else self._view().end_offset
-        return self._source.epochs.end_offset_for(epoch, end)
+        self.to_write().truncation.truncate_fully_and_start_at(
+            offset, log_start=log_start, below_uploaded=below_uploaded
+        )
 
     def set_uploaded(
         self, end_offset: int, claim_epoch: int = -1, fenced: bool = False, start_offset: int = -1
     ) -> None:
         """Tells what a root that was *read back* holds. From then on the log counts as tiered."""
-        self._write().set_uploaded(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
+        self.to_write().set_uploaded(PartitionUpload(end_offset, claim_epoch, fenced, start_offset))
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
         """An empty log resumes at ``offset`` (a fresh volume). ConfigError if it holds records.
@@ -345,11 +253,11 @@ class PartitionLog:
         ``producers``: those of the log so far, as a ``.snapshot`` file: repetitions are recognised, transactions that
         are open there stay open.
         """
-        self._write().start_at(offset, leader_epoch, producers)
+        self.to_write().truncation.start_at(offset, leader_epoch, producers)
 
     def begin_under(self, token: str | None, claim_epoch: int) -> None:
         """The bucket has granted the claim with this proof, and this log begins where it says: records may come."""
-        self._write().beginning.granted = (token, claim_epoch)
+        self.to_write().beginning.granted = (token, claim_epoch)
 
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """Leader epochs and their first offsets, ascending."""
@@ -358,25 +266,21 @@ class PartitionLog:
 
     def new_leader_epoch(self, epoch: int) -> None:
         """Records from here on carry ``epoch``. ConfigError unless it is greater than all before."""
-        self._write().new_leader_epoch(epoch)
+        self.to_write().follower.new_leader_epoch(epoch)
 
     def apply_retention(self) -> list[int]:
         """One pass of the local retention rules now; returns the bases that left the disk."""
-        return self._write().apply_retention(self._clock.now_ms())
+        return self.to_write().retention.apply_retention(self._clock.now_ms())
 
-    def tick(self, now_ms: int) -> None:
-        """Timers of the partition; nothing on a read-only one."""
-        if self._writer is not None:
-            self._check_process()
-            self._writer.tick(now_ms)
-
-    def _view(self) -> View:
+    def view(self) -> View:
+        """What a read that begins now may see."""
         self._check_process()
         if self._writer is not None:
             return self._writer.view()
         return patient_view(self._source.view, self._clock)
 
-    def _write(self) -> PartitionWriter:
+    def to_write(self) -> PartitionWriter:
+        """Its components. ConfigError where this process may not write, ForkedLogError in a fork."""
         if self._writer is None:
             raise ConfigError(f"{self.tp} was opened read-only", hint="open the log directory for writing")
         self._check_process()

@@ -14,16 +14,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from tiered.clock import Clock
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import snapshot_name
-from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
+from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.watermark import HighWatermark
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SnapshotFacts
-from tiered.plan.open_txns import CompletedTxn
+from tiered.plan.open_txns import CompletedTxn, OpenTxn
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
 from tiered.plan.side_files import NO_PRODUCERS
@@ -49,10 +53,24 @@ class Replayable(Protocol):
 class PartitionProducers:
     """Not thread-safe: the partition's lock is held. ``state`` None: no producer was ever seen."""
 
-    def __init__(self, files: Files, directory: Path, *, verify: bool = False) -> None:
+    def __init__(
+        self,
+        files: Files,
+        directory: Path,
+        clock: Clock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        watermark: HighWatermark,
+        verify: bool = False,
+    ) -> None:
         self.state: ProducerState | None = None
         self.unsure: CorruptionError | None = None  # the damage that kept the state from being what was written
         self._verify = verify
+        self._clock = clock
+        self._condition = condition
+        self._segments = segments
+        self._watermark = watermark
         self._files = files
         self._directory = directory
         self._on_disk = False  # a snapshot tells a recovery that there are producers
@@ -60,34 +78,56 @@ class PartitionProducers:
         self._plain_end = 0  # the newest empty snapshot of a log without producers, or the start of the log
         self._marked = files.state(directory / PLAIN_NAME) is not None
 
+    def load(self, *, met: bool) -> None:
+        """After opening: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""
+        segments = self._segments
+        stats = segments.active.stats
+        rolled = bool(segments.sealed) or (stats is not None and stats.producers > 0)
+        unknown = rolled and tells_nothing(self._files, self._directory)  # a roll, and a close, leave a snapshot
+        self.rebuild(some=met or unknown or tells_of_producers(self._files, self._directory))
+        if unknown and self.state is not None and not len(self.state) and segments.first_base == 0:
+            self.forget(0)  # all of it was looked at: nobody ever wrote
+            self.rebuild(some=False)
+
+    def rebuild(self, *, some: bool) -> None:
+        """The state at the end, from snapshots and batches, if there are ``some``."""
+        segments = self._segments
+        if not some:
+            self._load_plain([segment.base_offset for segment in segments.all])
+            return
+        start = segments.log_start
+        tiered = self._condition.upload is not None
+        self._replay_all(segments.all, floor=min(start, segments.first_base - 1) if tiered else start)
+
     def prepare(
-        self, batches: Sequence[ProducerBatch], origin: Origin, *, log_start: int, end: int, guard: int = NO_GUARD
-    ) -> Prepared | Duplicate:
-        """As ``ProducerState.prepare``; afterwards the next recovery will look for producers."""
-        state = self._fresh(log_start, end) if self.state is None else self.state
+        self, batches: Sequence[ProducerBatch], origin: Origin, guard: int = NO_GUARD
+    ) -> Prepared | Duplicate | None:
+        """As ``ProducerState.prepare``; None without a batch. Afterwards the next recovery will look for producers."""
+        if not batches:
+            return None
+        state = self._fresh() if self.state is None else self.state
         answer = state.prepare(batches, origin, guard=guard)
         if isinstance(answer, Prepared):
             for note in answer.notes:
                 LOGGER.warning("producer_rule_broken directory=%s %s", self._directory, note)
             if not self._on_disk:
-                self._begin(end)
+                self._begin(self._segments.end)
             self.state = state
         return answer
 
-    def start_verification(
-        self, producer_id: int, sequence: int, epoch: int, *, log_start: int, end: int, now_ms: int
-    ) -> int:
+    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
         """As ``ProducerState.start_verification``; NO_GUARD where guards are not asked for."""
         if not self._verify:
             return NO_GUARD
         if self.state is None:  # one without producers counts as nothing, too
-            self.state = self._fresh(log_start, end)
-        return self.state.start_verification(producer_id, sequence, epoch, now_ms)
+            self.state = self._fresh()
+        return self.state.start_verification(producer_id, sequence, epoch, self._clock.now_ms())
 
-    def _fresh(self, log_start: int, end: int) -> ProducerState:
+    def _fresh(self) -> ProducerState:
         """Of a log without producers so far."""
-        state = ProducerState(log_start, verify=self._verify)
-        state.load(Snapshot(end), log_start=log_start, now_ms=0)
+        start = self._segments.log_start
+        state = ProducerState(start, verify=self._verify)
+        state.load(Snapshot(self._segments.end), log_start=start, now_ms=0)
         return state
 
     def _begin(self, end: int) -> None:
@@ -104,16 +144,33 @@ class PartitionProducers:
             self._files.sync_directory(self._directory)
             self._marked = False
 
-    def settle(self, completed: Iterable[CompletedTxn], end: int, high_watermark: int) -> None:
-        """The append is complete, up to ``end``."""
+    def settle(self, completed: Iterable[CompletedTxn]) -> None:
+        """The append is complete, up to the end."""
         if self.state is not None:
-            self.state.settle(completed, end)
-            self.state.advance_high_watermark(high_watermark)
+            self.state.settle(completed, self._segments.end)
+            self.state.advance_high_watermark(self._watermark.offset)
 
-    def advance_high_watermark(self, high_watermark: int) -> None:
+    def advance_high_watermark(self) -> None:
         """Markers below hold nothing back any more."""
         if self.state is not None:
-            self.state.advance_high_watermark(high_watermark)
+            self.state.advance_high_watermark(self._watermark.offset)
+
+    def stable_offset(self) -> int | None:
+        """The first offset of the oldest open transaction, else the high watermark; None: no producer was ever seen.
+
+        Raises CorruptionError where damage hides which transactions are open.
+        """
+        if self.unsure is not None:
+            raise self.unsure
+        return None if self.state is None else self.state.last_stable_offset(self._watermark.offset)
+
+    def entries(self) -> tuple[ProducerEntry, ...]:
+        """What each producer wrote last, by rising id, as this log would tell it its next sequence."""
+        return () if self.state is None else self.state.entries()
+
+    def open_txns(self) -> list[OpenTxn]:
+        """Transactions without marker, by first offset."""
+        return [] if self.state is None else self.state.describe_open_txns()
 
     def take(self, end: int) -> SnapshotFacts:
         """A snapshot at ``end``, unless the newest says it all; returns what one at ``end`` holds.
@@ -172,11 +229,12 @@ class PartitionProducers:
         finally:
             self._files.close(handle)
 
-    def raise_log_start(self, log_start: int) -> None:
-        """Records below are gone; the snapshots of their segments leave with them."""
-        self._plain_end = max(self._plain_end, log_start)
+    def raise_log_start(self) -> None:
+        """Records below the log start are gone; the snapshots of their segments leave with them."""
+        start = self._segments.log_start
+        self._plain_end = max(self._plain_end, start)
         if self.state is not None:
-            self.state.raise_log_start(log_start)
+            self.state.raise_log_start(start)
 
     def expire(self, now_ms: int) -> list[int]:
         """Idle producers are forgotten; returns their ids."""
@@ -187,16 +245,9 @@ class PartitionProducers:
         self.state, self._on_disk, self._birth, self._plain_end = None, False, None, end
         self.unsure = None
 
-    def any_on_disk(self) -> bool:
-        """Whether a snapshot says that there were producers."""
-        return tells_of_producers(self._files, self._directory)
-
-    def are_unknown(self) -> bool:
-        """Whether nothing on the disk tells if there were producers."""
-        return tells_nothing(self._files, self._directory)
-
-    def load_plain(self, bases: Sequence[int], *, log_start: int, end: int) -> None:
+    def _load_plain(self, bases: Sequence[int]) -> None:
         """A log without producers, as it was found or cut: its stray snapshots go, one at its end is there."""
+        log_start, end = self._segments.log_start, self._segments.end
         offsets = snapshot_offsets(self._files, self._directory)
         gone = set(out_of_range(offsets, log_start, end))
         gone.update(stray(set(offsets) - gone, bases))
@@ -210,14 +261,13 @@ class PartitionProducers:
         for point in (end,) if left else points_of_rebuild(bases, end):
             self._take_empty(point)
 
-    def rebuild(
-        self, segments: Sequence[Replayable], *, log_start: int, floor: int, end: int, high_watermark: int, now_ms: int
-    ) -> None:
-        """The state at ``end``, from the newest good snapshot above ``floor`` and the batches behind it."""
+    def _replay_all(self, segments: Sequence[Replayable], *, floor: int) -> None:
+        """From the newest good snapshot above ``floor`` and the batches behind it."""
+        log_start, end = self._segments.log_start, self._segments.end
         if self._birth is not None and end <= self._birth:
             self._files.unlink(self._directory / snapshot_name(self._birth))
             self.forget(0)
-            self.load_plain([segment.base_offset for segment in segments], log_start=log_start, end=end)
+            self._load_plain([segment.base_offset for segment in segments])
             return
         self._unmark()
         bases = [segment.base_offset for segment in segments]
@@ -231,7 +281,7 @@ class PartitionProducers:
             return
         state = self.state = ProducerState(log_start, verify=self._verify) if state is None else state
         found = self._newest(loadable(set(offsets) - gone, floor, end))
-        state.load(found, log_start=log_start, now_ms=now_ms)
+        state.load(found, log_start=log_start, now_ms=self._clock.now_ms())
         self.unsure = None
         self._on_disk = found is not None
         if found is None or found.offset != self._birth:
@@ -245,7 +295,7 @@ class PartitionProducers:
         if found is not None and found.offset not in bases:  # stray now that there is one at the end
             for offset in stray(snapshot_offsets(self._files, self._directory), bases):
                 self._files.unlink(self._directory / snapshot_name(offset))
-        state.advance_high_watermark(high_watermark)
+        state.advance_high_watermark(self._watermark.offset)
 
     def _newest(self, offsets: Iterable[int]) -> Snapshot | None:
         for offset in offsets:

@@ -20,7 +20,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.opening import open_writer, writable_log
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.state import Surroundings
+from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 
@@ -128,7 +128,7 @@ class Roster:
             upload = self._upload_of(tp)
             if upload is not None:
                 writer.set_uploaded(upload)
-            writer.settle_start()
+            writer.retention.settle_start()
             self.writers[tp] = writer
             self._logs[tp] = writable_log(self._around, writer)
             self._sleeping.pop(tp, None)
@@ -173,7 +173,7 @@ class Roster:
     def recovery_points(self) -> dict[TopicPartition, int]:
         """Below which every record is durable."""
         with self._lock:
-            points = {tp: writer.recovery_point for tp, writer in self.writers.items()}
+            points = {tp: writer.flusher.recovery_point for tp, writer in self.writers.items()}
             aside = {tp: noted.end_offset for tp, noted in self._aside.items() if noted.end_offset >= 0}
             return points | aside | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
 
@@ -181,7 +181,9 @@ class Roster:
         """Log starts that the segments themselves do not tell."""
         with self._lock:
             awake = self.writers.items()
-            starts = {tp: w.log_start for tp, w in awake if w.log_start != w.first_base or w.upload is not None}
+            starts = {
+                tp: w.log_start for tp, w in awake if w.log_start != w.segments.first_base or w.upload is not None
+            }
             others = (*self._sleeping.items(), *self._aside.items())
             slept = {tp: s.log_start for tp, s in others if s.log_start is not None}
             return starts | slept
@@ -189,7 +191,7 @@ class Roster:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """Below which every record is on every replica: as a rule the ends."""
         with self._lock:
-            marks = {tp: writer.high_watermark for tp, writer in self.writers.items()}
+            marks = {tp: writer.watermark.offset for tp, writer in self.writers.items()}
             slept = {tp: s.high_watermark for tp, s in self._aside.items() if s.high_watermark is not None}
             slept |= {
                 tp: s.end_offset if s.high_watermark is None else s.high_watermark for tp, s in self._sleeping.items()
@@ -205,7 +207,7 @@ class Roster:
         with self._lock:
             self.offline = self.offline or error
             for writer in self.writers.values():
-                writer.go_offline(error)
+                writer.condition.go_offline_with_directory(error)
 
     def _wake(self, tp: TopicPartition) -> PartitionWriter:
         with self._lock:
@@ -219,7 +221,7 @@ class Roster:
             end, start, mark = sleeper
             writer = self.adopt(tp, clean=True, recovery_point=end, start=start, high_watermark=mark)
             if self.offline is not None:
-                writer.go_offline(self.offline)
+                writer.condition.go_offline_with_directory(self.offline)
             return writer
 
 

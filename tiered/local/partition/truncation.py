@@ -7,6 +7,7 @@ log without a hole; then the file that stays is cut and its indexes are written 
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
@@ -14,7 +15,15 @@ from tiered.format.keys import log_name, snapshot_name
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import remove_snapshots_above
-from tiered.local.partition.removal import PartitionRemover
+from tiered.local.partition.beginning import Beginning
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.flusher import Flusher
+from tiered.local.partition.leadership import Leadership
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.producers import PartitionProducers
+from tiered.local.partition.surroundings import Surroundings
+from tiered.local.partition.trash import Trash
+from tiered.local.partition.watermark import HighWatermark
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
@@ -29,8 +38,38 @@ NO_PRODUCERS_END = -1
 """Below every offset: no snapshot outlives a log that starts again."""
 
 
-class PartitionTruncator(PartitionRemover):
-    """Cuts at an offset, by leader epoch, or to nothing."""
+class Truncation:
+    """Cuts at an offset, by leader epoch, or to nothing. Takes the flush lock, then the partition's lock.
+
+    ``cut`` is told before anything is cut where the log will end, and the lowest end that a crash may leave; ``sealed``
+    when all is done.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        lock: threading.Lock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        flusher: Flusher,
+        watermark: HighWatermark,
+        leadership: Leadership,
+        producers: PartitionProducers,
+        beginning: Beginning,
+        trash: Trash,
+    ) -> None:
+        self._around = around
+        self._files = around.files
+        self._lock = lock
+        self._condition = condition
+        self._segments = segments
+        self._flusher = flusher
+        self._watermark = watermark
+        self._leadership = leadership
+        self._producers = producers
+        self._beginning = beginning
+        self._trash = trash
 
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
         """The log ends at ``offset``; a batch that reaches beyond goes whole. Nothing happens to an end below it.
@@ -39,25 +78,25 @@ class PartitionTruncator(PartitionRemover):
         transaction index and snapshots follow. Durable on return. ConfigError below what the bucket holds, unless
         ``below_uploaded``; CorruptionError, with nothing done, if the place cannot be found.
         """
-        with self._flush_lock, self._lock:
+        with self._flusher.lock, self._lock:
             self._check_cut(offset, below_uploaded)
-            if offset >= self._end:
-                self.epochs.truncate_from_end(self._end)
-            elif offset < self.first_base:
+            if offset >= self._segments.end:
+                self._leadership.epochs.truncate_from_end(self._segments.end)
+            elif offset < self._segments.first_base:
                 self._restart(offset, offset)
             else:
                 self._cut(offset)
-            self._epoch_unassigned = self.epochs.latest < self._epoch
+            self._leadership.look_for_entry()
         self._around.sealed()
 
     def truncate_fully_and_start_at(
         self, offset: int, *, log_start: int | None = None, below_uploaded: bool = False
     ) -> None:
         """Every segment goes; an empty log begins at ``offset``. ``log_start``: of a tiered log, may be lower."""
-        with self._flush_lock, self._lock:
+        with self._flusher.lock, self._lock:
             self._check_cut(offset, below_uploaded)
             self._restart(offset, offset if log_start is None else log_start)
-            self._epoch_unassigned = True
+            self._leadership.unassigned = True
         self._around.sealed()
 
     def truncate_by_epoch(self, epoch: int, end_offset: int, *, below_uploaded: bool = False) -> EpochEntry:
@@ -66,140 +105,134 @@ class PartitionTruncator(PartitionRemover):
         Returns our (epoch, end offset) after it. If that epoch is not ``epoch``, the leader has to be asked again, for
         the one returned. (-1, -1) from the leader, or no epoch of ours to compare with: nothing is known, nothing cut.
         """
-        ours, our_end = self.end_offset_for(epoch)
-        if epoch < 0 or end_offset < 0 or (ours < 0 and self.epochs.latest < 0):
-            return EpochEntry(self.epochs.latest, self._end)
+        epochs, segments = self._leadership.epochs, self._segments
+        ours, our_end = epochs.end_offset_for(epoch, segments.end)
+        if epoch < 0 or end_offset < 0 or (ours < 0 and epochs.latest < 0):
+            return EpochEntry(epochs.latest, segments.end)
         self.truncate_to(end_offset if ours < 0 else min(end_offset, our_end), below_uploaded=below_uploaded)
-        return EpochEntry(self.epochs.latest, self._end)
-
-    def end_offset_for(self, epoch: int) -> tuple[int, int]:
-        """(epoch, its exclusive end), Kafka's OffsetsForLeaderEpoch; (-1, -1) if it is not known."""
-        return self.epochs.end_offset_for(epoch, self._end)
+        return EpochEntry(epochs.latest, segments.end)
 
     def start_at(self, offset: int, leader_epoch: int, producers: bytes = b"") -> None:
         """An empty log resumes at ``offset`` under ``leader_epoch``. ConfigError if it holds records.
 
         ``producers``: those of the log so far, as a ``.snapshot`` file; their open transactions stay open.
         """
-        with self._flush_lock, self._lock:
-            self._check_writable(fenced_too=False)
-            if self._sealed or self._active.size_bytes:
-                raise ConfigError(f"{self.tp} holds records: it cannot start at offset {offset}")
+        with self._flusher.lock, self._lock:
+            self._condition.check_writable(fenced_too=False)
+            if not self._segments.empty:
+                raise ConfigError(f"{self._segments.tp} holds records: it cannot start at offset {offset}")
             self._restart(offset, offset)
-            self.epochs.assign(leader_epoch, offset)
-            self._epoch = leader_epoch
-            self._epoch_unassigned = False
+            self._leadership.begin(leader_epoch, offset)
             if producers:
-                self._files.replace(self.directory / snapshot_name(offset), producers)
-                self._rebuild_producers(some=True)
+                self._files.replace(self._segments.directory / snapshot_name(offset), producers)
+                self._producers.rebuild(some=True)
 
     def _check_cut(self, offset: int, below_uploaded: bool) -> None:
-        self._check_writable()
+        self._condition.check_writable()
+        tp, upload = self._segments.tp, self._condition.upload
         if offset < 0:
-            raise ConfigError(f"{self.tp}: a log cannot end at offset {offset}")
-        if self.upload is not None and offset < self.upload.end_offset and not below_uploaded:
+            raise ConfigError(f"{tp}: a log cannot end at offset {offset}")
+        if upload is not None and offset < upload.end_offset and not below_uploaded:
             raise ConfigError(
-                f"{self.tp}: the bucket holds all below {self.upload.end_offset}, the disk would end at {offset}",
+                f"{tp}: the bucket holds all below {upload.end_offset}, the disk would end at {offset}",
                 hint="below_uploaded=True cuts nevertheless; the offsets must not be given out again",
             )
 
     def _cut(self, offset: int) -> None:
         """``offset`` lies inside. Both locks are held."""
-        active = self._active
-        kept = [segment for segment in self._sealed if segment.base_offset <= offset]
-        going = self._sealed[len(kept) :]
+        segments, directory = self._segments, self._segments.directory
+        active = segments.active
+        staying = sum(segment.base_offset <= offset for segment in segments.sealed)
+        going = segments.sealed[staying:]
         if active.base_offset <= offset:
             base, size, indexes = active.base_offset, active.size_bytes, active.indexes
         else:
-            last = kept.pop()
+            staying -= 1  # the last of them is appended to again: its files keep their names
+            last = segments.sealed[staying]
             base, size, indexes = last.base_offset, last.size_bytes, last.lookup
-        found, straddled = find_cut(self._files, self.directory / log_name(base), size, indexes, offset)
+        found, straddled = find_cut(self._files, directory / log_name(base), size, indexes, offset)
         records_end = max(found.records_end, base)
-        self._gap = (records_end, offset)
+        self._flusher.gap = (records_end, offset)
         self._take_back(offset, records_end)
         try:
             if straddled:
-                self._mark_sparse()
-            self._sealed = tuple(kept)
+                segments.mark_sparse()
+            segments.keep_first(staying)
             active.close()
             if active.base_offset > offset:
                 self._throw_active_away(active)
-            self._throw_away(going[::-1])
-            self._files.sync_directory(self.directory)  # else a power cut may bring them back behind a hole
-            carry_out_cut(self._files, self.directory, found, offset)
-            self._sync_txn_index(self.directory / log_name(base))  # whoever wrote it has closed it without
-            self._active = self._factory.resume(found, self._around.clock.now_ms())
-            for segment in self._closing:
-                segment.close()
+            self._trash.throw_away(going[::-1])
+            self._files.sync_directory(directory)  # else a power cut may bring them back behind a hole
+            carry_out_cut(self._files, directory, found, offset)
+            self._flusher.sync_txn_index(directory / log_name(base))  # whoever wrote it has closed it without
+            segments.resume(found, self._around.clock.now_ms())
+            segments.close_closing()
             self._sync_closing()
-            self._end = offset
-            self._flushed = min(self._flushed, offset)
-            self._gap = (max(found.records_end, found.base_offset), offset)
-            self.log_start = min(self.log_start, offset)
-            if self._watermark is not None:
-                self._watermark = min(self._watermark, offset)
-            self.epochs.truncate_from_end(offset)
-            remove_snapshots_above(self._files, self.directory, offset)
-            self._rebuild_producers(self._producers.state is not None)
-            self._files.sync_directory(self.directory)
+            segments.end = offset
+            self._flusher.flushed = min(self._flusher.flushed, offset)
+            self._flusher.gap = (max(found.records_end, found.base_offset), offset)
+            segments.log_start = min(segments.log_start, offset)
+            self._watermark.cut(offset)
+            self._leadership.epochs.truncate_from_end(offset)
+            remove_snapshots_above(self._files, directory, offset)
+            self._producers.rebuild(some=self._producers.state is not None)
+            self._files.sync_directory(directory)
         except TieredError as error:
-            self._halfway = True
-            self._go_offline(error)
+            self._condition.break_off(error)
             raise
-        LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", self.tp, offset, len(going))
+        LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
 
     def _take_back(self, offset: int, recovery_point: int) -> None:
         """Before anything is cut: what lies above is promised no more, neither here nor on the disk.
 
         A cut that fails or is cut short would else look as if promised records had been lost.
         """
-        self._flushed = min(self._flushed, offset)
-        self._around.cut(self.tp, offset, recovery_point)
+        self._flusher.flushed = min(self._flusher.flushed, offset)
+        self._around.cut(self._segments.tp, offset, recovery_point)
 
     def _throw_active_away(self, active: ActiveSegment) -> None:
-        renamed = rename_away(self._files, self.directory, active.base_offset)
+        renamed = rename_away(self._files, self._segments.directory, active.base_offset)
         active.path = renamed[0]
-        self._trash_later(renamed)
+        self._trash.put(renamed)
 
     def _sync_closing(self) -> None:
         """Segments that were sealed and not yet fsynced: those that stay are synced now, by name."""
-        bases = {segment.base_offset for segment in self._sealed}
-        for segment in self._closing:
+        bases = {segment.base_offset for segment in self._segments.sealed}
+        for segment in self._segments.closing:
             if segment.base_offset in bases:
-                self._sync_closed(segment.path)
-        self._closing.clear()
+                self._flusher.sync_closed(segment.path)
+        self._segments.closing.clear()
 
     def _restart(self, offset: int, log_start: int) -> None:
         """Nothing is left but an empty segment at ``offset``. Both locks are held."""
-        lowest = min(offset, self.first_base)
-        self._gap = (lowest, self._end)  # a crash may leave any beginning of the log
+        segments, directory = self._segments, self._segments.directory
+        lowest = min(offset, segments.first_base)
+        self._flusher.gap = (lowest, segments.end)  # a crash may leave any beginning of the log
         self._take_back(offset, lowest)
-        old = self._active
+        old = segments.active
         try:
             old.close()
-            for segment in self._closing:
-                segment.close()
-            self._closing.clear()
+            segments.close_closing()
+            segments.closing.clear()
             if old.size_bytes:
                 self._throw_active_away(old)
             else:
-                self._factory.remove(old.base_offset)
-            going, self._sealed = self._sealed, ()
-            self._throw_away(going[::-1])
-            self._active = self._factory.create(offset, self._around.clock.now_ms())
-            self._end = self._flushed = offset
-            self._begun = False
-            self._gap = (offset, offset)
-            self.log_start = log_start
-            if self._watermark is not None:
-                self._watermark = offset
-            self.epochs.clear()
-            remove_snapshots_above(self._files, self.directory, NO_PRODUCERS_END)
+                segments.remove_files(old.base_offset)
+            going = segments.sealed
+            segments.keep_first(0)
+            self._trash.throw_away(going[::-1])
+            segments.start_again(offset, self._around.clock.now_ms())
+            segments.end = self._flusher.flushed = offset
+            self._beginning.begun = False
+            self._flusher.gap = (offset, offset)
+            segments.log_start = log_start
+            self._watermark.start_again(offset)
+            self._leadership.epochs.clear()
+            remove_snapshots_above(self._files, directory, NO_PRODUCERS_END)
             self._producers.forget(offset)
-            self._files.sync_directory(self.directory)
+            self._files.sync_directory(directory)
         except TieredError as error:
-            self._halfway = True
-            self._go_offline(error)
+            self._condition.break_off(error)
             raise
 
 

@@ -1,0 +1,275 @@
+"""How batches get into one partition: offsets are given, the producer state is asked, bytes are written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from tiered.config import TopicConfig
+from tiered.errors import DiskFullError, InvalidRecordError, LocalIOError, RecordTooLargeError, TieredError
+from tiered.format.batch import assign_offsets, encode_batch, read_header
+from tiered.format.coordinator_records import is_state_log
+from tiered.local.partition.beginning import Beginning
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.flusher import Flusher
+from tiered.local.partition.incoming import coordinator_batch, settle_batches
+from tiered.local.partition.leadership import Leadership
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.producers import PartitionProducers
+from tiered.local.partition.roller import Roller
+from tiered.local.partition.surroundings import Surroundings
+from tiered.local.partition.validation import RecordRules
+from tiered.local.segment.active import BatchFacts, BatchTuple
+from tiered.model import NewRecord, RecordMetadata
+from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp, read_producer
+from tiered.plan.producer_state import Duplicate, Prepared
+from tiered.plan.roll import MAX_RELATIVE_OFFSET
+from tiered.plan.verification import NO_GUARD
+
+PRODUCER_ID = slice(43, 51)
+"""Where a v2 batch has its producer id; those that are appended are all v2."""
+
+NO_PRODUCER = b"\xff" * 8
+
+
+class Appender:
+    """Thread-safe. Takes the partition's lock, and after it, without it, the flush lock if a segment was sealed."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        lock: threading.Lock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        flusher: Flusher,
+        roller: Roller,
+        leadership: Leadership,
+        producers: PartitionProducers,
+        beginning: Beginning,
+    ) -> None:
+        self._clock = around.clock
+        self._reserve = around.reserve
+        self._lock = lock
+        self._condition = condition
+        self._segments = segments
+        self._flusher = flusher
+        self._roller = roller
+        self._leadership = leadership
+        self._producers = producers
+        self._beginning = beginning
+        self._tp = segments.tp
+        self._keeps_reserve = not is_state_log(segments.tp.topic)
+        self.configure(segments.config)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Takes over changed settings."""
+        self._rules = RecordRules(config)
+        self._flush_messages = config.flush_messages
+
+    def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
+        """One atomic batch."""
+        now_ms = self._clock.now_ms()
+        rules = self._rules
+        settled, least, greatest = rules.settle(records, now_ms)
+        count = len(settled)
+        if not self._beginning.begun:
+            self._beginning.wait()
+        with self._lock:
+            base = self._segments.end
+            data = encode_batch(
+                settled,
+                base_offset=base,
+                leader_epoch=self._leadership.epoch,
+                codec=rules.codec,
+                level=rules.level,
+                timestamp_type=rules.timestamp_type,
+                append_time_ms=now_ms if rules.timestamp_type else -1,
+            )
+            size = len(data)
+            if size > rules.max_bytes:
+                rules.check_size(size, settled)
+            facts = ((size, base + count - 1, count, least, greatest),)
+            rolled = self.store(data, facts, greatest, base + count, now_ms)
+        self.settle_append(rolled)
+        timestamp = now_ms if rules.timestamp_type else settled[0][2]
+        return RecordMetadata(self._tp.topic, self._tp.partition, base, timestamp, base + count)
+
+    def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
+        """One atomic batch of a transaction."""
+        now_ms = self._clock.now_ms()
+        rules = self._rules
+        settled, least, greatest = rules.settle(records, now_ms)
+        data = encode_batch(
+            settled,
+            codec=rules.codec,
+            level=rules.level,
+            timestamp_type=rules.timestamp_type,
+            append_time_ms=now_ms if rules.timestamp_type else -1,
+            producer_id=stamp.producer_id,
+            producer_epoch=stamp.producer_epoch,
+            base_sequence=stamp.base_sequence,
+            transactional=True,
+        )
+        rules.check_size(len(data), settled)
+        facts = BatchFacts(len(data), len(settled) - 1, len(settled), least, greatest)
+        guard = self.start_verification(stamp.producer_id, stamp.base_sequence, stamp.producer_epoch)
+        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms, guard)
+        return written._replace(timestamp=now_ms if rules.timestamp_type else settled[0][2])
+
+    def append_batches(self, data: bytes, guard: int = NO_GUARD) -> RecordMetadata:
+        """A producer's batches, all or none; offsets and leader epoch are assigned here."""
+        now_ms = self._clock.now_ms()
+        return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms, guard)
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
+        """A guard for the first batch of a transaction; NO_GUARD if none is needed."""
+        with self._lock:
+            self._condition.check_writable()
+            return self._producers.start_verification(producer_id, sequence, epoch)
+
+    def append_as_coordinator(self, data: bytes) -> RecordMetadata:
+        """One batch of a transaction or group coordinator, as a rule a marker; offset and leader epoch are assigned."""
+        now_ms = self._clock.now_ms()
+        return self._append_settled([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
+
+    def _append_settled(
+        self, settled: Sequence[tuple[bytes, BatchFacts]], origin: Origin, now_ms: int, guard: int = NO_GUARD
+    ) -> RecordMetadata:
+        """Gives offsets; ``last_offset`` of the facts is relative to each batch."""
+        buffer = bytearray(b"".join(piece for piece, _ in settled))
+        if len(buffer) > self._segments.active.segment_bytes:
+            raise RecordTooLargeError(
+                f"{len(buffer)} bytes in one append, segment.bytes is {self._segments.active.segment_bytes}",
+                hint="append fewer batches at once",
+            )
+        producers = [_producer_of(piece, fact) for piece, fact in settled]
+        batches = [batch for batch in producers if batch is not None]
+        if not self._beginning.begun:
+            self._beginning.wait()
+        with self._lock:
+            self._condition.check_writable()
+            answer = self._producers.prepare(batches, origin, guard)
+            if isinstance(answer, Duplicate):
+                return self._metadata(answer.first_offset, answer.timestamp, answer.last_offset + 1)
+            base = end = self._segments.end
+            position = 0
+            facts, bases = [], []
+            for (piece, fact), batch in zip(settled, producers, strict=True):
+                assign_offsets(memoryview(buffer)[position:], end, self._leadership.epoch)
+                facts.append(fact._replace(last_offset=end + fact.last_offset))
+                if batch is not None:
+                    bases.append(end)
+                end += fact.last_offset + 1
+                position += len(piece)
+            greatest = max(fact.max_timestamp for fact in facts)
+            rolled = self.store(
+                bytes(buffer),
+                facts,
+                greatest,
+                end,
+                now_ms,
+                answer=answer,
+                bases=bases,
+                reserved=origin is Origin.COORDINATOR,
+            )
+        self.settle_append(rolled)
+        return self._metadata(base, greatest, end)
+
+    def store(
+        self,
+        data: bytes,
+        facts: Sequence[BatchTuple],
+        greatest: int,
+        end: int,
+        now_ms: int,
+        *,
+        base: int | None = None,
+        epoch: int | None = None,
+        answer: Prepared | None = None,
+        bases: Sequence[int] | None = None,
+        reserved: bool = False,
+    ) -> bool:
+        """Writes, rolling first if it is time; returns whether it rolled. The lock is held.
+
+        ``base`` and ``epoch`` are a follower's: where a new segment would begin, and the epoch of the last batch.
+        ``answer`` is what the producer state said, ``bases`` the offsets of its batches (None: those that they had).
+        ``reserved``: the end of a transaction, for which the disk reserve is kept, too.
+        """
+        self._condition.check_writable()
+        segments = self._segments
+        token, follows = None, epoch is not None
+        if epoch is None:  # offsets are given here: a follower's are its leader's, who has given them before
+            self._condition.check_continues(segments.end)
+            if not self._beginning.begun:
+                token = self._beginning.need()
+            epoch = self._leadership.epoch
+            if self._leadership.unassigned:  # a cut, or an older leader, took the entry of the epoch that goes on
+                self._leadership.assign(segments.end)
+        active = segments.active
+        if not reserved and self._keeps_reserve:
+            self._reserve.take(len(data))
+        reason = active.roll_reason(len(data), greatest, end - 1, now_ms)
+        if reason is not None:
+            try:
+                self._roller.roll_now(reason, now_ms, base)
+            except TieredError:
+                raise
+            except BaseException:
+                self._condition.go_offline(
+                    LocalIOError(f"{self._tp}: an append was interrupted while it began a segment")
+                )
+                raise
+            active = segments.active
+            if end - 1 - active.base_offset > MAX_RELATIVE_OFFSET:
+                raise InvalidRecordError(
+                    f"{self._tp}: offsets {active.base_offset} to {end} do not fit into one segment",
+                    hint="append fewer batches at once",
+                )
+        try:
+            active.append(data, facts, epoch, now_ms)
+            segments.end = end
+            if self._producers.state is not None:
+                self._settle_producers(answer, bases)
+        except DiskFullError:
+            raise
+        except TieredError as error:
+            self._condition.go_offline(error)
+            raise
+        except BaseException:  # an interrupt: the file and what is known of it may differ, only a new open can tell
+            self._condition.go_offline(LocalIOError(f"{self._tp}: an append was interrupted while it wrote"))
+            raise
+        if not self._beginning.begun:
+            self._beginning.settle(token, follows=follows)
+        return reason is not None
+
+    def _settle_producers(self, answer: Prepared | None, bases: Sequence[int] | None) -> None:
+        """The bytes are written. If the transaction index cannot be, what is stable stays where it was."""
+        state = self._producers.state
+        completed = () if answer is None or state is None else state.apply(answer, bases)
+        aborted = [txn.index_entry for txn in completed if txn.index_entry is not None]
+        if aborted:
+            try:
+                self._segments.active.append_aborted(aborted)
+            except TieredError as error:
+                self._condition.go_offline(error)
+                raise self._condition.offline_error(error) from error
+            self._segments.new_names = True
+        self._producers.settle(completed)
+
+    def _metadata(self, base: int, timestamp: int, end: int) -> RecordMetadata:
+        return RecordMetadata(self._tp.topic, self._tp.partition, base, timestamp, end)
+
+    def settle_append(self, rolled: bool) -> None:
+        """What an append leaves to do without the lock: a segment that it sealed, and ``flush.messages``."""
+        if rolled:
+            self._flusher.flush_to(self._segments.active.base_offset)
+        if self._segments.end - self._flusher.flushed >= self._flush_messages:
+            self._flusher.flush_to(self._segments.end)
+
+
+def _producer_of(piece: bytes, fact: BatchFacts) -> ProducerBatch | None:
+    """Of a settled batch; its header is looked at only if there is a producer."""
+    if piece[PRODUCER_ID] == NO_PRODUCER:
+        return None
+    return read_producer(read_header(piece), piece, timestamp=fact.max_timestamp)

@@ -1,0 +1,143 @@
+"""What of a partition survives a power cut: fsyncs, once for all who wait, and until where they reach.
+
+Two locks, taken in this order: the flush lock (one fsync at a time; whoever waits for it usually finds its records
+already safe) and the partition's lock (everything else; never held across an fsync of records).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tiered.errors import TieredError
+from tiered.format.keys import TXN_INDEX_SUFFIX
+from tiered.local.disk.files import Files
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.watermark import HighWatermark
+from tiered.local.segment.sealed import SealedLocalSegment
+
+
+class Flusher:
+    """Thread-safe. ``flushed``: records below survive a power cut. ``sealed`` is told, without locks, of seals."""
+
+    def __init__(
+        self,
+        files: Files,
+        lock: threading.Lock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        watermark: HighWatermark,
+        flushed: int,
+        now_ms: int,
+        sealed: Callable[[], None],
+    ) -> None:
+        self.lock = threading.Lock()
+        self.flushed = min(flushed, segments.end)
+        self.gap = (segments.end, segments.end)  # the offsets at the end that a cut left without records
+        self.interval_ms = 0
+        self._files = files
+        self._partition_lock = lock
+        self._condition = condition
+        self._segments = segments
+        self._watermark = watermark
+        self._sealed = sealed
+        self._last_ms = now_ms
+
+    @property
+    def recovery_point(self) -> int:
+        """``flushed`` for the next open: where a cut left offsets without records at the end, they are not promised.
+
+        Else a torn batch, which is looked for where the batch before it ends, would count as one that was safe.
+        """
+        records_end, end = self.gap
+        return records_end if records_end < self.flushed <= end else self.flushed
+
+    @property
+    def durable_segments(self) -> tuple[SealedLocalSegment, ...]:
+        """Sealed segments whose files are durable, and whose records are on every replica."""
+        bound = min(self.flushed, self._watermark.offset)
+        return tuple(segment for segment in self._segments.sealed if segment.end_offset <= bound)
+
+    def flush(self) -> None:
+        """All records appended so far survive a power cut when this returns."""
+        self._condition.check_writable(fenced_too=False)
+        self.flush_to(self._segments.end)
+
+    def flush_to(self, offset: int) -> None:
+        """Records below ``offset`` are durable. If fsync fails: LocalIOError, and the partition is offline."""
+        segments = self._segments
+        if self.flushed >= offset and not segments.closing:  # a sealed one has indexes and a note to be written
+            return
+        with self.lock:
+            if self.flushed >= offset and not segments.closing:
+                return
+            with self._partition_lock:
+                self._condition.check_writable(fenced_too=False)
+                end, active, closing = segments.end, segments.active, list(segments.closing)
+                new_names = segments.new_names
+            try:
+                for segment in closing:
+                    segment.write_seal()
+                    segment.sync()
+                active.sync()
+                if new_names:
+                    self._files.sync_directory(segments.directory)
+            except TieredError as error:
+                self._condition.go_offline(error)
+                raise self._condition.offline_error(error) from error
+            with self._partition_lock:
+                self.flushed = end
+                segments.new_names = segments.new_names and segments.active is not active
+                del segments.closing[: len(closing)]
+            for segment in closing:
+                segment.close()
+        if closing:
+            self._sealed()
+
+    def flush_in_time(self, now_ms: int) -> int | None:
+        """The timer of ``flush.ms``; returns the bytes of the segment that it flushed, None if it was not due."""
+        if not self._condition.at_work or 0 <= now_ms - self._last_ms < self.interval_ms:
+            return None
+        self._last_ms = now_ms
+        segments = self._segments
+        if self.flushed >= segments.end and not segments.closing:
+            return None
+        size = segments.active.size_bytes
+        self.flush()
+        return size
+
+    def flush_recovered(self) -> None:
+        """After a recovery: what is on disk becomes durable, so that it counts as flushed."""
+        segments = self._segments
+        for segment in segments.sealed:
+            if segment.end_offset > self.flushed:
+                self.sync_closed(segment.path)
+        self.sync_txn_index(segments.active.path)
+        self.flush_to(segments.end)
+
+    def flush_closing(self) -> None:
+        """The log ends for now: the sealed active segment is durable too, with its indexes, which were trimmed."""
+        segments = self._segments
+        self.flushed = min(self.flushed, segments.active.base_offset)
+        self.flush_to(max(segments.end, self.flushed + 1))
+
+    def sync_closed(self, log: Path) -> None:
+        """Fsyncs the ``.log`` of a segment that nobody holds open, and its transaction index."""
+        self._sync_file(log)
+        self.sync_txn_index(log)
+
+    def sync_txn_index(self, log: Path) -> None:
+        """Fsyncs the transaction index beside a ``.log``, if there is one."""
+        path = log.with_suffix(TXN_INDEX_SUFFIX)
+        if self._files.state(path) is not None:
+            self._sync_file(path)
+
+    def _sync_file(self, path: Path) -> None:
+        handle = self._files.open_read(path)
+        try:
+            self._files.sync(handle)
+        finally:
+            self._files.close(handle)

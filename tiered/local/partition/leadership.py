@@ -1,0 +1,77 @@
+"""Under which leader epoch the next record is written, beside the list of the epochs before."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+
+from tiered.errors import ConfigError, TieredError
+from tiered.format.batch import BatchHeader
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.partition.condition import Condition
+from tiered.model import TopicPartition
+
+
+class Leadership:
+    """Changed under the partition's lock. ``epoch``: what the next record carries.
+
+    ``unassigned``: that epoch has no entry in the list. A cut took it, or an older leader's records came after it; the
+    next record that is given its offset here makes the entry.
+    """
+
+    def __init__(self, tp: TopicPartition, epochs: LeaderEpochs, condition: Condition, end: int) -> None:
+        if epochs.latest < 0:
+            epochs.assign(0, end)
+        self.epochs = epochs
+        self.epoch = epochs.latest
+        self.unassigned = False
+        self._tp = tp
+        self._condition = condition
+
+    @contextlib.contextmanager
+    def or_none(self) -> Iterator[None]:
+        """Leader epochs that are assigned in here are taken back if their records are not written."""
+        known, epoch = self.epochs.entries, self.epoch
+        try:
+            yield
+        except TieredError as error:
+            self.epoch = epoch
+            try:
+                self.epochs.restore(known)
+            except TieredError:
+                self._condition.go_offline(error)
+            raise
+
+    def assign(self, end: int) -> None:
+        """The entry that is missing begins at ``end``."""
+        with self.or_none():
+            self.epochs.assign(self.epoch, end)
+        self.unassigned = False
+
+    def lead(self, epoch: int, end: int) -> None:
+        """Records from ``end`` on carry ``epoch``. ConfigError unless it is greater than all before."""
+        latest = max(self.epochs.latest, self.epoch)
+        if epoch <= latest:
+            raise ConfigError(f"{self._tp}: leader epoch {epoch} is not above {latest}")
+        with self.or_none():
+            self.epochs.assign(epoch, end)
+        self.epoch = epoch
+        self.unassigned = False
+
+    def follow(self, headers: Iterable[BatchHeader]) -> None:
+        """The epochs of a leader's batches; called within :meth:`or_none`."""
+        for header in headers:
+            if header.magic >= 2 and header.leader_epoch >= 0:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+        self.epoch = max(self.epoch, self.epochs.latest)
+        self.look_for_entry()  # that leader's epoch may be an older one
+
+    def look_for_entry(self) -> None:
+        """After entries were taken away or came from elsewhere."""
+        self.unassigned = self.epochs.latest < self.epoch
+
+    def begin(self, epoch: int, offset: int) -> None:
+        """An empty log resumes at ``offset`` under ``epoch``."""
+        self.epochs.assign(epoch, offset)
+        self.epoch = epoch
+        self.unassigned = False

@@ -1,0 +1,184 @@
+"""The segments of one partition: the only place that keeps the list of them, and where it begins and ends.
+
+Segments are sealed, ascending, or active: the last one, which is appended to. Components of the partition read the list
+as they like and change it only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+from tiered.clock import IdSource
+from tiered.config import TopicConfig
+from tiered.format.keys import index_name, log_name, time_index_name
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import Files
+from tiered.local.segment.active import ActiveSegment
+from tiered.local.segment.factory import SegmentFactory
+from tiered.local.segment.found import FoundSegment, LoadedPartition
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import TopicPartition
+
+SPARSE_NAME = "tiered-sparse"
+"""Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
+
+
+class LogSegments:
+    """Changed under the partition's lock; whoever reads one attribute without it sees a state that was true.
+
+    ``sealed`` and ``active``; ``closing``: those sealed segments whose fsync is still to come, as they were while they
+    were active. ``end``: the next offset to be given. ``log_start``: the first offset that may be read.
+    ``new_names``: files were made since the directory was last fsynced. ``config``: the topic's settings as of now.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        ids: IdSource,
+        directory: Path,
+        tp: TopicPartition,
+        *,
+        topic_id: UUID,
+        epochs: LeaderEpochs,
+        config: TopicConfig,
+        loaded: LoadedPartition,
+        start_offset: int | None,
+        now_ms: int,
+    ) -> None:
+        self.tp = tp
+        self.directory = directory
+        self.config = config
+        self._files = files
+        self._factory = SegmentFactory(files, ids, directory, tp, topic_id=topic_id, epochs=epochs)
+        self._factory.config = config
+        self.sparse = files.state(directory / SPARSE_NAME) is not None
+        self._factory.dense = not self.sparse
+        *sealed, tail = loaded.segments
+        self.sealed: tuple[SealedLocalSegment, ...] = tuple(self._factory.adopt(segment) for segment in sealed)
+        self.active: ActiveSegment = self._factory.resume(tail, now_ms)
+        self.closing: list[ActiveSegment] = []
+        self.end = tail.end_offset
+        self.log_start = loaded.segments[0].base_offset if start_offset is None else start_offset
+        self.new_names = True
+        self._opened: tuple[ActiveSegment, tuple[SealedLocalSegment, ...], int] | None = None
+
+    @property
+    def first_base(self) -> int:
+        """Base of the first segment on this disk."""
+        sealed, active = self.sealed, self.active
+        return sealed[0].base_offset if sealed else active.base_offset
+
+    @property
+    def local_start(self) -> int:
+        """The first offset on this disk."""
+        return max(self.first_base, self.log_start)
+
+    @property
+    def all(self) -> tuple[SealedLocalSegment | ActiveSegment, ...]:
+        """Ascending, the active one last."""
+        return (*self.sealed, self.active)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no segment holds a batch."""
+        return not (self.sealed or self.active.size_bytes)
+
+    def configure(self, config: TopicConfig) -> None:
+        """Takes over changed settings at once; those of index files begin with the next segment."""
+        self.config = self._factory.config = config
+        self.active.configure(config)
+
+    @property
+    def dense(self) -> bool:
+        """Whether every offset has a record, so that a missing one is damage."""
+        return not (self.config.compacted or self.sparse)
+
+    def mark_sparse(self) -> None:
+        """Durable before the first offset is left out: by a follower's append, a cut inside a batch, a cleaner."""
+        if not self.sparse:
+            self._files.replace(self.directory / SPARSE_NAME, b"")
+            self.sparse = True
+            self._factory.dense = False
+
+    def seal_active(self, base_offset: int, now_ms: int) -> ActiveSegment:
+        """A new active segment at ``base_offset``, at or above the end; returns the one that was sealed for it."""
+        if base_offset > self.end:
+            self.mark_sparse()
+        old = self.active
+        old.seal()
+        self.active = self._factory.create(base_offset, now_ms)
+        self.closing.append(old)
+        self.new_names = True
+        self.sealed = (*self.sealed, self._factory.sealed(old, base_offset))
+        self.end = base_offset
+        return old
+
+    def replace_empty(self, base_offset: int, now_ms: int) -> bool:
+        """A fresh active segment at ``base_offset`` instead of an empty one; returns whether the log start moved."""
+        if base_offset > self.end and self.sealed:
+            self.mark_sparse()
+            self.sealed[-1].end_offset = base_offset  # as after a reopen: else what follows the gap is never reached
+        old = self.active
+        old.close()
+        self._factory.remove(old.base_offset)
+        self.active = self._factory.create(base_offset, now_ms)
+        self.new_names = True
+        self.end = base_offset
+        moves = not self.sealed and self.log_start >= old.base_offset  # below that a bucket holds records
+        if moves:
+            self.log_start = max(self.log_start, base_offset)
+        return moves
+
+    def drop_first(self, count: int) -> None:
+        """The first ``count`` sealed segments are no longer of the log; their files are the caller's."""
+        self.sealed = self.sealed[count:]
+
+    def keep_first(self, count: int) -> None:
+        """Only the first ``count`` sealed segments stay of the log; the files of the others are the caller's."""
+        self.sealed = self.sealed[:count]
+
+    def resume(self, found: FoundSegment, now_ms: int) -> None:
+        """The segment that a cut left last is appended to from now on."""
+        self.active = self._factory.resume(found, now_ms)
+
+    def start_again(self, base_offset: int, now_ms: int) -> None:
+        """An empty active segment; the one before is gone."""
+        self.active = self._factory.create(base_offset, now_ms)
+
+    def remove_files(self, base_offset: int) -> None:
+        """Unlinks the files of a segment that holds nothing."""
+        self._factory.remove(base_offset)
+
+    def exchange(self, present: Sequence[SealedLocalSegment], new: Sequence[FoundSegment]) -> None:
+        """``new`` take the place of the neighbours ``present``; their files have changed names before."""
+        at = self.sealed.index(present[0])
+        fresh = tuple(self._factory.adopt(found) for found in new)
+        self.sealed = (*self.sealed[:at], *fresh, *self.sealed[at + len(present) :])
+
+    def close_closing(self) -> None:
+        """Lets go of the files of segments that were sealed and not yet fsynced; they stay in the list."""
+        for segment in self.closing:
+            segment.close()
+
+    def note_opened(self) -> None:
+        """A clean open is over: what it found is durable, and needs nothing at the end if nothing happens to it."""
+        self._opened = (self.active, self.sealed, self.end)
+
+    def as_opened(self) -> bool:
+        """Nothing happened since, and the files of the active segment are already those of a clean end."""
+        active, base = self.active, self.active.base_offset
+        if self._opened is None or self.closing:
+            return False
+        before, sealed, end = self._opened
+        if before is not active or sealed is not self.sealed or end != self.end:
+            return False
+        active.indexes.close_times(active.max_timestamp, active.max_timestamp_offset)
+        sizes = {
+            log_name(base): active.size_bytes,
+            index_name(base): len(active.indexes.offset_bytes()),
+            time_index_name(base): len(active.indexes.time_bytes()),
+        }
+        states = {name: self._files.state(self.directory / name) for name in sizes}
+        return all(state is not None and state.size == sizes[name] for name, state in states.items())

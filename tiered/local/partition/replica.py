@@ -1,0 +1,253 @@
+"""What only followers and brokers need of a partition: a leader's batches, the high watermark, raw fetches."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from tiered.clock import Clock
+from tiered.errors import OffsetOutOfRangeError, RecordTooLargeError
+from tiered.format.header import read_header
+from tiered.local.disk.files import Files
+from tiered.local.partition.appender import Appender
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.incoming import GivenBatches, given_batches
+from tiered.local.partition.leadership import Leadership
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.producers import PartitionProducers
+from tiered.local.partition.steady import steadily
+from tiered.local.partition.watermark import HighWatermark
+from tiered.local.segment.fetch import Fetched, Isolation, fetch
+from tiered.local.segment.listing import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    NO_EPOCH,
+    ListedOffset,
+)
+from tiered.local.segment.reading import View
+from tiered.model import EpochEntry, RecordMetadata
+from tiered.plan.producer import Origin, ProducerBatch, read_producer
+from tiered.plan.producer_state import Prepared
+from tiered.plan.roll import MAX_RELATIVE_OFFSET
+
+if TYPE_CHECKING:
+    from tiered.local.partition.foreign import ForeignPartition
+    from tiered.local.partition.partition import PartitionLog
+    from tiered.local.partition.writer import PartitionWriter
+
+
+class Follower:
+    """The half of a partition that is open for writing. Takes the partition's lock."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        lock: threading.Lock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        appender: Appender,
+        leadership: Leadership,
+        watermark: HighWatermark,
+        producers: PartitionProducers,
+    ) -> None:
+        self._clock = clock
+        self._lock = lock
+        self._condition = condition
+        self._segments = segments
+        self._appender = appender
+        self._leadership = leadership
+        self._watermark = watermark
+        self._producers = producers
+
+    def append_as_follower(self, data: bytes) -> RecordMetadata | None:
+        """Batches as the leader stored them: offsets, epochs and bytes are kept. None if no whole batch is there."""
+        now_ms = self._clock.now_ms()
+        given = given_batches(data)
+        if given is None:
+            return None
+        segments, tp = self._segments, self._segments.tp
+        first, last = given.headers[0].base_offset, given.headers[-1]
+        if len(given.data) > segments.active.segment_bytes:
+            raise RecordTooLargeError(
+                f"{len(given.data)} bytes in one append, segment.bytes is {segments.active.segment_bytes}"
+            )
+        batches = _producers_in(given)
+        with self._lock:
+            self._condition.check_writable()
+            end = segments.end
+            if first < end:
+                raise OffsetOutOfRangeError(
+                    f"{tp} ends at offset {end}: batches {first} to {last.last_offset} cannot follow",
+                    requested=first,
+                    earliest=segments.log_start,
+                    latest=end,
+                    hint="ask the leader from the end on, or truncate first",
+                )
+            answer = self._producers.prepare(batches, Origin.REPLICATION)
+            if first > end or not given.contiguous:
+                segments.mark_sparse()
+            with self._leadership.or_none():
+                self._leadership.follow(given.headers)
+                greatest = max(fact.max_timestamp for fact in given.facts)
+                base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
+                rolled = self._appender.store(
+                    given.data,
+                    given.facts,
+                    greatest,
+                    last.next_offset,
+                    now_ms,
+                    base=base,
+                    epoch=last.leader_epoch,
+                    answer=answer if isinstance(answer, Prepared) else None,
+                )
+        self._appender.settle_append(rolled)
+        return RecordMetadata(tp.topic, tp.partition, first, greatest, last.next_offset)
+
+    def update_high_watermark(self, offset: int | None) -> int:
+        """What the leader told, or the slowest of those that follow; bounded by log start and end. Returns it.
+
+        From then on it moves only by being told. None: nobody follows and nobody leads, it is the end again.
+        """
+        with self._lock:
+            self._condition.check_writable(fenced_too=False)
+            self._tell(offset)
+            return self._watermark.offset
+
+    def new_leader_epoch(self, epoch: int) -> None:
+        """Records appended from here on carry ``epoch``, which must be greater than all before; who leads, leads alone.
+
+        The high watermark is the end again, until it is told.
+        """
+        with self._lock:
+            self._condition.check_writable(fenced_too=False)
+            self._leadership.lead(epoch, self._segments.end)
+            self._tell(None)
+
+    def _tell(self, offset: int | None) -> None:
+        self._watermark.tell(offset)
+        self._producers.advance_high_watermark()
+
+
+class Replica:
+    """The face of both halves: :attr:`PartitionLog.replica <tiered.local.partition.partition.PartitionLog.replica>`.
+
+    Errors as for the partition: ConfigError from writing where it was opened read-only, ForkedLogError in a fork.
+    """
+
+    def __init__(self, log: PartitionLog, files: Files, source: PartitionWriter | ForeignPartition) -> None:
+        self._log = log
+        self._files = files
+        self._source = source
+
+    def append_as_follower(self, data: bytes, *, leader_high_watermark: int | None = None) -> RecordMetadata | None:
+        """Batches as a leader stored them, bytes, offsets and epochs kept; None if ``data`` holds no whole batch.
+
+        ``leader_high_watermark`` came with them (:meth:`update_high_watermark`); it counts without any batch, too.
+
+        Offsets may leave gaps; where they go back it is InvalidRecordError, below the end OffsetOutOfRangeError.
+        CorruptionError for a damaged batch. Nothing is appended then. Only ``segment.bytes`` limits the size.
+        """
+        follower = self._log.to_write().follower
+        written = follower.append_as_follower(data)
+        if leader_high_watermark is not None:
+            follower.update_high_watermark(leader_high_watermark)
+        return written
+
+    def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
+        """A guard that a producer's first batch of a transaction presents; 0 where none is asked for.
+
+        Take it, ask the coordinator whether the transaction goes on, append with it: a marker in between makes it
+        worthless. Only with ``LogConfig.transaction_partition_verification``.
+        """
+        return self._log.to_write().appender.start_verification(producer_id, sequence, epoch)
+
+    def update_high_watermark(self, offset: int | None) -> int:
+        """Records below ``offset`` are on every replica: takes it over, between log start and end, and returns it.
+
+        It may go back, as a leader's may. Afterwards the end alone moves it no more; None: there are no replicas, the
+        end is the high watermark again. Nothing at or above it is deleted, compacted, or read by those who fetch with
+        ``Isolation.HIGH_WATERMARK``.
+        """
+        return self._log.to_write().follower.update_high_watermark(offset)
+
+    def fetch(
+        self,
+        start_offset: int,
+        max_bytes: int,
+        *,
+        isolation: Isolation = Isolation.LOG_END,
+        min_one_message: bool = True,
+    ) -> Fetched:
+        """Raw bytes as a broker answers a fetch: from a batch's start, the last batch perhaps cut; and where they lie.
+
+        ``min_one_message``: the first batch comes whole, whatever ``max_bytes`` says. Raises OffsetOutOfRangeError
+        outside of the log; above the bound of ``isolation`` it is an empty answer.
+        """
+
+        def once(view: View) -> Fetched:
+            return fetch(
+                self._files,
+                self._source.directory,
+                view,
+                start_offset,
+                bound=min(bound, view.end_offset),
+                max_bytes=max_bytes,
+                isolation=isolation,
+                min_one_message=min_one_message,
+            )
+
+        log = self._log
+        bound = log.positions().end_offset
+        if isolation is not Isolation.LOG_END:
+            bound = log.high_watermark() if isolation is Isolation.HIGH_WATERMARK else log.last_stable_offset()
+        return steadily(log.view, once)
+
+    def list_offset(self, timestamp: int) -> ListedOffset | None:
+        """Kafka's ListOffsets: the first record at or after ``timestamp`` ms, or what a negative one asks for.
+
+        Those are ``LATEST`` (-1), ``EARLIEST`` (-2), ``MAX_TIMESTAMP`` (-3: its first record), ``EARLIEST_LOCAL`` (-4)
+        and ``LATEST_TIERED`` (-5: offset -1 if the bucket holds nothing). None: there is no such record, or no bucket.
+        """
+        positions, epochs = self._log.positions(), self._source.epochs
+        if timestamp == LATEST:
+            return ListedOffset(positions.end_offset, -1, epochs.latest)
+        if timestamp in (EARLIEST, EARLIEST_LOCAL):
+            start = positions.start_offset if timestamp == EARLIEST else positions.local_start_offset
+            return ListedOffset(start, -1, epochs.epoch_at(start))
+        if timestamp == LATEST_TIERED:
+            if self._log.upload is None:
+                return None
+            last = positions.uploaded_offset - 1
+            return ListedOffset(last, -1, epochs.epoch_at(last))
+        log = self._log
+        found = log.largest_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
+        if found is None:
+            return None
+        batch = next(log.read_batches(found[0], max_bytes=0), None)
+        return ListedOffset(*found, NO_EPOCH if batch is None else read_header(batch).leader_epoch)
+
+    def truncate_by_epoch(self, epoch: int, end_offset: int, *, below_uploaded: bool = False) -> EpochEntry:
+        """Cuts what a leader does not have whose records of ``epoch`` end at ``end_offset``; returns our latest epoch
+        and end. If that epoch is not ``epoch``, ask the leader again for the one returned.
+        """
+        return self._log.to_write().truncation.truncate_by_epoch(epoch, end_offset, below_uploaded=below_uploaded)
+
+    def end_offset_for(self, epoch: int) -> tuple[int, int]:
+        """(epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
+        return self._source.epochs.end_offset_for(epoch, self._log.end_offset)
+
+
+def _producers_in(given: GivenBatches) -> list[ProducerBatch]:
+    """Of a leader's batches those that have a producer."""
+    found = []
+    position = 0
+    for header, fact in zip(given.headers, given.facts, strict=True):
+        batch = read_producer(header, memoryview(given.data)[position : position + fact.size])
+        if batch is not None:
+            found.append(batch)
+        position += fact.size
+    return found

@@ -1,0 +1,181 @@
+"""How segments leave one partition: retention, deleted records, room on a tiered disk.
+
+A segment leaves in this order: the log start moves, the list forgets it, its files get the suffix ``.deleted`` (the
+``.log`` first), and after ``file.delete.delay.ms`` they are unlinked. Reads that began before end as they began.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from tiered.errors import ConfigError, OffsetOutOfRangeError, TieredError
+from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.files import Files
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.flusher import Flusher
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.producers import PartitionProducers
+from tiered.local.partition.roller import Roller
+from tiered.local.partition.trash import Trash
+from tiered.local.partition.watermark import HighWatermark
+from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
+from tiered.plan.roll import RollReason
+
+LOGGER = logging.getLogger("tiered.local")
+
+END = -1
+"""``delete_records``: all records below the high watermark."""
+
+
+class Retention:
+    """Lets whole segments go, and moves the log start. Takes the partition's lock."""
+
+    def __init__(
+        self,
+        files: Files,
+        lock: threading.Lock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        flusher: Flusher,
+        roller: Roller,
+        watermark: HighWatermark,
+        epochs: LeaderEpochs,
+        producers: PartitionProducers,
+        trash: Trash,
+    ) -> None:
+        self._files = files
+        self._lock = lock
+        self._condition = condition
+        self._segments = segments
+        self._flusher = flusher
+        self._roller = roller
+        self._watermark = watermark
+        self._epochs = epochs
+        self._producers = producers
+        self._trash = trash
+
+    def delete_local_before(self, offset: int) -> list[int]:
+        """Whole sealed segments below ``offset`` leave the disk, oldest first; returns their bases."""
+        condition, segments = self._condition, self._segments
+        with self._lock:
+            condition.check_writable(fenced_too=False)
+            limit = min(offset, self._watermark.offset)
+            if condition.upload is not None:
+                limit = min(limit, condition.upload.end_offset)
+            flushed = self._flusher.flushed
+            gone = 0
+            for segment in segments.sealed:
+                if segment.end_offset > limit or segment.end_offset > flushed:
+                    break
+                gone += 1
+            going, left = segments.sealed[:gone], segments.sealed[gone:]
+            if not going:
+                return []
+            if condition.upload is None:
+                first = left[0].base_offset if left else segments.active.base_offset  # a gap may lie before it
+                self._raise_log_start(max(segments.log_start, first))
+            segments.drop_first(gone)
+            try:
+                self._trash.throw_away(going)
+                self._files.sync_directory(segments.directory)
+            except TieredError as error:
+                condition.go_offline(error)
+                raise
+        bases = [segment.base_offset for segment in going]
+        LOGGER.info("segments_deleted partition=%s bases=%s", segments.tp, bases)
+        return bases
+
+    def delete_records(self, offset: int) -> int:
+        """Records below ``offset`` (-1: all) are no longer read; returns the log start. Files go at the next pass.
+
+        ConfigError unless ``cleanup.policy`` contains delete, and on a tiered log, whose start is the catalog's.
+        OffsetOutOfRangeError beyond the end. The start never goes back.
+        """
+        segments = self._segments
+        with self._lock:
+            self._condition.check_writable()
+            if not segments.config.deletes:
+                raise ConfigError(
+                    f"{segments.tp}: records cannot be deleted, cleanup.policy is {segments.config.cleanup_policy}",
+                    hint="set cleanup.policy to delete or compact,delete",
+                )
+            if self._condition.upload is not None:
+                raise ConfigError(
+                    f"{segments.tp} is tiered: its start lies in the bucket",
+                    hint="trim the remote log; local.retention.* lets local files go",
+                )
+            bound = self._watermark.offset
+            wanted = bound if offset == END else offset
+            if not 0 <= wanted <= bound:
+                what = "the log ends" if bound == segments.end else "the high watermark lies"
+                raise OffsetOutOfRangeError(
+                    f"{segments.tp}: records below {offset} cannot be deleted, {what} at {bound}",
+                    requested=offset,
+                    earliest=segments.log_start,
+                    latest=bound,
+                )
+            if wanted > segments.log_start:
+                self._raise_log_start(wanted)
+            return segments.log_start
+
+    def settle_start(self) -> None:
+        """A loaded log that no bucket continues begins at its first segment or above, and so do its epochs."""
+        if self._condition.upload is None:
+            self._raise_log_start(max(self._segments.log_start, self._segments.first_base))
+
+    def _raise_log_start(self, offset: int) -> None:
+        self._segments.log_start = offset
+        self._epochs.truncate_from_start(offset)
+        self._producers.raise_log_start()
+
+    def apply_retention(self, now_ms: int) -> list[int]:
+        """One pass of ``plan.retention``; returns the bases that left the disk. Nothing by default."""
+        segments = self._segments
+        config = segments.config
+        limits = (config.retention_ms, config.retention_bytes, config.local_retention_ms, config.local_retention_bytes)
+        if max(limits) < 0 and segments.log_start <= segments.first_base:
+            return []
+        with self._lock:
+            active, end = segments.active, segments.end
+            tail = LocalSegmentFacts(
+                active.base_offset, end, active.size_bytes, active.max_timestamp, active.appended_ms
+            )
+            all_sealed = segments.sealed
+        sealed, upload = self._flusher.durable_segments, self._condition.upload
+        plan = plan_local_retention(
+            [
+                LocalSegmentFacts(s.base_offset, s.end_offset, s.size_bytes, s.max_timestamp, s.appended_ms)
+                for s in sealed
+            ],
+            active_bytes=tail.size_bytes,
+            active=tail if len(sealed) == len(all_sealed) else None,
+            config=config,
+            now_ms=now_ms,
+            log_start_offset=segments.log_start,
+            high_watermark=self._watermark.offset,
+            committed_end=None if upload is None else upload.end_offset,
+        )
+        if plan.roll_active:
+            self._roller.roll(RollReason.RETENTION)
+        return self.delete_local_before(plan.delete_below) if plan.bases else []
+
+    def retain(self, now_ms: int) -> int | None:
+        """One pass of the retention rules, unless the partition is out of service; returns the bytes that left."""
+        if not self._condition.at_work or self._condition.fenced:
+            return None
+        before = self._segments.sealed
+        gone = set(self.apply_retention(now_ms))
+        return sum(segment.size_bytes for segment in before if segment.base_offset in gone) if gone else None
+
+    def expire_producers(self, now_ms: int) -> int | None:
+        """Forgets producers that were idle for a day; None if there was none."""
+        if not self._condition.at_work:
+            return None
+        with self._lock:
+            return 0 if self._producers.expire(now_ms) else None
+
+    def empty_trash(self, now_ms: int) -> int | None:
+        """Unlinks the files whose ``file.delete.delay.ms`` is over; returns their bytes, None without any."""
+        return self._trash.empty(now_ms) if self._condition.at_work else None

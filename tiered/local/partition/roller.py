@@ -1,0 +1,88 @@
+"""The end of one segment and the beginning of the next."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from tiered.clock import Clock
+from tiered.errors import ConfigError
+from tiered.local.partition.condition import Condition
+from tiered.local.partition.flusher import Flusher
+from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.producers import PartitionProducers
+from tiered.plan.roll import RollReason
+
+LOGGER = logging.getLogger("tiered.local")
+
+
+class Roller:
+    """Seals the active segment: by request, by the clock, or because an append does not fit (:meth:`roll_now`)."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        lock: threading.Lock,
+        *,
+        condition: Condition,
+        segments: LogSegments,
+        flusher: Flusher,
+        producers: PartitionProducers,
+    ) -> None:
+        self._clock = clock
+        self._lock = lock
+        self._condition = condition
+        self._segments = segments
+        self._flusher = flusher
+        self._producers = producers
+
+    def roll(self, reason: RollReason = RollReason.REQUESTED, base_offset: int | None = None) -> bool:
+        """Seals the active segment, durably, if it holds records; returns whether it did.
+
+        ``base_offset`` names the base of the new segment if it lies above the end (the offsets between are left out).
+        An empty active segment makes way for a fresh one. ConfigError for the base of a segment with records, and for
+        one below the active segment.
+        """
+        segments = self._segments
+        with self._lock:
+            self._condition.check_writable()
+            active, end = segments.active, segments.end
+            if base_offset is not None and base_offset < active.base_offset + (active.size_bytes > 0):
+                raise ConfigError(f"{segments.tp} ends at offset {end}: no segment can begin at {base_offset}")
+            base_offset = None if base_offset is None else max(base_offset, end)
+            now_ms = self._clock.now_ms()
+            rolled = active.size_bytes > 0
+            if rolled:
+                self.roll_now(reason, now_ms, base_offset)
+            elif base_offset is not None:
+                self._replace_empty(base_offset, now_ms)
+        self._flusher.flush_to(segments.active.base_offset)
+        return rolled
+
+    def roll_now(self, reason: RollReason, now_ms: int, base_offset: int | None = None) -> None:
+        """The lock is held. Kafka's new base (reference 4.4): the end, or the first offset of the append above it."""
+        segments = self._segments
+        old = segments.active
+        base = segments.end if base_offset is None else max(base_offset, segments.end)
+        if old.size_bytes == 0:
+            if base != old.base_offset:
+                self._replace_empty(base, now_ms)
+            return
+        segments.seal_active(base, now_ms)
+        old.note_producers(self._producers.take(base))
+        LOGGER.debug("segment_sealed partition=%s base=%d end=%d reason=%s", segments.tp, old.base_offset, base, reason)
+
+    def _replace_empty(self, base_offset: int, now_ms: int) -> None:
+        """A fresh active segment at ``base_offset`` instead of an empty one. The lock is held."""
+        if self._segments.replace_empty(base_offset, now_ms):
+            self._producers.raise_log_start()
+        self._producers.settle(())
+        self._producers.take(base_offset)
+
+    def seal_idle(self, now_ms: int) -> int | None:
+        """The timer of ``seal.ms``; returns the bytes that it sealed, None if it was not due."""
+        condition, active = self._condition, self._segments.active
+        if not condition.at_work or condition.fenced or active.idle_reason(now_ms) is None:
+            return None
+        size = active.size_bytes
+        return size if self.roll(RollReason.WALL_CLOCK) else None
