@@ -19,10 +19,6 @@ DRIVERS: set[str] = {
 """2: files that drive steps."""
 
 DEEP_CLASSES: set[str] = {
-    "tiered.local.partition.exchange.PartitionExchanger",
-    "tiered.local.partition.removal.PartitionRemover",
-    "tiered.local.partition.truncation.PartitionTruncator",
-    "tiered.local.partition.writer.PartitionWriter",
     "tiered.plan.tiering.ending.Finisher",
     "tiered.plan.tiering.state.State",
 }
@@ -106,7 +102,6 @@ CITATIONS: dict[str, int] = {
     "tiered/local/disk/epochs.py": 1,
     "tiered/local/disk/snapshots.py": 1,
     "tiered/local/partition/incoming.py": 1,
-    "tiered/local/partition/rolling.py": 1,
     "tiered/local/partition/validation.py": 1,
     "tiered/local/recovery/aborted.py": 1,
     "tiered/local/recovery/leftovers.py": 1,
@@ -133,7 +128,6 @@ CITATIONS: dict[str, int] = {
 UNUSED_METHODS: set[str] = {
     "tiered/dump/log.py: Window.is_limited",
     "tiered/local/disk/handles.py: PooledFiles.open_count",
-    "tiered/local/partition/partition.py: PartitionLog.list_offset",
     "tiered/plan/batch_filter.py: BatchFilter.clean_all",
     "tiered/plan/tiering/state.py: State.uploads_in_flight",
     "tiered/remote/index_cache.py: IndexCache.resize",

@@ -60,7 +60,7 @@ class Roller:
         return rolled
 
     def roll_now(self, reason: RollReason, now_ms: int, base_offset: int | None = None) -> None:
-        """The lock is held. Kafka's new base (reference 4.4): the end, or the first offset of the append above it."""
+        """The lock is held. As Kafka, the new base is the end, or the first offset of the append above it."""
         segments = self._segments
         old = segments.active
         base = segments.end if base_offset is None else max(base_offset, segments.end)
