@@ -53,6 +53,18 @@ def text(name: str, value: object) -> str:
     return value
 
 
+def text_of(name: str, value: object, *, most_bytes: int) -> str:
+    """A text that is not empty, is Unicode, and as UTF-8 is no longer than this."""
+    found = text(name, value)
+    try:
+        size = len(found.encode())
+    except UnicodeEncodeError:
+        raise wrong(name, value, "Unicode text: it holds half a surrogate pair") from None
+    if size > most_bytes:
+        raise ConfigError(f"{name} has {size} bytes", hint=f"{name} has at most {most_bytes} bytes as UTF-8")
+    return found
+
+
 def text_or_none(name: str, value: object) -> str | None:
     """A text that is not empty, or None."""
     return None if value is None else text(name, value)
@@ -161,12 +173,16 @@ class StorePlace(NamedTuple):
     @classmethod
     def of(cls, remote: object, endpoint_url: object, region: object, deadline_seconds: object) -> StorePlace:
         """As the keywords of ``open`` and ``open_reader`` have them."""
-        return cls(
+        place = cls(
             url_or_none("remote", remote),
             text_or_none("endpoint_url", endpoint_url),
             text_or_none("region", region),
             seconds_or_none("deadline_seconds", deadline_seconds),
         )
+        if place.url is None and (place.endpoint_url is not None or place.region is not None):
+            name = "region" if place.endpoint_url is None else "endpoint_url"
+            raise ConfigError(f"{name} is given, but no remote", hint='remote="s3://bucket/prefix" names what it is of')
+        return place
 
     def options(self, default_seconds: float) -> StoreOptions:
         """With the default of the time that one request is tried for."""
@@ -182,8 +198,10 @@ def instance(name: str, value: object, kind: type[T], hint: str) -> T:
 
 
 def has(name: str, value: T, methods: Iterable[str], hint: str) -> T:
-    """An object with these methods, or None."""
-    if value is not None and not all(callable(getattr(value, method, None)) for method in methods):
+    """An object with these methods, or None; never the class of one."""
+    if isinstance(value, type) or (
+        value is not None and not all(callable(getattr(value, method, None)) for method in methods)
+    ):
         raise wrong(name, value, hint)
     return value
 

@@ -221,22 +221,15 @@ class Log:
         name = arguments.text("topic", name)
         partitions = None if partitions is None else arguments.partition_count(name, partitions)
         create, wanted = arguments.flag("create", create), arguments.topic_config(config)
+        if name == TRANSACTION_STATE_TOPIC and name not in self._local.topics():
+            raise UnknownTopicError(f"there is no {name} in {self.directory}", hint="the first transaction makes it")
         with self._lock:
             if name not in self._local.topics():
                 self._make(name, partitions, create, wanted)
             info = self._local.topics()[name]
-            if partitions is not None and partitions != info.partitions:
-                raise ConfigError(
-                    f"topic {name} has {info.partitions} partitions, not {partitions}",
-                    hint="leave partitions out; the number of a topic's partitions is fixed",
-                )
-            if wanted is not None and wanted != info.config:
-                raise ConfigError(
-                    f"topic {name} exists with other settings: {_difference(info.config, wanted)}",
-                    hint="leave config out to use the topic's own",
-                )
+            _check_same(name, info.partitions, info.config, partitions, wanted)
             if name not in self._topics:
-                if self._tiering is not None:
+                if self._tiering is not None and name != TRANSACTION_STATE_TOPIC:  # which is of its disk alone
                     if self._uploader is not None:
                         self._uploader.poke()  # it claims what is new: let it not wait for its next scan
                     self._tiering.adopt(info)
@@ -246,17 +239,20 @@ class Log:
     def _make(self, name: str, partitions: int | None, create: bool, config: TopicConfig | None) -> None:
         entry = self._tiering.find_topic(name) if self._tiering is not None else None
         if entry is not None:
-            self._local.create_topic(
-                name, entry.partitions, TopicConfig.from_properties(entry.config), topic_id=entry.topic_id
-            )
+            its = TopicConfig.from_properties(entry.config)
+            _check_same(name, entry.partitions, its, partitions, config)  # before a file of it is made
+            self._local.create_topic(name, entry.partitions, its, topic_id=entry.topic_id)
             return
         if not create:
-            near = difflib.get_close_matches(name, self._local.topics(), 1)
             raise UnknownTopicError(
                 f"there is no topic {name} in {self.directory}" + (f" or in {self.remote}" if self.remote else ""),
-                hint=f"did you mean {near[0]}?" if near else "create=True makes it",
+                hint=self._named(name) or "create=True makes it",
             )
         self._local.create_topic(name, 1 if partitions is None else partitions, config or TopicConfig())
+
+    def _named(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._local.topics(), 1)
+        return f"did you mean {near[0]}?" if near else ""
 
     def _open_topic(self, name: str) -> Topic:
         info = self._local.topics()[name]
@@ -315,6 +311,10 @@ class Log:
         with self._lock:
             if is_state_log(name):
                 raise ConfigError(f"{name} is internal: it holds the decisions of transactions")
+            if name not in self._local.topics():
+                raise UnknownTopicError(
+                    f"there is no topic {name} in {self.directory}", hint=self._named(name) or "topics() names them"
+                )
             if self._store is not None:
                 hint = "`tiered topics delete --local-only` deletes the copy on this disk"
                 raise ConfigError(f"topic {name} is tiered: its records in {self.remote} would stay", hint=hint)
@@ -444,6 +444,22 @@ def _tick(local: weakref.ref[LocalLog | LocalLogs], closed: threading.Event, clo
         except TieredError as error:
             _logger.warning("a timer of %s failed: %s", log.directory, error)
         del log
+
+
+def _check_same(
+    name: str, partitions: int, config: TopicConfig, wanted_partitions: int | None, wanted: TopicConfig | None
+) -> None:
+    """Raises ConfigError where a topic that exists differs from what the caller says of it."""
+    if wanted_partitions is not None and wanted_partitions != partitions:
+        raise ConfigError(
+            f"topic {name} has {partitions} partitions, not {wanted_partitions}",
+            hint="leave partitions out; the number of a topic's partitions is fixed",
+        )
+    if wanted is not None and wanted != config:
+        raise ConfigError(
+            f"topic {name} exists with other settings: {_difference(config, wanted)}",
+            hint="leave config out to use the topic's own",
+        )
 
 
 def _difference(have: TopicConfig, want: TopicConfig) -> str:

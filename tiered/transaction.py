@@ -46,9 +46,13 @@ _INTERRUPTED = InvalidTxnStateError("an append was interrupted, it may have writ
 _logger = logging.getLogger("tiered")
 
 
+MAX_TRANSACTIONAL_ID_BYTES = 32_767
+"""What the length of a text takes in Kafka's state records."""
+
+
 def checked_timeout_ms(transactional_id: object, timeout_s: object) -> int:
-    """Milliseconds. ConfigError for an id that is no text or a timeout that is no number."""
-    arguments.text("transactional_id", transactional_id)
+    """Milliseconds. ConfigError for an id that the state log cannot hold or a timeout that is no number."""
+    arguments.text_of("transactional_id", transactional_id, most_bytes=MAX_TRANSACTIONAL_ID_BYTES)
     return int(arguments.seconds("timeout", timeout_s) * 1000)
 
 

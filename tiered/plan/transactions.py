@@ -121,7 +121,10 @@ class TransactionCoordinator:
         InvalidTxnStateError while a transaction of the id is open or being ended: ``fence`` and ``complete`` it.
         """
         if not 0 < timeout_ms <= self._max_timeout_ms:
-            raise ConfigError(f"transaction timeout of {timeout_ms} ms is not in 1..{self._max_timeout_ms}")
+            raise ConfigError(
+                f"transaction timeout of {timeout_ms} ms is not in 1..{self._max_timeout_ms}",
+                hint=f"a timeout is longer than nothing and at most {self._max_timeout_ms // 1000} s",
+            )
         before = self._txns.get(transactional_id)
         if before is None:
             encode_transaction_key(transactional_id)  # refuses an impossible id now, not when its record is written

@@ -52,7 +52,7 @@ from tiered.store.base import (
     UploadStarted,
 )
 from tiered.store.directory_files import DirectoryFiles, pieces_of, sync_dir, write_all
-from tiered.store.directory_paths import object_path, walk_keys
+from tiered.store.directory_paths import object_path, refuse_store_file, walk_keys
 from tiered.store.key_rules import check_request
 from tiered.store.object_file import ObjectInfo, read_body, read_info
 
@@ -85,6 +85,8 @@ class DirectoryStore:
             try:
                 self._root.mkdir(parents=True, exist_ok=True)
             except OSError as error:
+                if isinstance(error, FileExistsError):
+                    refuse_store_file(self._root)
                 raise self._translated(error, "create") from error
 
     @property

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from tiered.errors import NotFoundError
+from tiered.errors import ConfigError, NotFoundError
 from tiered.store.object_file import read_info
 
 OBJECT_SUFFIX = ".obj"
@@ -40,17 +40,24 @@ def file_name(part: str) -> str:
 
 
 def require_store_folder(root: Path) -> None:
-    """Raises NotFoundError for a folder that is absent, or that holds things but none of a store's."""
+    """NotFoundError for a folder that is absent, or holds things but none of a store's; ConfigError for a file."""
     hint = "mount it, create it, or correct the file:// URL"
     try:
         with os.scandir(root) as entries:
             names = {entry.name for entry in itertools.islice(entries, MAX_NAMES)}
     except (FileNotFoundError, NotADirectoryError):
+        refuse_store_file(root)
         raise NotFoundError(f"the folder {root} does not exist", hint=hint) from None
     except PermissionError:
         return  # the first request says what is not allowed
     if names and not any(_OF_A_STORE.fullmatch(name) for name in names):
         raise NotFoundError(f"the folder {root} is no store: it holds {min(names)!r} and no topics", hint=hint)
+
+
+def refuse_store_file(root: Path) -> None:
+    """Raises ConfigError for a file where the folder of a store has to be."""
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{root} is a file, not the folder of a store", hint="name a folder as the remote")
 
 
 def object_path(root: Path, key: str) -> Path:

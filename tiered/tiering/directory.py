@@ -10,9 +10,9 @@ from uuid import UUID
 
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
-from tiered.errors import FencedError, LockedError, NotFoundError, TieredError, UnknownTopicError
+from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.files import Files, FileState, PosixFiles, sweep_temporaries
+from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
 from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
@@ -64,11 +64,10 @@ class LogDirectory:
         self._topics_seen: FileState | None = None
 
     def acquire(self) -> None:
-        """Becomes the one uploader. Raises NotFoundError (no log there), LockedError (it names the holder)."""
+        """Becomes the one uploader. Raises NotFoundError (no log), ConfigError (a file), LockedError (it names who)."""
         if not self.files.is_directory(self.path):
-            raise NotFoundError(
-                f"there is no log directory {self.path}", hint="check --log-dir, or start the application"
-            )
+            raise no_directory(self.files, self.path, hint="check --log-dir, or start the application")
+        _ = self.volume_id  # refuses a directory that is no log before the lock's file is made in it
         try:
             self._lock.acquire(self._clock)
         except LockedError as error:

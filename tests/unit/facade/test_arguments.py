@@ -30,6 +30,7 @@ NO_OFFSET: list[Any] = [1.5, True, -1, b"1", "last", "", [1], "-1", "²"]
 NO_BYTES: list[Any] = ["text", 5, 1.5, ["x"], {"a": 1}, object()]
 NO_WORD: list[Any] = ["disc", 5, None, [], b"disk", True]
 NO_HEADERS: list[Any] = ["x", {"a": b"b"}, [("a",)], [(b"a", b"b")], [("a", "b")], [("a", 5)], 7, ["ab"]]
+NO_ID: list[Any] = ["x" * 32_768, "é" * 16_384, "\ud800"]
 NO_COUNT: list[Any] = [1.5, "3", True, 0, -1, 3.0, MAX_PARTITIONS + 1, 1_000_000_000, b"3", [3]]
 NO_PATH: list[Any] = ["", None, 5, b"log", [], [""], [5], "a\0b", {"a": 1}, True]
 NO_SETTINGS: list[Any] = [
@@ -69,7 +70,7 @@ TOPIC: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda t, x: t.append_batches(x), [*NO_BYTES, None, b"no batch"]),
     (lambda t, x: t.append_batches(b"", partition=x), [None, *NO_INT, -1, 2]),
     (lambda t, x: t.positions(x), [None, *NO_INT, -1, 2]),
-    (lambda t, x: t.transaction(x), NO_TEXT),
+    (lambda t, x: t.transaction(x), [*NO_TEXT, *NO_ID]),
     (lambda t, x: t.transaction("id", timeout=x), [None, *NO_SECONDS]),
     (lambda t, x: t.transaction("id", durability=x), [*NO_WORD, "memory"]),
 ]
@@ -86,14 +87,14 @@ READS: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
 ]
 LOG: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda log, x: log.topic(x), [*NO_TEXT, "no such topic", "../t"]),
-    (lambda log, x: log.topic(x, create=True), [*NO_TEXT, "a/b", ".", "x" * 250]),
+    (lambda log, x: log.topic(x, create=True), [*NO_TEXT, "a/b", ".", "x" * 250, "__transaction_state"]),
     (lambda log, x: log.topic("new", create=x), NO_FLAG),
     (lambda log, x: log.topic("new", create=True, partitions=x), NO_COUNT),
     (lambda log, x: log.topic("new", create=True, config=x), NO_SETTINGS),
     (lambda log, x: log.topic("t", partitions=x), NO_COUNT),
     (lambda log, x: log.topic("t", config=x), NO_SETTINGS),
     (lambda log, x: log.delete_topic(x), [*NO_TEXT, "none"]),
-    (lambda log, x: log.transaction(x), NO_TEXT),
+    (lambda log, x: log.transaction(x), [*NO_TEXT, *NO_ID]),
     (lambda log, x: log.transaction("id", timeout=x), [None, *NO_SECONDS]),
     (lambda log, x: log.transaction("id", durability=x), [*NO_WORD, "memory"]),
     (lambda log, x: log.sync(x), [None, *NO_SECONDS]),
@@ -107,7 +108,11 @@ OPENS: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda m, x: m.open(x), NO_PATH),
     (lambda m, x: m.open("new", x), [5, b"s3://b", "", ["s3://b"], "ftp://x", True]),
     (lambda m, x: m.open("new", create=x), NO_FLAG),
-    (lambda m, x: m.open("new", "never-made", uploader=x), ["thread", 5, True]),
+    (lambda m, x: m.open("new", "never-made", uploader=x), ["thread", 5, True, tiered.uploader.Uploader]),
+    (lambda m, x: m.open("new", endpoint_url=x), ["http://x"]),
+    (lambda m, x: m.open("new", region=x), ["eu-central-1"]),
+    (lambda m, x: m.open(x), ["a-file", "a-file/log", "x" * 5_000]),
+    (lambda m, x: m.open("new", x), ["a-file"]),
     (lambda m, x: m.open("new", "s3://bucket", endpoint_url=x), [5, b"http://x", "", "x", "http://"]),
     (lambda m, x: m.open("new", "s3://bucket", region=x), [5, b"eu", "", ["eu"]]),
     (lambda m, x: m.open("new", "never-made", deadline_seconds=x), NO_SECONDS),
@@ -115,7 +120,9 @@ OPENS: list[tuple[Callable[[Any, Any], Any], list[Any]]] = [
     (lambda m, x: m.open("new", clock=x), ["now", 5, LogConfig()]),
     (lambda m, x: m.open("new", ids=x), ["ids", 5]),
     (lambda m, x: m.open_reader(x), [None, 5, b"s3://b", "", ["s3://b"], True]),
-    (lambda m, x: m.open_reader(log_dir=x), [*NO_PATH, "new"]),
+    (lambda m, x: m.open_reader(log_dir=x), [*NO_PATH, "new", "a-file"]),
+    (lambda m, x: m.open_reader(x), ["a-file"]),
+    (lambda m, x: m.open_reader(log_dir="log", region=x), ["eu-central-1"]),
     (lambda m, x: m.open_reader("s3://bucket", endpoint_url=x), [5, "", "x"]),
     (lambda m, x: m.open_reader("s3://bucket", region=x), [5, ""]),
     (lambda m, x: m.open_reader("memory://none", deadline_seconds=x), NO_SECONDS),
@@ -155,6 +162,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     with tiered.open("log") as log:
         log.topic("t", partitions=2, create=True).append(b"v", key=b"k")
+    Path("a-file").touch()
     return tmp_path
 
 

@@ -19,7 +19,6 @@ from tiered.errors import (
     ConfigError,
     ForkedLogError,
     LocalIOError,
-    NotFoundError,
     TieredError,
     UnknownTopicError,
 )
@@ -37,7 +36,7 @@ from tiered.local.directory.upkeep import Upkeep
 from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import Files, PosixFiles, sweep_temporaries
+from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.space import DiskReserve
@@ -171,9 +170,7 @@ class LocalLog:
         clock, ids, config = clock or SystemClock(), ids or SystemIds(), config or LogConfig()
         if read_only:
             if not files.is_directory(directory):
-                raise NotFoundError(
-                    f"there is no log directory {directory}", hint="correct the path; tiered.open makes a new log"
-                )
+                raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
             log = cls(directory, files=files, clock=clock, ids=ids, config=config, lock=None)
             log._survey.look()
             return log

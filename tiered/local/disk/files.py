@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
+from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
 
 MAX_SMALL_FILE_BYTES = 64 * 1024 * 1024
 """No checkpoint, index or JSON file is read that is larger than this."""
@@ -198,8 +198,8 @@ class PosixFiles:
             path.unlink(missing_ok=True)
 
     def make_directory(self, path: Path) -> None:
-        missing = [place for place in (path, *path.parents) if not place.exists()]
         with _translated("mkdir", path):
+            missing = [place for place in (path, *path.parents) if not place.exists()]
             path.mkdir(parents=True, exist_ok=True)
         for place in reversed(missing):  # else all that is flushed into it may go with its name
             self.sync_directory(place.parent)
@@ -293,12 +293,25 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
     text = f"cannot {operation} {path}: {error.strerror or error}"
     if error.errno in _NO_SPACE:
         return DiskFullError(text, hint="free some space, or let uploaded segments go with local.retention.bytes")
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno == errno.ENOTDIR:
+        return NotFoundError(text, hint="a part of this path is a file: correct the path")
+    if error.errno == errno.ENOENT:
         return NotFoundError(text)
+    if error.errno == errno.EEXIST and operation == "mkdir":  # a failed directory: of several, the others go on
+        return LocalIOError(f"{path} is a file, not a directory", hint="name a directory, or move the file away")
+    if error.errno == errno.ENAMETOOLONG:
+        return LocalIOError(text, hint="use a shorter path")
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = f"check owner and mode of the file (this process runs as uid {os.geteuid()})"
         return LocalPermissionError(text, hint=hint)
     return LocalIOError(text)
+
+
+def no_directory(files: Files, path: Path, *, hint: str) -> TieredError:
+    """Why ``path`` is no directory that can be read: nothing is there, or a file is."""
+    if files.state(path) is None:
+        return NotFoundError(f"there is no log directory {path}", hint=hint)
+    return ConfigError(f"{path} is a file, not a log directory", hint="name the directory that holds the partitions")
 
 
 def disk_failed(error: BaseException | None) -> bool:
