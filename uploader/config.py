@@ -191,10 +191,12 @@ def _part_size(value: int | str) -> int:
 
 
 def _path(value: str | Path) -> Path:
-    return Path(value)
+    return value if isinstance(value, Path) else Path(_text(value))
 
 
 def _text(value: str) -> str:
+    if not value:  # an unset variable of a script; as a path it would be the current directory
+        raise ConfigError("it is empty", hint="give it a value, or leave it out")
     return value
 
 

@@ -19,7 +19,7 @@ from tiered.errors import (
 )
 from tiered.format.keys import check_topic_name
 from tiered.model import NewRecord
-from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
 from tiered.program.doors import open_log, topic_config
 from tiered.program.output import counted, human_duration
 from tiered.program.patience import PATIENCE_SECONDS, OutOfTime, Patience
@@ -67,7 +67,7 @@ EXIT_NOTHING = 4
 @click.option(
     "--timeout",
     "timeout_seconds",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     default=SYNC_TIMEOUT_SECONDS,
     show_default=True,
     help="seconds to wait for the store, in all",

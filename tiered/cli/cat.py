@@ -17,6 +17,7 @@ from tiered.program.envelope import envelope_line
 from tiered.program.output import counted
 from tiered.program.patience import Patience
 from tiered.program.record_format import compile_format, need_field, plain_line, terminal_line
+from tiered.times import parse_time
 from tiered.topic import TopicReads
 
 ISOLATION = click.Choice(["read_uncommitted", "read_committed"])
@@ -62,6 +63,7 @@ def command(
     start = parse_start(_text(where), _text(since))
     if end is not None and until is not None:
         raise ConfigError("--end (an offset) and --until (a time) exclude each other", hint="give one of them")
+    _check_order(start.since, _text(until), app.clock.now_ms())
     render = renderer(app, text_format)
     app.out.begin("cat", topic=name, records=0, complete=False)
     with Patience(app) as patience, open_reader(app) as reader:
@@ -80,6 +82,14 @@ def command(
     app.out.summary(0, records=printed, complete=True)
     app.out.detail(counted(printed, "record"))
     return 0
+
+
+def _check_order(since: str | None, until: str | None, now_ms: int) -> None:
+    """An empty answer would look like an empty log."""
+    if since is None or until is None:
+        return
+    if parse_time(until, now_ms=now_ms) < parse_time(since, now_ms=now_ms):
+        raise ConfigError(f"--until {until} is before --since {since}", hint="exchange them, or leave one out")
 
 
 def parse_start(where: str | None, since: str | None) -> Start:

@@ -7,6 +7,7 @@ import dataclasses
 import click
 
 from tiered.care.check import CheckOptions, CheckReport, check
+from tiered.errors import ConfigError
 from tiered.findings import Finding, Severity
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import need_directory, open_remote
@@ -35,6 +36,9 @@ def command(app: Application, topics: tuple[str, ...], read_data: bool, orphans:
       tiered check --remote s3://acme-logs/prod --read-data flights
     """
     app.need_a_tier()
+    if app.remote is None and (read_data or orphans):
+        name = "--read-data" if read_data else "--orphans"
+        raise ConfigError(f"{name} looks into the bucket, and none is named", hint="pass --remote URL, or leave it out")
     need_directory(app)
     app.out.begin("check", complete=False)
     store = open_remote(app) if app.remote is not None else None

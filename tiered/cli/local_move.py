@@ -14,16 +14,16 @@ from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.confirming import confirm, destructive, one_partition
-from tiered.program.doors import need_directory
+from tiered.program.doors import folder, need_directory
 from tiered.program.output import counted, human_bytes
 
 
 @click.command("move", cls=Command, short_help="Move a partition to another log directory.")
 @click.argument("partition", metavar="TOPIC:P")
-@click.argument("target", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("target", metavar="DIR", type=click.Path(file_okay=False))
 @destructive
 @pass_application
-def move_command(app: Application, *, partition: str, target: Path, dry_run: bool, yes: bool) -> int:
+def move_command(app: Application, *, partition: str, target: str, dry_run: bool, yes: bool) -> int:
     """Move a partition from --log-dir to DIR; neither may have a writer. The old files are kept for a minute.
 
     DIR is made where it does not exist. A log over several directories is opened with all of them from then on. A
@@ -36,11 +36,14 @@ def move_command(app: Application, *, partition: str, target: Path, dry_run: boo
     """
     source, tp = app.need_log_dir(), one_partition(partition)
     need_directory(app)
+    return _move(app, source, tp, folder("DIR", target), dry_run=dry_run, yes=yes)
+
+
+def _move(app: Application, source: Path, tp: TopicPartition, target: Path, *, dry_run: bool, yes: bool) -> int:
     with LocalLog.open(source, clock=app.clock, ids=app.ids, read_only=True) as log:
         _check(log, tp, target)
         positions = log.partition(tp).positions()
-    folder = source / str(tp)
-    size_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+    size_bytes = sum(path.stat().st_size for path in (source / str(tp)).iterdir() if path.is_file())
     _check_space(target, size_bytes)
     fields: dict[str, Any] = {
         "dry_run": dry_run,

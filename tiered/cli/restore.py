@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tiered.care.restore import RestoreOptions, RestoreReport, restore
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import open_remote, refuse_file
+from tiered.program.doors import folder, open_remote, refuse_file
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.times import parse_time
@@ -45,7 +43,7 @@ def command(
       tiered restore --remote s3://acme-logs/prod --to /var/lib/tiered
       tiered restore flights --remote s3://acme-logs/prod --to data --newest 10GiB --dry-run
     """
-    directory = Path(target) if target is not None else app.need_log_dir()
+    directory = folder("--to", target) if target is not None else app.need_log_dir()
     newest_bytes = None if newest is None else parse_bytes(newest)
     if newest_bytes is not None and newest_bytes < 1:
         raise ConfigError(f"--newest {newest} keeps nothing", hint="a size above zero, for example 10GiB")

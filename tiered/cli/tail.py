@@ -10,7 +10,7 @@ import click
 from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
 from tiered.config import MAX_LONG
 from tiered.model import ConsumerRecord
-from tiered.program.application import Application, Command, pass_application, split_topic
+from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, need_topic, open_reader
 from tiered.program.patience import Patience
 from tiered.topic import TopicReads
@@ -31,7 +31,7 @@ POLL_SECONDS = 0.5
 @click.option("-c", "--count", type=click.IntRange(min=1, max=MAX_LONG), metavar="N", help="stop after N records")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
 @click.option("--format", "text_format", metavar="FORMAT", help="as cat -f")
-@click.option("--interval", type=click.FloatRange(min=0.05), default=POLL_SECONDS, show_default=True, help="seconds")
+@click.option("--interval", type=Seconds(min=0.05), default=POLL_SECONDS, show_default=True, help="seconds")
 @pass_application
 def command(
     app: Application,

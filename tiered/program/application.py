@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -78,6 +79,17 @@ class Application:
                 "no log was named",
                 hint="pass --log-dir DIR, --remote URL or both, or set TIERED_LOG_DIR or TIERED_REMOTE",
             )
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; a range alone lets NaN pass, which no comparison holds back."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As the range, and finite."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return found
 
 
 def pass_application(function: Callable[..., int]) -> Callable[..., int]:

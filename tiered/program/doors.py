@@ -290,6 +290,13 @@ def directory_error(app: Application) -> TieredError | None:
     return None
 
 
+def folder(name: str, text: str) -> Path:
+    """A folder that an option or argument names; an empty text would be the current one."""
+    if not text:
+        raise ConfigError(f"{name} is empty", hint="name a folder; . is the current one")
+    return Path(text)
+
+
 def refuse_file(directory: Path) -> None:
     """Raises ``ConfigError`` for a log directory that is a file."""
     if directory.exists() and not directory.is_dir():

@@ -142,7 +142,7 @@ def resolve(flags: Mapping[str, Scalar], environ: Mapping[str, str], config: Pat
     """Every setting with its value and origin. Raises ``ConfigError`` for unknown keys and wrong values."""
     refuse_unknown_variables(environ)
     layers: list[dict[str, Value]] = [
-        {name: Value(value, f"flag {_BY_NAME[name].flag}") for name, value in flags.items() if name in _BY_NAME},
+        _from_flags(flags),
         _from_environment(environ),
         {} if config is None else _from_file(config, environ),
     ]
@@ -162,6 +162,15 @@ def refuse_unknown_variables(environ: Mapping[str, str]) -> None:
         close = difflib.get_close_matches(variable, known, n=1, cutoff=0.85)
         if close:
             raise ConfigError(f"the environment variable {variable} is not known", hint=f"did you mean {close[0]}?")
+
+
+def _from_flags(flags: Mapping[str, Scalar]) -> dict[str, Value]:
+    layer = {}
+    for name, value in flags.items():
+        setting = _BY_NAME.get(name)
+        if setting is not None:
+            layer[name] = Value(_checked(setting, value, setting.flag), f"flag {setting.flag}")
+    return layer
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
@@ -243,6 +252,8 @@ def _boolean(text: str, where: str) -> bool:
 
 def _checked(setting: Setting, value: Scalar, where: str) -> Scalar:
     if isinstance(value, str):
+        if not value:  # an unset variable of a script; as a path it would be the current directory
+            raise ConfigError(f"{where} is empty", hint="give it a value, or leave it out")
         if len(value) > MAX_SETTING_CHARS or "\0" in value:
             raise ConfigError(f"{where} is too long or holds a NUL character")
         if setting.choices and value not in setting.choices:

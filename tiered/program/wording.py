@@ -42,6 +42,12 @@ KAFKA_OPTIONS = {
 _SUGGESTION = re.compile(r"\s*\(?Did you mean .*$")
 """Click's own, which is the hint's business."""
 
+_KINDS = (
+    ("is not a valid integer range", "is not a whole number"),
+    ("is not a valid float range", "is not a number"),
+)
+"""Click names the range where it means its members."""
+
 
 def in_cli_words(error: TieredError) -> None:
     """Puts the error's hint, in place, into options and commands."""
@@ -73,6 +79,8 @@ def as_error(cause: Exception, program: str, options: Mapping[str, str] | None =
 def _sentence(cause: click.ClickException) -> str:
     text = cause.format_message().strip().replace("\n", " ")
     text = _SUGGESTION.sub("", text)
+    for theirs, plain in _KINDS:
+        text = text.replace(theirs, plain)
     return text[:1].lower() + text[1:].rstrip(".")
 
 

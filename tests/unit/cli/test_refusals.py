@@ -98,6 +98,7 @@ CONFIGS = {
     "broken": b"remote = \n",
     "binary": b"\xff\xfe\x00",
     "variable": b'remote = "s3://${NO_SUCH_VARIABLE_HERE}/x"\n',
+    "nothing": b'log_dir = ""\n',
     "twice": b'log_dir = "a"\nlog-dir = "b"\n',
 }
 
@@ -221,6 +222,24 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
     ("restore into a file", "restore --remote {b} --to {base}/file", 2, "is a file, not a log directory", b""),
     ("no log directory", "cat t --log-dir {x}", 10, "is no log directory", b""),
     ("record too large", "append t --log-dir {d}", 2, "", b"x" * 2_000_000),
+    ("bucket is a file", "cat t --remote file://{base}/file", 2, "is a file, not the folder of a store", b""),
+    ("sealed into a file", "append t --log-dir {x}/n --create --remote {base}/file", 2, "is a file, not", b"x"),
+    ("path through a file", "append t --create --log-dir {base}/file/n", 10, "Not a directory", b"x"),
+    ("restore through a file", "restore --remote {b} --to {base}/file/n", 10, "Not a directory", b""),
+    ("no text as directory", "append t --create --log-dir ''", 2, "--log-dir is empty", b"x"),
+    ("no text as remote", "cat t --remote ''", 2, "--remote is empty", b""),
+    ("no text as endpoint", "cat t --remote s3://bucket --endpoint-url ''", 2, "--endpoint-url is empty", b""),
+    ("no text as target", "restore --remote {b} --to ''", 2, "--to is empty", b""),
+    ("no text to move to", "local move t:0 '' --log-dir {d} --yes", 2, "DIR is empty", b""),
+    ("config that is empty", "status --config {base}/nothing.toml", 2, "log_dir is empty", b""),
+    ("until before since", "cat t --log-dir {d} --since 2013-01-01 --until 2012-01-01", 2, "is before --since", b""),
+    ("seconds that are none", "append t --log-dir {d} --timeout nan", 2, "'nan' is not a number of seconds", b"x"),
+    ("pause that is none", "tail t -f --log-dir {d} --interval nan", 2, "'nan' is not a number of seconds", b""),
+    ("count is a word", "cat t --log-dir {d} -n x", 2, "'x' is not a whole number", b""),
+    ("seconds are a word", "append t --log-dir {d} --timeout x", 2, "'x' is not a number", b"x"),
+    ("read no bucket", "check --log-dir {d} --read-data", 2, "--read-data looks into the bucket", b""),
+    ("list no bucket", "check --log-dir {d} --orphans", 2, "--orphans looks into the bucket", b""),
+    ("coordinator's topic", "append __transaction_state --log-dir {d} --create", 10, "there is no __trans", b"x"),
     ("no standard input", "CLOSED append t --log-dir {d}", 2, "standard input is closed", b""),
 ]
 # fmt: on

@@ -88,3 +88,10 @@ def test_metrics_tell_what_the_writer_noted() -> None:
     assert 'tiered_task_runs_total{log_dir="data",task="seal"} 4.0' in text
     assert "# TYPE tiered_task_runs_total counter" in text
     assert 'tiered_directory_offline{log_dir="data"} 1.0' in text
+
+
+@pytest.mark.parametrize("name", ["log_dir", "remote", "endpoint_url", "region"])
+def test_an_empty_flag_is_not_the_current_directory(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--{name.replace('_', '-')}: it is empty") as raised:
+        resolve({name: ""}, {}, None)
+    assert raised.value.hint == "give it a value, or leave it out"
