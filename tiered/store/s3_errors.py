@@ -23,6 +23,7 @@ from tiered.store.base import (
     CompleteUpload,
     Get,
     Head,
+    List,
     Match,
     Missing,
     NotModified,
@@ -217,7 +218,7 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
             hint="the bytes changed on the way to the store, or since their checksum was taken; nothing was stored",
         )
     if status in (401, 403) or code in _CREDENTIAL_HINTS:
-        hint = _CREDENTIAL_HINTS.get(code) or _permission_hint(request)
+        hint = _CREDENTIAL_HINTS.get(code) or _permission_hint(target, request)
         return RemotePermissionError(what, operation=_name(request), resource=target.resource(request), hint=hint)
     if status == 501 and write:
         return ConditionalWritesUnsupportedError(
@@ -226,10 +227,13 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
     return ConfigError(what, hint="the store refuses this request as it is: check the endpoint, the bucket and the key")
 
 
-def _permission_hint(request: StoreRequest) -> str:
+def _permission_hint(target: S3Target, request: StoreRequest) -> str:
+    if isinstance(request, List):
+        prefix = target.full_key(request.prefix)  # a role may list some prefixes only
+        return "grant s3:ListBucket to this role or key" + (f", also for the prefix {prefix!r}" if prefix else "")
     if isinstance(request, Get | Head):
         return "grant s3:GetObject, and s3:ListBucket: without it S3 answers 403 also for a key that does not exist"
-    actions = {"List": "s3:ListBucket", "Delete": "s3:DeleteObject", "AbortUpload": "s3:AbortMultipartUpload"}
+    actions = {"Delete": "s3:DeleteObject", "AbortUpload": "s3:AbortMultipartUpload"}
     return f"grant {actions.get(type(request).__name__, 's3:PutObject (and s3:PutObjectTagging)')} to this role or key"
 
 

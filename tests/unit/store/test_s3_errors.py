@@ -52,7 +52,13 @@ COMPLETE = CompleteUpload("a/k", "id", (PartStored(1, '"e"'),))
 REFUSALS: list[tuple[Answer, StoreRequest, type[TieredError], str]] = [
     (Answer(403, "AccessDenied"), Get("a/k"), RemotePermissionError, "s3:ListBucket"),
     (Answer(403, "AccessDenied"), CREATE, RemotePermissionError, "s3:PutObject"),
-    (Answer(403, "AccessDenied"), List("a"), RemotePermissionError, "s3:ListBucket"),
+    (
+        Answer(403, "AccessDenied"),
+        List("a"),
+        RemotePermissionError,
+        "s3:ListBucket to this role or key, also for the prefix 'prod/a'",
+    ),
+    (Answer(403, "AccessDenied"), List(""), RemotePermissionError, "also for the prefix 'prod/'"),
     (Answer(403, "AccessDenied"), Delete(("a/k",)), RemotePermissionError, "s3:DeleteObject"),
     (Answer(403), Head("a/k"), RemotePermissionError, "s3:GetObject"),
     (Answer(401, "Unauthorized"), Get("a/k"), RemotePermissionError, "grant"),
