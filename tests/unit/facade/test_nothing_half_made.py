@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from uploader.directory import LogDirectory
 
 import tiered
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import ConfigError, NotFoundError, UnknownTopicError
+from tiered.tiering.directory import LogDirectory
 
 STATE = "__transaction_state"
 
