@@ -221,7 +221,7 @@ class Log:
         name = arguments.text("topic", name)
         partitions = None if partitions is None else arguments.partition_count(name, partitions)
         create, wanted = arguments.flag("create", create), arguments.topic_config(config)
-        if name == TRANSACTION_STATE_TOPIC and name not in self._local.topics():
+        if is_state_log(name) and name not in self._local.topics():
             raise UnknownTopicError(f"there is no {name} in {self.directory}", hint="the first transaction makes it")
         with self._lock:
             if name not in self._local.topics():
@@ -229,7 +229,7 @@ class Log:
             info = self._local.topics()[name]
             _check_same(name, info.partitions, info.config, partitions, wanted)
             if name not in self._topics:
-                if self._tiering is not None and name != TRANSACTION_STATE_TOPIC:  # which is of its disk alone
+                if self._tiering is not None and not is_state_log(name):  # which is of its disk alone
                     if self._uploader is not None:
                         self._uploader.poke()  # it claims what is new: let it not wait for its next scan
                     self._tiering.adopt(info)
