@@ -100,14 +100,6 @@ class Truth:
     aircraft: list[tuple[int, str]] = field(default_factory=list)
     delays: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
-    @classmethod
-    def from_csv(cls) -> Truth:
-        """Reads the whole CSV once (about 6 s)."""
-        truth = cls()
-        for flight in flights():
-            truth.add(flight)
-        return truth
-
     def add(self, flight: Flight) -> None:
         """Takes one flight into the expected answers."""
         self.digest.add(flight.key, flight.timestamp, flight.value)

@@ -21,7 +21,6 @@ from tiered.model import TimestampType
 
 KIB = 1024
 MIB = 1024 * KIB
-GIB = 1024 * MIB
 DAY_MS = 86_400_000
 MAX_LONG = 2**63 - 1
 MAX_INT = 2**31 - 1

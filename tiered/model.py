@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime as _dt
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
@@ -17,7 +16,6 @@ Headers = list[tuple[str, bytes | None]]
 """Names and values, in order. A name whose bytes are not UTF-8 is a :class:`HeaderName`."""
 
 NO_TIMESTAMP = -1
-NO_OFFSET = -1
 
 
 class TimestampType(enum.IntEnum):
@@ -162,20 +160,6 @@ class ByteSource(Protocol):
         """Releases what the source holds; reading afterwards raises ``ClosedError``."""
 
 
-@runtime_checkable
-class ByteSink(Protocol):
-    """Where downloaded bytes go; nothing is visible under the final name before ``commit``."""
-
-    def write(self, data: bytes) -> None:
-        """Appends ``data``."""
-
-    def commit(self) -> None:
-        """Makes the bytes durable and visible."""
-
-    def abort(self) -> None:
-        """Throws the bytes away; safe after ``commit``."""
-
-
 @dataclass(frozen=True, slots=True)
 class BytesSource:
     """A :class:`ByteSource` over memory."""
@@ -255,6 +239,3 @@ class Row(NamedTuple):
     flags: int
     leader_epoch: int
     reserved: int = 0
-
-
-BatchStream = Iterator[memoryview]

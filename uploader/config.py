@@ -33,7 +33,6 @@ from tiered.tiering.aio_run import SCAN_MS
 from tiered.tiering.bucket import PartSizes
 from uploader.logs import FORMATS
 
-DEFAULT_HTTP = "127.0.0.1:9464"
 LAG_LIMIT_MS = 3_600_000
 S3_ONLY = ("endpoint_url", "region")
 SHARED = tuple(setting.name for setting in settings.SETTINGS)

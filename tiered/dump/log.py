@@ -23,11 +23,6 @@ class Window:
     max_batches: int | None = None
     max_bytes: int | None = None
 
-    @property
-    def is_limited(self) -> bool:
-        """Whether the end of the log may be left out."""
-        return self.max_batches is not None or self.max_bytes is not None
-
 
 def log_items(name: str, source: ByteSource, window: Window, content: Content, *, lenient: bool) -> Iterator[Item]:
     """Batches, records and what follows them. ``lenient``: records of a batch with a wrong CRC are shown, too.

@@ -25,7 +25,6 @@ from tiered.errors import CorruptionError, InvalidTimestampError
 from tiered.model import HeaderName, Headers, NewRecord, Record
 
 MIN_RECORD_BYTES = 7  # length, attributes, two deltas, two lengths and a header count of one byte each
-MAX_RECORD_BYTES = 2**31 - 1
 _SPAN = 8192  # values -_SPAN .. _SPAN-1 take at most two bytes and come out of a table
 _WIDE_SPAN = 2**27  # values 0 .. _WIDE_SPAN-1 take two look-ups
 _MASK64 = 2**64 - 1

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -131,13 +131,6 @@ class BatchFilter:
     def take_aborted(self) -> tuple[AbortedTxn, ...]:
         """Entries of the transaction index of the output, since the last call: take them at the end of each group."""
         return self._txns.take_retained()
-
-    def clean_all(self, batches: Iterable[Buffer]) -> Iterator[CleanedBatch]:
-        """:meth:`clean` over several batches; what vanishes is left out."""
-        for batch in batches:
-            cleaned = self.clean(batch)
-            if cleaned is not None:
-                yield cleaned
 
     def clean(self, batch: Buffer, header: BatchHeader | None = None) -> CleanedBatch | None:
         """What is left of one whole batch; None: nothing, it vanishes.

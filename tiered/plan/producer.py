@@ -18,7 +18,7 @@ WINDOW_BATCHES = 5
 """So many of a producer's newest batches are known by their sequences: a client has at most five in flight."""
 
 SEQUENCES = 2**31
-NO_PRODUCER = NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
+NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 
 
 class Origin(enum.Enum):

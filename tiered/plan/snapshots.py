@@ -30,11 +30,6 @@ def loadable(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
     return sorted((offset for offset in offsets if log_start < offset <= log_end), reverse=True)
 
 
-def below_start(offsets: Iterable[int], deleted_bases: Iterable[int]) -> list[int]:
-    """Snapshots that go with the segments at ``deleted_bases``, under the same delay."""
-    return sorted(set(offsets) & set(deleted_bases))
-
-
 def points_of_rebuild(bases: Sequence[int], log_end: int) -> list[int]:
     """Where a rebuild leaves snapshots: at the bases of the two last segments, and at the end of the log."""
     return sorted({*sorted(bases)[-2:], log_end})

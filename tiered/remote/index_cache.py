@@ -92,13 +92,6 @@ class IndexCache:
             if self._sizes.pop(name, None) is not None:
                 self._remove(name)
 
-    def resize(self, max_bytes: int) -> None:
-        """Another bound, kept at once."""
-        with self._lock:
-            self._check_open()
-            self._max_bytes = max_bytes
-            self._shrink()
-
     def close(self) -> None:
         """Files stay for the next open; every other call raises ClosedError from now on."""
         self._closed = True

@@ -239,32 +239,6 @@ def open_store(
     )
 
 
-def open_aio_store(
-    url: str | os.PathLike[str] | StoreLocation,
-    *,
-    endpoint_url: str | None = None,
-    region: str | None = None,
-    clock: Clock | None = None,
-    ids: IdSource | None = None,
-    metrics: StoreMetrics | None = None,
-    deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-    requests_per_second: float | None = None,
-    bytes_per_second: float | None = None,
-    create: bool = True,
-) -> AioStore:
-    """As :func:`open_store` for asyncio."""
-    location = StoreLocation.parse(url, endpoint_url=endpoint_url, region=region)
-    return location.open_aio(
-        clock=clock,
-        ids=ids,
-        metrics=metrics,
-        deadline_seconds=deadline_seconds,
-        requests_per_second=requests_per_second,
-        bytes_per_second=bytes_per_second,
-        create=create,
-    )
-
-
 def _split_scheme(url: str | os.PathLike[str]) -> tuple[str, str | Path]:
     """Scheme and what follows ``scheme:``; a URL without a scheme is a path, taken as it is."""
     if isinstance(url, os.PathLike):

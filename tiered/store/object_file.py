@@ -30,7 +30,6 @@ from tiered.format.crc import crc32c
 from tiered.store.key_rules import MAX_KEY_BYTES
 
 TRAILER_BYTES = 64
-ETAG_BYTES = 16
 _MAGIC = b"TLOBJ\0\0\1"
 _TRAILER = struct.Struct("<8s16sQqII12x")
 

@@ -19,11 +19,10 @@ from urllib.parse import urlencode
 
 from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.format.crc import crc32c
-from tiered.model import ByteSource, BytesSource
+from tiered.model import ByteSource
 from tiered.store.base import (
     AbortUpload,
     Absent,
-    Body,
     CompleteUpload,
     Delete,
     Deleted,
@@ -165,11 +164,6 @@ def decode_crc(text: str | None) -> int | None:
         return int.from_bytes(base64.b64decode(text, validate=True), "big")
     except (binascii.Error, ValueError):
         return None
-
-
-def source_of(body: Body) -> ByteSource:
-    """Any body as a byte source."""
-    return BytesSource(body) if isinstance(body, bytes) else body
 
 
 def checksum_of(source: ByteSource, start: int, end: int) -> int:

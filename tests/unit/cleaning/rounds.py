@@ -135,7 +135,8 @@ def clean(log: MemoryLog, now_ms: int, *, memory_bytes: int = DEDUPE_BUFFER_BYTE
     done = Round(log, candidate, [tuple(s.base_offset for s in group) for group in groups], kept.stats)
     segments: list[MemorySegment] = []
     for bases in done.groups:
-        cleaned = [c for base in bases for c in kept.clean_all(by_base.pop(base).batches)]
+        batches = [batch for base in bases for batch in by_base.pop(base).batches]
+        cleaned = [c for c in map(kept.clean, batches) if c is not None]
         segments.append(MemorySegment(bases[0], b"".join(c.data for c in cleaned), kept.take_aborted()))
         done.cleaned += cleaned
     segments += sorted(by_base.values(), key=lambda segment: segment.base_offset)

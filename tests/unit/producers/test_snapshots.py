@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.producers.building import Log, data, marker
 from tiered.plan.producer_state import ProducerState, Snapshot
-from tiered.plan.snapshots import below_start, loadable, out_of_range, points_of_rebuild, stray
+from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
 
 
 def test_case_57_a_snapshot_is_written_once() -> None:
@@ -27,10 +27,6 @@ def test_case_57_and_58_which_to_delete_and_which_to_try() -> None:
     assert out_of_range(offsets, 1, 3) == [1, 4, 5]
     assert loadable(offsets, 1, 3) == [3, 2]
     assert loadable([], 0, 9) == []
-
-
-def test_case_43_a_snapshot_goes_with_its_segment() -> None:
-    assert below_start([1, 2, 3], [0, 1, 2]) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from tiered.config import TopicConfig
 from tiered.errors import ClosedError, ConfigError, CorruptionError
 from tiered.format.root import encode_root
 from tiered.format.rows import ROW_BYTES
-from tiered.model import EpochEntry, Row, TopicPartition
+from tiered.model import Row, TopicPartition
 from tiered.plan.expiry import plan_remote_expiry
-from tiered.plan.lineage import belongs, filled, first_remote, highest_remote
 from tiered.remote.fetch import read_bundle, read_range
 from tiered.remote.index_cache import CACHE_DIRECTORY, IndexCache
 from tiered.remote.reader import RemotePartition
@@ -52,76 +51,6 @@ def test_an_answer_that_is_not_the_bytes_that_were_asked_for(data: bytes, size: 
         with pytest.raises(CorruptionError, match="the catalog says 60") as error:
             bad.send(Object(data, "etag", size))
         assert (error.value.path_or_key, error.value.position) == ("key", 8 + len(data))
-
-
-def chain(*entries: tuple[int, int]) -> list[EpochEntry]:
-    """(epoch, first offset) each."""
-    return [EpochEntry(*entry) for entry in entries]
-
-
-@pytest.mark.parametrize(
-    ("epochs", "ends", "expected"),
-    [
-        (((0, 0), (1, 150), (2, 300)), {0: 201}, (150, 0)),
-        (((0, 0), (1, 500)), {0: 201}, (201, 0)),
-        (((0, 0), (1, 150), (2, 300)), {0: 150, 1: 250}, (250, 1)),
-        (((0, 0), (1, 150), (2, 300)), {2: 900}, (900, 2)),
-        (((0, 0), (1, 150)), {}, (0, -1)),
-        ((), {0: 10}, (0, -1)),
-    ],
-)
-def test_case_80_the_bucket_holds_this_log_up_to_the_end_of_an_epoch(
-    epochs: tuple[tuple[int, int], ...], ends: dict[int, int], expected: tuple[int, int]
-) -> None:
-    assert highest_remote(chain(*epochs), ends.get) == expected
-
-
-def test_case_81_epochs_without_records_are_passed_over() -> None:
-    epochs = chain((0, 0), (1, 0), (2, 0), (3, 30), (4, 40), (5, 60), (6, 60), (7, 70), (8, 70))
-    assert filled(epochs) == tuple(chain((2, 0), (3, 30), (4, 40), (6, 60), (8, 70)))
-    assert filled([]) == ()
-
-
-LINEAGE = chain((0, 0), (1, 10), (2, 20), (3, 30), (4, 40), (5, 50), (7, 70))
-
-
-@pytest.mark.parametrize(
-    ("segment", "last_offset", "expected"),
-    [
-        (((1, 15), (2, 20), (3, 30)), 35, True),
-        (((1, 15),), 19, True),
-        (((0, 0),), 5, True),
-        (((7, 70),), 75, True),
-        (((7, 70),), 89, True),
-        (((1, 15), (2, 20)), 29, True),
-        (((5, 55), (6, 60), (7, 70)), 85, False),  # epoch 6 is nobody's
-        (((6, 60),), 65, False),
-        (((1, 15), (2, 20), (4, 40)), 45, False),  # 3 is missing
-        (((7, 70),), 90, False),  # at the end, and beyond
-        (((7, 70),), 95, False),
-        (((1, 5), (2, 20)), 25, False),  # epoch 1 began later
-        (((1, 15), (2, 20)), 35, False),  # epoch 3 had begun
-        ((), 5, False),
-        (((8, 80),), 85, False),
-    ],
-)
-def test_case_82_a_segment_belongs_to_the_log_or_it_does_not(
-    segment: tuple[tuple[int, int], ...], last_offset: int, expected: bool
-) -> None:
-    assert belongs(chain(*segment), last_offset + 1, LINEAGE, 90) is expected
-
-
-def test_case_82_epochs_below_a_chain_that_was_cut_are_passed_over() -> None:
-    cut = chain((2, 25), (3, 30), (4, 40))
-    assert belongs(chain((0, 0), (1, 10), (2, 20), (3, 30)), 36, cut, 90)
-    assert not belongs(chain((0, 0), (1, 10)), 20, cut, 90)
-    assert not belongs(chain((2, 20)), 30, [], 90)
-
-
-@pytest.mark.parametrize(("held", "expected"), [({1: (540, 500)}, 500), ({}, 700), ({2: (600,), 1: (500,)}, 500)])
-def test_case_83_the_log_starts_at_its_first_remote_segment(held: dict[int, tuple[int, ...]], expected: int) -> None:
-    epochs = chain((0, 0), (1, 250), (2, 550))
-    assert first_remote(epochs, lambda epoch: held.get(epoch, ()), 700) == expected
 
 
 def facts(base: int, end: int, *, size: int = 1000, max_ts: int = 10) -> Row:
@@ -267,8 +196,9 @@ def test_case_87_a_cache_for_two_keeps_two_also_over_a_restart(tmp_path: Path) -
     assert sorted(again.names) == kept
     look(store, again, 0, 2)
     assert bundles(store) == 4
-    again.resize(1)
-    assert (again.names, again.size_bytes, list(directory.iterdir())) == ((), 0, [])
+    again.close()
+    smaller = IndexCache(directory, 1)
+    assert (smaller.names, smaller.size_bytes, list(directory.iterdir())) == ((), 0, [])
 
 
 def test_a_damaged_file_of_the_cache_is_fetched_again(tmp_path: Path) -> None:

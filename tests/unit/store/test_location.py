@@ -10,7 +10,7 @@ import pytest
 
 from tiered.errors import ConfigError
 from tiered.store.base import ABSENT, Get, Object, Put
-from tiered.store.location import StoreLocation, open_aio_store, open_store
+from tiered.store.location import StoreLocation, open_store
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 
@@ -125,7 +125,7 @@ def test_path_style_goes_with_an_endpoint() -> None:
 
 async def test_opened_stores_share_a_memory_name() -> None:
     metrics = StoreMetrics()
-    store, other = open_store("memory://opened/p", metrics=metrics), open_aio_store("memory://opened/p")
+    store, other = open_store("memory://opened/p", metrics=metrics), StoreLocation.parse("memory://opened/p").open_aio()
     store.execute(Put("k", b"v", ABSENT))
     got = await other.execute(Get("k"))
     assert isinstance(got, Object)
@@ -145,7 +145,7 @@ def test_paths_are_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_sdk_is_imported_before_it_is_needed() -> None:
     code = (
-        "import sys, tiered.store.location as l; l.open_store('s3://logs'); l.open_aio_store('s3://logs');"
+        "import sys, tiered.store.location as l; l.open_store('s3://logs'); l.StoreLocation.parse('s3://logs').open_aio();"
         "print([m for m in ('boto3', 'botocore', 'aiobotocore', 'aiohttp') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

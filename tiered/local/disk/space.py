@@ -42,8 +42,3 @@ class DiskReserve:
             self._low = room <= 0
             self._left = min(self._config.disk_check_bytes, max(room, 0))
         return not self._low
-
-    @property
-    def low(self) -> bool:
-        """Whether appends are refused."""
-        return self._low
