@@ -10,7 +10,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,6 @@ from tests.unit.house import exceptions
 from tests.unit.house.sources import (
     PACKAGES,
     ROOT,
-    Module,
     at_most,
     calls,
     docstrings,
@@ -32,7 +31,6 @@ from tests.unit.house.sources import (
     last_name,
     modules,
     only,
-    product,
 )
 
 PROGRAMS = ("tiered/program/", "tiered/cli/", "tiered/dump/", "tiered/spark/", "uploader/", "pyspark_tiered/")
@@ -317,61 +315,3 @@ def test_7_citations_name_a_file_of_this_repository() -> None:
             if path.parent != ROOT / "tests/unit/house":
                 cited[str(path.relative_to(ROOT))] = len(CITED.findall(path.read_text()))
     at_most(+cited, exceptions.CITATIONS)
-
-
-# --- 8: nothing public without a caller -----------------------------------------------------------------------------
-
-
-def named(module: Module) -> Counter[str]:
-    """How often a name is used: loaded, called, imported or listed."""
-    found: Counter[str] = Counter()
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Attribute):
-            found[node.attr] += 1
-        elif isinstance(node, ast.Name):
-            found[node.id] += 1
-        elif isinstance(node, ast.keyword) and node.arg:
-            found[node.arg] += 1
-        elif isinstance(node, ast.alias):
-            found[node.name.rpartition(".")[2]] += 1
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-            found[node.value] += 1
-    return found
-
-
-def asked_for(name: str, cls: ast.ClassDef, known: dict[str, str]) -> bool:
-    """Whether a base from outside has this method: then its library calls it."""
-    for base in cls.bases:
-        first, _, rest = ast.unparse(base).partition(".")
-        home, _, attribute = f"{known.get(first, '')}{'.' if rest else ''}{rest}".rpartition(".")
-        if home and home.partition(".")[0] not in PACKAGES:
-            return hasattr(getattr(importlib.import_module(home), attribute), name)
-    return False
-
-
-def offered() -> dict[str, list[str]]:
-    """Public methods by name, of classes that users do not hold in their hands."""
-    found: dict[str, list[str]] = defaultdict(list)
-    faces = {*tiered.__all__, *tiered.aio.__all__}
-    for module in product():
-        if module.path.endswith("/replica.py") or module.within("tiered/errors.py"):
-            continue
-        known = imports(module)
-        for cls in (node for node in ast.walk(module.tree) if isinstance(node, ast.ClassDef)):
-            if cls.name in faces:
-                continue
-            for node in cls.body:
-                if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
-                    continue
-                if not asked_for(node.name, cls, known):
-                    found[node.name].append(f"{module.path}: {cls.name}.{node.name}")
-    return found
-
-
-def test_8_every_public_method_has_a_caller_in_the_product() -> None:
-    """By name: one that shares its name with something that is called is not found."""
-    used: Counter[str] = Counter()
-    for module in product():
-        used += named(module)
-    unused = {place for name, places in offered().items() if not used[name] for place in places}
-    only(unused, exceptions.UNUSED_METHODS)
