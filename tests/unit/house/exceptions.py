@@ -143,11 +143,7 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/plan/producer_state.py: ProducerState.producer",
     "tiered/plan/tiering/state.py: State.uploads_in_flight",
     # What a broker and a follower ask of a partition: for replica.py, which is not there yet.
-    "tiered/local/partition/partition.py: PartitionLog.append_as_follower",
     "tiered/local/partition/partition.py: PartitionLog.delete_records",
-    "tiered/local/partition/partition.py: PartitionLog.fetch",
-    "tiered/local/partition/partition.py: PartitionLog.list_offset",
-    "tiered/local/partition/partition.py: PartitionLog.truncate_by_epoch",
     "tiered/local/partition/partition.py: PartitionLog.truncate_fully_and_start_at",
     "tiered/local/partition/partition.py: PartitionLog.writable",
     # Settings of a topic that change: for a command that does not exist yet.
