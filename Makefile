@@ -29,7 +29,7 @@ demo: $(STAMP)  ## the main job end to end, on an embedded store (REMOTE=s3://bu
 
 test: $(STAMP)  ## all tests that need no server of their own, on two processes (WORKERS=n; COV=1 measures coverage, as CI does)
 	@scripts/java-check
-	@scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) --dist loadgroup \
+	@scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) \
 	  $(if $(COV),--cov --cov-report=term:skip-covered --cov-report=html:build/coverage)
 
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness

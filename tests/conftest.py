@@ -6,11 +6,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.golden.fixtures import unpack
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
 
 # The same examples on every run of a revision, and no deadline: a slow machine is not a bug.
 settings.register_profile(
@@ -18,6 +23,44 @@ settings.register_profile(
 )
 settings.register_profile("deep", settings.get_profile("suite"), derandomize=False, max_examples=2000)
 settings.load_profile("suite")
+
+
+TOGETHER = (
+    "tests/spark/test_source.py",  # one session of Spark
+    "tests/contract/",  # one server of S3
+    "tests/damage/",  # logs that are copied
+    "tests/golden/test_foreign.py",
+    "tests/golden/test_remote_tier.py",
+    "tests/unit/cli/test_refusals.py",
+)
+"""Files and folders whose tests share what is dear to make: each runs on one process."""
+
+LONG = ("tests/sim/", "tests/crash/", "tests/property/", "tests/sweeps/", "tests/integration/")
+"""Where single tests take seconds: they begin first, so that no process ends with one of them alone."""
+
+
+def scope_of(nodeid: str) -> str:
+    """What is not divided among processes: one test, or those of an entry of :data:`TOGETHER`."""
+    return next((place for place in TOGETHER if nodeid.startswith(place)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Largest scopes first, then test by test. (``xdist_group`` marks have no effect on node ids of pytest 9.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    return Scheduling(config, log)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """After pytest-randomly has shuffled them."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:

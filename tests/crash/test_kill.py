@@ -53,6 +53,7 @@ def read_all(directory: Path) -> tuple[int, list[Record]]:
 
 
 @pytest.mark.crash
+@pytest.mark.real_disk
 def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
     print(f"TIERED_CRASH_SEED={SEED}")
     dice = random.Random(SEED)

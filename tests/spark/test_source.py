@@ -28,7 +28,7 @@ from tiered.store.base import Delete
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]  # one session, not one for each worker
+pytestmark = pytest.mark.spark
 
 P0_END, P1_END = 400, 150
 

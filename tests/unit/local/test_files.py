@@ -11,6 +11,8 @@ from tiered.errors import LocalIOError
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 
+pytestmark = pytest.mark.real_disk
+
 
 class Durable(PosixFiles):
     """Remembers which names and which bytes were made durable."""
