@@ -2,7 +2,7 @@
 
 ::
 
-    Log ── local.manager.LocalLog (the disk) ── Topic.append
+    Log ── local.directories.LocalLogs (the disk) ── Topic.append
      └──── tiering (the bucket)             ── sync(): roll, upload, commit, read back
 
 One writer per log directory: opening takes its lock. A forked child gets an error, never a second writer. ``close``
@@ -36,8 +36,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.coordinator_records import is_state_log
-from tiered.local.directory.directories import LocalLogs, check_paths, open_directories
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.directories import LocalLogs, check_paths
 from tiered.local.directory.workers import ThreadWorkers
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
@@ -124,7 +123,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
         # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
-        local = open_directories(
+        local = LocalLogs.open(
             paths,
             clock=clock,
             ids=ids,
@@ -151,7 +150,7 @@ class Log:
 
     def __init__(
         self,
-        local: LocalLog | LocalLogs,
+        local: LocalLogs,
         store: Store | None,
         *,
         clock: Clock,
@@ -431,7 +430,7 @@ class Log:
             self._ticker.join(CLOSE_TIMEOUT_S)
 
 
-def _tick(local: weakref.ref[LocalLog | LocalLogs], closed: threading.Event, clock: Clock) -> None:
+def _tick(local: weakref.ref[LocalLogs], closed: threading.Event, clock: Clock) -> None:
     """Timers of the log directory; an error is logged and does not stop the thread."""
     while not clock.wait(closed, TICK_S):
         log = local()

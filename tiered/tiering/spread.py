@@ -47,14 +47,15 @@ class Bucket(Protocol):
 
 
 def bucket_of(
-    local: LocalLog | LocalLogs, store: Store, *, clock: Clock, ids: IdSource, reachable: bool
+    local: LocalLogs, store: Store, *, clock: Clock, ids: IdSource, reachable: bool
 ) -> Tiering | SpreadTiering:
     """The bucket side of an open log."""
 
     def one(log: LocalLog) -> Tiering:
         return Tiering(log, store, clock=clock, ids=ids, reachable=reachable)
 
-    return one(local) if isinstance(local, LocalLog) else SpreadTiering(local, one, clock)
+    logs = local.logs()
+    return one(logs[local.directory]) if len(local.directories) == 1 else SpreadTiering(local, one, clock)
 
 
 class SpreadTiering:
@@ -133,13 +134,13 @@ class SpreadUploader:
 
 def attach_all(
     attach: Callable[[Path, str, Mapping[str, Any]], UploaderHandle],
-    local: LocalLog | LocalLogs,
+    local: LocalLogs,
     remote: str,
     options: Mapping[str, Any],
     clock: Clock,
 ) -> UploaderHandle:
     """One in-process uploader for each directory in service. If one cannot start, none stays."""
-    if isinstance(local, LocalLog):
+    if len(local.directories) == 1:
         return attach(local.directory, remote, options)
     parts: list[UploaderHandle] = []
     try:

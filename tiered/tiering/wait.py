@@ -17,7 +17,6 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.local.directory.directories import LocalLogs
-from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition
 
 UPLOAD_CHECK_S = 1.0
@@ -54,7 +53,7 @@ class UploaderHandle(Protocol):
 
 
 def wait_uploaded(
-    local: LocalLog | LocalLogs,
+    local: LocalLogs,
     ends: Mapping[TopicPartition, int],
     timeout_s: float | None,
     *,
@@ -90,7 +89,7 @@ def wait_uploaded(
 
 
 def _upload_sealed(
-    local: LocalLog | LocalLogs, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
+    local: LocalLogs, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
 ) -> None:
     """What an uploader would do now; trouble that may pass is left to the next look."""
     logs = [local.partition(tp) for tp in ends]
@@ -105,11 +104,10 @@ def _upload_sealed(
         _logger.warning("what waits for the bucket goes on waiting: %s", error)
 
 
-def _behind(local: LocalLog | LocalLogs, ends: Mapping[TopicPartition, int]) -> str:
+def _behind(local: LocalLogs, ends: Mapping[TopicPartition, int]) -> str:
     waiting = []
     local.refresh_uploads()
-    logs = [local] if isinstance(local, LocalLog) else local.logs().values()
-    uploads = {tp: upload for log in logs for tp, upload in log.uploads.read().items()}
+    uploads = {tp: upload for log in local.logs().values() for tp, upload in log.uploads.read().items()}
     for tp, end in ends.items():
         if tp in uploads and uploads[tp].fenced:
             raise FencedError(f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT)

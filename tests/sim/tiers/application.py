@@ -16,7 +16,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import partition_dir
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.directories import LocalLogs
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
@@ -105,11 +105,11 @@ class Application:
         self.process.fuse = self.world.fuse()
         clock, ids = self.world.clock, self.process.ids
         store = RetryingStore(SimStore(self.process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
-        local: LocalLog | None = None
+        local: LocalLogs | None = None
         try:
             reachable = Tiering.check_reachable(store, clock=clock, ids=ids)
             config = LogConfig(remote=True, disk_reserve_bytes=0)
-            local = LocalLog.open(self.machine.path, clock=clock, ids=ids, files=self.process.files, config=config)
+            local = LocalLogs.open([self.machine.path], clock=clock, ids=ids, files=self.process.files, config=config)
             self.log = Log(local, store, clock=clock, ids=ids, reachable=reachable)
             self.log.topic(TOPIC, partitions=PARTITIONS, create=True, config=CONFIG)
             self._recovered(local)
@@ -119,7 +119,7 @@ class Application:
             raise
         self.process.fuse = -1
 
-    def _recovered(self, local: LocalLog) -> None:
+    def _recovered(self, local: LocalLogs) -> None:
         """What a flush answered for is there; what is there is what was told."""
         for tp in TPS:
             log = local.partition(tp)
@@ -202,7 +202,7 @@ class Application:
     def _owns(self, tp: TopicPartition) -> bool:
         root = self.world.truth.roots.get(tp)
         assert self.log is not None
-        volume = str(self.log._local.volume_id)  # type: ignore[union-attr]  # one directory
+        volume = str(self.log._local.volume_id)
         return root is not None and root.writer.volume == volume and tp not in self.fenced | self.copied
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class Application:
         assert self.process is not None
         self._end_process(None)
 
-    def _end_process(self, local: LocalLog | None) -> None:
+    def _end_process(self, local: LocalLogs | None) -> None:
         log, self.log, process, self.process = self.log, None, self.process, None
         try:
             if log is not None:
@@ -230,8 +230,8 @@ class Application:
         """A newer claim owns a partition; never the rightful owner's."""
         uploads = None
         if self.log is not None:
-            uploads = self.log._local.uploads.read()  # type: ignore[union-attr]  # one directory
-            volume = str(self.log._local.volume_id)  # type: ignore[union-attr]  # one directory
+            uploads = self.log._local.logs()[self.machine.path].uploads.read()
+            volume = str(self.log._local.volume_id)
         for tp in TPS:
             if uploads is None or (tp in uploads and uploads[tp].fenced):
                 self.fenced.add(tp)

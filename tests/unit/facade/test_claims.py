@@ -17,6 +17,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
+from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import CLAIMS_NAME, Claims
 from tiered.local.disk.files import PosixFiles
@@ -71,7 +72,7 @@ class HookedStore:
 
 def open_log(directory: Path, store: Store, *, clock: SystemClock | None = None) -> Log:
     clock, ids = clock or SystemClock(), SystemIds()
-    local = LocalLog.open(directory, clock=clock, ids=ids, config=LogConfig(remote=True))
+    local = LocalLogs.open([directory], clock=clock, ids=ids, config=LogConfig(remote=True))
     return Log(local, store, clock=clock, ids=ids)
 
 
@@ -500,7 +501,7 @@ def test_local_bytes_stay_until_a_root_was_read_back(tmp_path: Path) -> None:
         with pytest.raises(TieredError):
             log.sync()
         assert topic(log).positions(0).uploaded_offset == 1
-        assert log._local.uploads.read()[TP].end_offset == 1
+        assert log._local.logs()[log.directory].uploads.read()[TP].end_offset == 1
         log.sync()
         assert topic(log).positions(0).uploaded_offset == 2
 

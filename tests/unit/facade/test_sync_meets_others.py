@@ -63,8 +63,10 @@ def test_a_fenced_partition_keeps_no_other_from_the_bucket(tmp_path: Path) -> No
             topic.append(b"a", partition=partition)
         log.sync(timeout=30)
         topic.append(b"b", partition=1)
-        before = log._local.uploads.read()[TP]
-        log._local.uploads.update({TP: PartitionUpload(before.end_offset, before.claim_epoch, fenced=True)})
+        before = log._local.logs()[log.directory].uploads.read()[TP]
+        log._local.logs()[log.directory].uploads.update(
+            {TP: PartitionUpload(before.end_offset, before.claim_epoch, fenced=True)}
+        )
         log._local.refresh_uploads()
         with pytest.raises(FencedError):
             log.sync(timeout=30)
@@ -76,7 +78,7 @@ def test_the_daemon_seals_what_stands_behind_a_fenced_partition(tmp_path: Path) 
         topic = log.topic("t", create=True, partitions=2)
         for partition in (0, 1):
             topic.append(b"a", partition=partition)
-        log._local.uploads.update({TP: PartitionUpload(0, fenced=True)})
+        log._local.logs()[log.directory].uploads.update({TP: PartitionUpload(0, fenced=True)})
     directory = LogDirectory(tmp_path / "log", clock=SystemClock(), ids=tiered.clock.SystemIds())
     assert directory.seal() is False
     names = sorted(path.name for path in (tmp_path / "log" / "t-1").glob("*.log"))

@@ -1,4 +1,7 @@
-"""One log over several directories, as a broker's ``log.dirs``: each has its own lock, id, checkpoints and fate.
+"""One log over its directories, as a broker's ``log.dirs``: each has its own lock, id, checkpoints and fate.
+
+As a rule there is one. Then the log is that directory: its words, its coordinator, its files, which name no partitions
+that lie elsewhere; and when its disk fails there is no other to go on with.
 
 A new partition goes to the directory with the fewest. A directory whose disk fails goes offline with its partitions and
 no other. To a bucket each directory is a volume of its own, with its own claims and its own uploader.
@@ -40,7 +43,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class LocalLogs:
-    """Several :class:`LocalLog` as one. Thread-safe. ``offline``: the directories that failed, and why."""
+    """One :class:`LocalLog`, or several as one. Thread-safe. ``offline``: which of several failed, and why."""
 
     def __init__(self, directories: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> None:
         self.directories = list(directories)
@@ -49,6 +52,7 @@ class LocalLogs:
         self._clock = clock
         self._ids = ids
         self._logs: dict[Path, LocalLog] = {}
+        self._only: LocalLog | None = None  # the one directory, unless the log has several
         self._unseen: set[Path] = set()
         self._moving: set[TopicPartition] = set()  # for a moment they are in no directory's list
 
@@ -64,7 +68,7 @@ class LocalLogs:
         workers: Callable[[], Workers] = InlineWorkers,
         lock_patience_seconds: float = 0.0,
     ) -> LocalLogs:
-        """Opens all for writing. One whose disk fails is offline; LocalIOError only if all are.
+        """Opens all for writing. One of several whose disk fails is offline; LocalIOError only if all are.
 
         ``workers`` is asked once for each directory: each has a cleaner of its own, with the limits of ``config``.
 
@@ -78,6 +82,10 @@ class LocalLogs:
             raise ConfigError(f"one log directory is named twice: {', '.join(map(str, paths))}")
         config = config or LogConfig()
         logs = cls(paths, clock=clock or SystemClock(), ids=ids or SystemIds(), config=config)
+        if len(paths) == 1:
+            only = logs._open(paths[0], files, workers(), lock_patience_seconds)
+            logs._only, logs._logs, logs.transactions = only, {paths[0]: only}, only.transactions
+            return logs
         pool = PooledFiles(files or PosixFiles(), config.max_open_files or default_open_files())
         try:
             for path in paths:
@@ -103,18 +111,21 @@ class LocalLogs:
         if not all(log.was_clean for log in self._logs.values()):
             shared.recover()
 
+    def _open(self, path: Path, files: Files | None, workers: Workers, lock_patience_seconds: float) -> LocalLog:
+        return LocalLog.open(
+            path,
+            clock=self._clock,
+            ids=self._ids,
+            files=files,
+            config=self.config,
+            alone=len(self.directories) == 1,
+            workers=workers,
+            lock_patience_seconds=lock_patience_seconds,
+        )
+
     def _open_one(self, path: Path, files: Files, workers: Workers, lock_patience_seconds: float) -> None:
         try:
-            self._logs[path] = LocalLog.open(
-                path,
-                clock=self._clock,
-                ids=self._ids,
-                files=files,
-                config=self.config,
-                alone=False,
-                workers=workers,
-                lock_patience_seconds=lock_patience_seconds,
-            )
+            self._logs[path] = self._open(path, files, workers, lock_patience_seconds)
         except LocalIOError as error:
             LOGGER.error("directory_offline path=%s error=%s", path, error)
             self.offline[path] = error
@@ -136,6 +147,8 @@ class LocalLogs:
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name, over all directories."""
+        if self._only is not None:
+            return self._only.topics()
         found: dict[str, TopicInfo] = {}
         for log in self._logs.values():
             for name, info in log.topics().items():
@@ -168,6 +181,8 @@ class LocalLogs:
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
         """Raises UnknownTopicError; LocalIOError if its directory is offline."""
+        if self._only is not None:
+            return self._only.partition(tp)
         path = self.directory_of(tp)
         self._check(path)
         return self._logs[path].partition(tp)
@@ -179,6 +194,8 @@ class LocalLogs:
 
         ConfigError if it exists, or while a directory cannot be opened that may hold it.
         """
+        if self._only is not None:
+            return self._only.create_topic(name, partitions, config, topic_id)
         partitions = partition_count(check_topic_name(name), partitions)
         if self._unseen:
             raise ConfigError(
@@ -216,6 +233,8 @@ class LocalLogs:
         self, name: str, properties: Mapping[str, Any] | None = None, *, partitions: int | None = None
     ) -> TopicInfo:
         """Changes settings, adds partitions. ConfigError while one of the topic's directories is offline."""
+        if self._only is not None:
+            return self._only.alter_topic(name, properties, partitions=partitions)
         topic = self.topics().get(name)
         if topic is None:
             raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topics list` names them")
@@ -232,6 +251,8 @@ class LocalLogs:
 
     def delete_topic(self, name: str) -> list[Path]:
         """The topic leaves every directory; see :meth:`LocalLog.delete_topic`. None of them may be offline."""
+        if self._only is not None:
+            return self._only.delete_topic(name)
         holders = [log for log in self._logs.values() if name in log.topics()]
         if not holders:
             raise UnknownTopicError(f"{self.directory} holds no topic {name}", hint="`tiered topics list` names them")
@@ -291,6 +312,9 @@ class LocalLogs:
 
     def close(self) -> None:
         """Closes all; the first error is raised after the last."""
+        if self._only is not None:
+            self._only.close()
+            return
         self.transactions.close(self.config.close_timeout_ms / 1000)
         first: TieredError | None = None
         for path, log in self._logs.items():
@@ -335,7 +359,9 @@ class LocalLogs:
             raise first
 
     def _look_for_failures(self) -> None:
-        """What a disk did in an append or on a worker, it did to its whole directory."""
+        """What a disk did in an append or on a worker, it did to its whole directory. One alone says so itself."""
+        if self._only is not None:
+            return
         for path, log in self._logs.items():
             if log.offline is not None and path not in self.offline:
                 self._take_offline(path, log.offline)
@@ -391,21 +417,3 @@ def check_paths(paths: Sequence[Path], *, create: bool) -> list[Path]:
             hint="create=True makes one; restore rebuilds a lost one",
         )
     return list(paths)
-
-
-def open_directories(
-    paths: Sequence[Path],
-    *,
-    clock: Clock,
-    ids: IdSource,
-    config: LogConfig,
-    workers: Callable[[], Workers] = InlineWorkers,
-    lock_patience_seconds: float = 0.0,
-) -> LocalLog | LocalLogs:
-    """One directory as it is, several as one log."""
-    patience = lock_patience_seconds
-    if len(paths) == 1:
-        return LocalLog.open(
-            paths[0], clock=clock, ids=ids, config=config, workers=workers(), lock_patience_seconds=patience
-        )
-    return LocalLogs.open(paths, clock=clock, ids=ids, config=config, workers=workers, lock_patience_seconds=patience)
