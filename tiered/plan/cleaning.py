@@ -122,7 +122,10 @@ class CleaningChoice:
 
 
 def choose_filthiest(states: Iterable[LogState], now_ms: int) -> CleaningChoice:
-    """Kafka's pick (reference 9.1): among the eligible the highest ratio; the first of equals."""
+    """Kafka's pick: among the eligible the highest ratio; the first of equals.
+
+    Kafka's rule: docs/kafka-semantics.md#choice-of-log.
+    """
     looked_at = [cleaning_candidate(state, now_ms) for state in states]
     candidates = tuple(c for c in looked_at if c is not None)
     filthiest = max((c for c in candidates if c.eligible), key=lambda c: c.ratio, default=None)
@@ -186,7 +189,10 @@ def group_segments(
 
 
 def legacy_delete_horizon(segments: Sequence[SegmentState], first_dirty: int, delete_retention_ms: int) -> int:
-    """Tombstones of v0 and v1 messages go from segments last written to at or before this time (reference 9.4)."""
+    """Tombstones of v0 and v1 messages go from segments last written to at or before this time.
+
+    Kafka's rule: docs/kafka-semantics.md#compacted-records.
+    """
     clean = [s for s in segments if s.base_offset < first_dirty]
     return clean[-1].modified_ms - delete_retention_ms if clean else 0
 

@@ -1,7 +1,9 @@
-"""Which segments of the bucket has retention outlived? Kafka's comparisons for the remote tier (reference 11.6). Pure.
+"""Which segments of the bucket has retention outlived? Kafka's comparisons for the remote tier. Pure.
 
 What is decided here is a new log start; ``Catalog.trim`` commits it, and only then do objects become trash. A segment
 that is being uploaded is in no root yet: it cannot expire before it is committed.
+
+Kafka's rule: docs/kafka-semantics.md#remote-retention.
 """
 
 from __future__ import annotations

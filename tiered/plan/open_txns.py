@@ -1,6 +1,8 @@
 """Transactions of one partition that hold the last stable offset back.
 
-*Ongoing* ones have no marker yet; *unreplicated* ones have, but at or above the high watermark (reference 6.5).
+*Ongoing* ones have no marker yet; *unreplicated* ones have, but at or above the high watermark.
+
+Kafka's rule: docs/kafka-semantics.md#last-stable-offset.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ NO_EPOCH = NO_SEQUENCE = NO_OFFSET = -1
 
 
 class Origin(enum.Enum):
-    """Who appends; decides which rules hold (reference 6.1)."""
+    """Who appends; decides which rules hold (docs/kafka-semantics.md#origins)."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
@@ -168,7 +168,7 @@ class Producer:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def find(self, batch: ProducerBatch) -> BatchSpan | None:
-        """The stored batch of which ``batch`` is an exact repetition (reference 6.3)."""
+        """The stored batch of which ``batch`` is an exact repetition (docs/kafka-semantics.md#producer-state)."""
         if batch.producer_epoch != self.epoch:
             return None
         for span in self.batches:

@@ -1,4 +1,7 @@
-"""What a producer's next batch must look like (reference 6.2 to 6.4). Raises, or returns a note on what it accepts."""
+"""What a producer's next batch must look like. Raises, or returns a note on what it accepts.
+
+Kafka's rules: docs/kafka-semantics.md#append-validation, #producer-state and #markers.
+"""
 
 from __future__ import annotations
 

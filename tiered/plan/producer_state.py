@@ -11,7 +11,9 @@ An append asks first and applies afterwards, under the partition's lock::
 
 If the bytes cannot be written nothing has changed. If the ``.txnindex`` cannot, the end has moved and the last stable
 offset stays: the partition goes offline, recovery writes the entry again. Recovery calls ``replay`` per batch.
-Source: Kafka's ProducerStateManager and ProducerAppendInfo, reference 6.3 to 6.6.
+Source: Kafka's ProducerStateManager and ProducerAppendInfo.
+
+Kafka's rules: docs/kafka-semantics.md#producer-state, #markers, #last-stable-offset and #producer-snapshots.
 """
 
 from __future__ import annotations

@@ -55,9 +55,11 @@ def plan_local_retention(
 ) -> LocalRetention:
     """What may leave the disk at ``now_ms``. ``sealed`` ascending; ``committed_end`` None: there is no remote tier.
 
-    Kafka's order and comparisons (reference 8): log start, size (never below the limit), time (strictly older). An
+    Kafka's order and comparisons: log start, size (never below the limit), time (strictly older). An
     ``active`` segment that is not given, or empty, stays; it never goes because of the log start alone. Nothing goes
     that ends above the ``high_watermark`` (None: it is the end).
+
+    Kafka's rule: docs/kafka-semantics.md#retention.
     """
     if committed_end is None:
         retention_ms = config.retention_ms if config.deletes else UNLIMITED

@@ -36,10 +36,12 @@ def roll_before_append(  # noqa: PLR0917 - called for every append: keywords cos
     offset_index_full: bool,
     time_index_full: bool,
 ) -> RollReason | None:
-    """Kafka's decision before an append of ``incoming_bytes`` (reference 4.3); None: append where we are.
+    """Kafka's decision before an append of ``incoming_bytes``; None: append where we are.
 
     A segment may reach exactly ``segment_bytes``. ``waited_ms`` is record time: the timestamp of the append less
     the first timestamp of the segment (see :func:`waited_ms`), ``segment_ms`` already reduced by the jitter.
+
+    Kafka's rule: docs/kafka-semantics.md#roll.
     """
     if size_bytes > segment_bytes - incoming_bytes:
         return RollReason.SIZE

@@ -1,6 +1,8 @@
-"""Which producer snapshots of a partition to load, to keep and to write: rules over their offsets (reference 6.6).
+"""Which producer snapshots of a partition to load, to keep and to write: rules over their offsets.
 
 The offset of a snapshot is the *exclusive* end of the state in it; that of a sealed segment is the base of the next.
+
+Kafka's rule: docs/kafka-semantics.md#producer-snapshots.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Index bundles of remote segments on disk, so that a restart need not fetch them again (reference 11.8).
+"""Index bundles of remote segments on disk, so that a restart need not fetch them again.
 
 ::
 
@@ -9,6 +9,8 @@
 
 A name is never used for other bytes, so an entry cannot be stale; what is read is verified by whoever asks, who calls
 :meth:`IndexCache.drop` for what is damaged. Losing a file costs one request.
+
+Kafka's rule: docs/kafka-semantics.md#index-cache.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The newest thing that each producer wrote: what a cleaning must leave a trace of. Pure.
 
 Whoever keeps no live producer state gets it by showing this the headers of the whole log, active segment included, or
-those behind a producer snapshot. Same rules as Kafka's load of a log (reference 6.3, 6.4), without the checks.
+those behind a producer snapshot. Same rules as Kafka's load of a log, without the checks.
+
+Kafka's rules: docs/kafka-semantics.md#producer-state and #markers.
 """
 
 from __future__ import annotations

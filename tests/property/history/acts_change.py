@@ -122,7 +122,7 @@ def start_over(world: World, subject: Subject, offset: int) -> None:
 
 
 def truncate_by_epoch(world: World, subject: Subject) -> None:
-    """A leader tells where its epoch ends; we cut what it does not have (reference: OffsetsForLeaderEpoch)."""
+    """A leader tells where its epoch ends; we cut what it does not have (docs/kafka-semantics.md#leader-epochs)."""
     model, dice = subject.model, world.dice
     known = [entry.epoch for entry in model.epochs] or [0]
     epoch = dice.choice([known[-1], known[-1], dice.choice(known), known[-1] + 1, known[0] - 1])

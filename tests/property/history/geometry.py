@@ -126,7 +126,10 @@ def roll_facts(writer: PartitionWriter, now_ms: int) -> RollFacts:
 
 
 def roll_reasons(facts: RollFacts, config: TopicConfig, incoming: int, last: int, timestamp: int) -> list[str]:
-    """Why an append of ``incoming`` bytes must begin a new segment (reference 4.3), and our ``seal.ms``."""
+    """Why an append of ``incoming`` bytes must begin a new segment, and our ``seal.ms``.
+
+    Kafka's rule: docs/kafka-semantics.md#roll.
+    """
     limit = min(config.segment_ms, config.max_compaction_lag_ms) if config.compacted else config.segment_ms
     waited = timestamp - facts.first_timestamp if facts.first_timestamp >= 0 else facts.now_ms - facts.created_ms
     reasons = {

@@ -97,31 +97,7 @@ MODULE_NAMES: set[str] = {
 FILE_NAMES: set[str] = set()
 """7: files that docstrings name and that are not there."""
 
-CITATIONS: dict[str, int] = {
-    "tests/property/history/geometry.py": 1,
-    "tiered/local/disk/epochs.py": 1,
-    "tiered/local/disk/snapshots.py": 1,
-    "tiered/local/partition/incoming.py": 1,
-    "tiered/local/partition/validation.py": 1,
-    "tiered/local/recovery/aborted.py": 1,
-    "tiered/local/recovery/leftovers.py": 1,
-    "tiered/local/segment/fetch.py": 1,
-    "tiered/local/segment/indexes.py": 1,
-    "tiered/local/segment/isolation.py": 2,
-    "tiered/local/segment/listing.py": 1,
-    "tiered/local/segment/reading.py": 1,
-    "tiered/plan/cleaning.py": 2,
-    "tiered/plan/expiry.py": 1,
-    "tiered/plan/open_txns.py": 1,
-    "tiered/plan/producer.py": 2,
-    "tiered/plan/producer_rules.py": 1,
-    "tiered/plan/producer_state.py": 1,
-    "tiered/plan/retention.py": 1,
-    "tiered/plan/roll.py": 1,
-    "tiered/plan/snapshots.py": 1,
-    "tiered/remote/index_cache.py": 1,
-    "tiered/testing/producer_tails.py": 1,
-}
+CITATIONS: dict[str, int] = {}
 """7: how often a file cites a text by numbers that this repository does not have."""
 
 WITHOUT_CALLERS: set[str] = {

@@ -10,7 +10,7 @@ import ast
 import importlib
 import inspect
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -315,3 +315,16 @@ def test_7_citations_name_a_file_of_this_repository() -> None:
             if path.parent != ROOT / "tests/unit/house":
                 cited[str(path.relative_to(ROOT))] = len(CITED.findall(path.read_text()))
     at_most(+cited, exceptions.CITATIONS)
+
+
+def test_7_rules_of_kafka_that_are_cited_are_headings_and_each_is_cited() -> None:
+    page = ROOT / "docs/kafka-semantics.md"
+    headings = {title.lower().replace(" ", "-") for title in re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)}
+    cited: dict[str, list[str]] = defaultdict(list)
+    for folder in (*PACKAGES, "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for match in re.finditer(r"kafka-semantics\.md#([\w-]+)((?:(?:,| and) #[\w-]+)*)", path.read_text()):
+                for anchor in (match[1], *re.findall(r"#([\w-]+)", match[2])):
+                    cited[anchor].append(str(path.relative_to(ROOT)))
+    assert {anchor: places for anchor, places in cited.items() if anchor not in headings} == {}
+    assert headings - set(cited) == set(), "a rule that no code cites"

@@ -1,4 +1,7 @@
-"""Who led this partition from which offset: ``leader-epoch-checkpoint``, Kafka's file and rules (reference 6.7)."""
+"""Who led this partition from which offset: ``leader-epoch-checkpoint``, Kafka's file and rules.
+
+Kafka's rule: docs/kafka-semantics.md#leader-epochs.
+"""
 
 from __future__ import annotations
 

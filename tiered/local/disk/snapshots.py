@@ -1,6 +1,8 @@
-"""Files ``{offset}.snapshot``: the producers' state below an offset. Which of them outlive a cut (reference 6.6).
+"""Files ``{offset}.snapshot``: the producers' state below an offset. Which of them outlive a cut.
 
 What is inside is ``format.producer_snapshot``'s and the producer state's affair; here they are names.
+
+Kafka's rule: docs/kafka-semantics.md#producer-snapshots.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Encoded batches on their way into the log: from a producer, whose offsets we give, or from a leader, who gave them.
 
-A producer's batch stays byte for byte what was sent where Kafka leaves it so (reference 6.2): same codec, offsets
+A producer's batch stays byte for byte what was sent where Kafka leaves it so: same codec, offsets
 0, 1, 2, ...; then only these fields of its header change, and the CRC with the last two of them::
 
      0  base_offset    i64   given under the lock        21  attributes     i16   bit 3: timestamp type
@@ -8,6 +8,8 @@ A producer's batch stays byte for byte what was sent where Kafka leaves it so (r
     17  crc            u32   of bytes 21 to the end
 
 Anything else is decoded and encoded anew. Format v0 and v1 becomes v2; a follower keeps it as its leader has it.
+
+Kafka's rule: docs/kafka-semantics.md#append-validation.
 """
 
 from __future__ import annotations

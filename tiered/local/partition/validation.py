@@ -1,4 +1,7 @@
-"""What an append refuses, and the timestamps it settles (reference 6.2). One bad record refuses the whole call."""
+"""What an append refuses, and the timestamps it settles. One bad record refuses the whole call.
+
+Kafka's rule: docs/kafka-semantics.md#append-validation.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Writes the transaction index of a recovered segment anew, from its markers (reference 7.4).
+"""Writes the transaction index of a recovered segment anew, from its markers.
 
 Which transactions were open where the segment begins is told by the newest snapshot at or below it, and by the batches
 between the two. A segment that has neither transactions nor an index of them is never read for this.
+
+Kafka's rule: docs/kafka-semantics.md#segment-recovery.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a crash left in a partition directory, before anything is loaded (reference 7.1).
+"""What a crash left in a partition directory, before anything is loaded (docs/kafka-semantics.md#leftovers).
 
 A replacement that had not begun to take effect is undone, one that had is finished; files on their way out, and indexes
 and notes without their log, go.

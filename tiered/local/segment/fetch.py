@@ -1,7 +1,9 @@
-"""One read as a Kafka broker answers a fetch: raw bytes from a batch's start, up to a number (reference 5.1-5.3).
+"""One read as a Kafka broker answers a fetch: raw bytes from a batch's start, up to a number.
 
 Unlike :mod:`tiered.local.segment.reading`, which gives whole verified batches, this tells where in which file the bytes
 lie (for ``sendfile``) and may cut the last batch: whoever asked drops what is cut.
+
+Kafka's rule: docs/kafka-semantics.md#fetch.
 """
 
 from __future__ import annotations

@@ -239,11 +239,13 @@ def load_growing(files: Files, log: LogFile, base_offset: int, size_bytes: int) 
 def rebuild_indexes(
     log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int, *, next_offset: int = NO_LIMIT
 ) -> SegmentIndexes:
-    """Indexes by walking the file (reference 7.4): byte-identical to those written live with one batch per append.
+    """Indexes by walking the file: byte-identical to those written live with one batch per append.
 
     Batches after a damaged one are indexed as far as lengths lead to them, so that they stay readable. One whose CRC is
     wrong, that stands outside the offsets of the segment, or not behind the one before it, is not indexed: a read that
     meets it says so. The result is ``damaged`` then.
+
+    Kafka's rule: docs/kafka-semantics.md#segment-recovery.
     """
     indexes = SegmentIndexes.empty(base_offset)
     since = 0

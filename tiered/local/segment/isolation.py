@@ -1,9 +1,11 @@
 """What ``read_committed`` needs of the local tier: aborted transactions, and the last stable offset.
 
-Aborted transactions come from the ``.txnindex`` files (reference 5.3), each held against its own log. The last stable
+Aborted transactions come from the ``.txnindex`` files, each held against its own log. The last stable
 offset is the first offset of the oldest open transaction: the newest producer snapshot at or below the end names those
-that were open there, the batches after it tell the rest (reference 6.5). A log without transactions costs one listing
+that were open there, the batches after it tell the rest. A log without transactions costs one listing
 and a walk over headers.
+
+Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Kafka's ListOffsets on one partition: special timestamps, and the leader epoch of what was found (reference 5.4)."""
+"""Kafka's ListOffsets on one partition: special timestamps, and the leader epoch of what was found.
+
+Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
+"""
 
 from __future__ import annotations
 

@@ -150,8 +150,10 @@ def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
 def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or after ``timestamp``, by offset; None if there is none.
 
-    Kafka's algorithm (reference 5.4), exact with out-of-order timestamps; but where Kafka gives up when the chosen
+    Kafka's algorithm, exact with out-of-order timestamps; but where Kafka gives up when the chosen
     segment has nothing above the log start, later segments are tried.
+
+    Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
     """
     for extent in view.extents:
         if extent.end_offset <= max(view.start_offset, extent.base_offset):
