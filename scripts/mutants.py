@@ -547,39 +547,48 @@ HOT = [
 COLD = [
     *of(
         FACADE,
-        "tiered/tiering/inline.py",
-        (
-            "no root read-back before local deletion",
-            "drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)",
-        ),
-        (
-            "another process of the volume is not noticed",
-            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
-            "if not catalog.claim_epoch or catalog.in_doubt:",
-        ),
-        (
-            "a commit in doubt is gone on from",
-            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
-            'if not catalog.claim_epoch or not catalog.holds_token(self._proof(tp).token or ""):',
-        ),
-        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
-        ("a store that ignores conditions", "if not capabilities.conditional_writes:"),
+        "tiered/tiering/run.py",
         ("a gap between bucket and disk", "if first != committed:"),
         ("a refused partition is not told", "if refused is not None:"),
     ),
     *of(
+        FACADE,
+        "tiered/tiering/steps.py",
+        (
+            "no root read-back before local deletion",
+            "return (yield from catalog.read_back(rows))",
+            "return catalog.root",
+        ),
+        (
+            "another process of the volume is not noticed",
+            'return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None',
+            "return catalog",
+        ),
+        (
+            "a commit in doubt is gone on from",
+            "if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:",
+            "if catalog is None or not catalog.claim_epoch or tp in self._unseen:",
+        ),
+        (
+            "a commit that was not read back is gone on from",
+            "if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:",
+            "if catalog is None or not catalog.claim_epoch or catalog.in_doubt:",
+        ),
+        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
+    ),
+    *of(
         "tests/unit/facade/test_lost.py",
-        "tiered/tiering/inline.py",
-        ("a bucket that was emptied", "if seen and self.find_topic(info.name) is None:"),
+        "tiered/tiering/steps.py",
+        ("a bucket that was emptied", "if (yield from load_topic(topic)) is None:"),
         (
             "what the disk has seen is not told to the catalog",
-            "log.topic_id, tp.partition, tp.topic, persist=keep, is_empty=lambda: _is_empty(log), known=known",
-            "log.topic_id, tp.partition, tp.topic, persist=keep, is_empty=lambda: _is_empty(log)",
+            "known=known_of(disk.uploads().get(tp), disk.claims.of(tp), made=tp.topic in self.registered),",
+            "",
         ),
     ),
     *of(
         "tests/unit/facade/test_claims.py",
-        "tiered/tiering/inline.py",
+        "tiered/tiering/run.py",
         (
             "the grant of a volume that this directory once was",
             "if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:",
@@ -878,15 +887,10 @@ COLD = [
     ),
     *of(
         DAEMON,
-        "tiered/tiering/bucket.py",
+        "tiered/tiering/steps.py",
         ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
-        (
-            "no root read-back after a commit",
-            "end_offset = await self._read_back(tp, catalog, rows)",
-            "end_offset = rows[-1].next",
-        ),
-        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
-        ("a bucket that was emptied", "if await self._drive(load_topic(topic)) is None:"),
+        ("a store that ignores conditions", "check_capabilities(found, self._url)", "pass"),
+        ("an upload that is not written down first", "yield Blocking(lambda: journal.put(entry))", "pass"),
     ),
     *of(
         DAEMON,

@@ -20,14 +20,14 @@ from tiered.care.check import CheckReport
 from tiered.errors import FencedError, OffsetGapError
 from tiered.format.root import Root, encode_root
 from tiered.local.disk.uploads import PartitionUpload
-from tiered.model import ConsumerRecord, Row
+from tiered.model import ConsumerRecord, Row, TopicPartition
 from tiered.plan import lifecycle
 from tiered.read.stream import PartitionStream, ReadRange
 from tiered.remote import upload
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Tiering
 
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
 """Another one in each run; a failure prints it."""
@@ -119,11 +119,11 @@ def noted_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint permits local deletion before the root names the segments."""
     correct = Tiering._upload
 
-    def early(self: Tiering, tp: object, log: object, catalog: object, segments: Sequence[object], by: object) -> None:
+    def early(self: Tiering, tp: TopicPartition, catalog: Catalog, segments: Sequence[object], by: object) -> None:
         end = segments[-1].end_offset  # type: ignore[attr-defined]  # a sealed segment
-        self._checkpoint.update({tp: PartitionUpload(end, catalog.claim_epoch)})  # type: ignore[dict-item, attr-defined]  # as the product
-        log.set_uploaded(end, catalog.claim_epoch, False, 0)  # type: ignore[attr-defined]  # as the product
-        correct(self, tp, log, catalog, segments, by)  # type: ignore[arg-type]  # handed on
+        self._checkpoint.update({tp: PartitionUpload(end, catalog.claim_epoch)})
+        self._local.partition(tp).set_uploaded(end, catalog.claim_epoch, False, 0)
+        correct(self, tp, catalog, segments, by)  # type: ignore[arg-type]  # handed on
 
     monkeypatch.setattr(Tiering, "_upload", early)
 

@@ -191,13 +191,13 @@ class NewId:
 @dataclass(frozen=True, slots=True)
 class Blocking:
     """Work on this machine that may wait for its disk, in the middle of a protocol: what must be durable before the
-    next request. No store is touched. Gives None; a ``TieredError`` of ``call`` is thrown into the steps.
+    next request. No store is touched. Gives what ``call`` returns; its ``TieredError`` is thrown into the steps.
 
     The asyncio driver calls it in a thread and, when cancelled, waits until it has ended: a write that went on behind
     its caller's back could replace what a later one has written.
     """
 
-    call: Callable[[], None] = field(repr=False)
+    call: Callable[[], Any] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

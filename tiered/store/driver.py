@@ -106,8 +106,7 @@ def _carry_out(store: Store, request: Request, clock: Clock, ids: IdSource, toge
         case NewId():
             return ids.uid()
         case Blocking(call):
-            call()
-            return None
+            return call()
         case Together():
             return _execute_together(store, request, together)
         case _:
@@ -126,15 +125,14 @@ async def _carry_out_aio(
         case NewId():
             return ids.uid()
         case Blocking(call):
-            await _in_thread(call)
-            return None
+            return await _in_thread(call)
         case Together():
             return await _execute_together_aio(store, request, together)
         case _:
             return await store.execute(request)
 
 
-async def _in_thread(call: Callable[[], None]) -> None:
+async def _in_thread(call: Callable[[], T]) -> T:
     """To its end, also when cancelled; the cancellation is raised then, whatever became of the call."""
     work = asyncio.get_running_loop().run_in_executor(None, call)
     cancelled: asyncio.CancelledError | None = None
@@ -146,7 +144,7 @@ async def _in_thread(call: Callable[[], None]) -> None:
     if cancelled is not None:
         work.exception()  # looked at, so that nobody complains that it was not
         raise cancelled
-    work.result()
+    return work.result()
 
 
 def _execute_together(store: Store, request: Together, limit: int) -> tuple[Outcome, ...]:

@@ -20,7 +20,8 @@ from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import Failure
 from tiered.plan.tiering.state import State
 from tiered.tiering.bucket import Bucket
-from tiered.tiering.directory import LogDirectory, Resume
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.disk import Resume
 
 SCAN_MS = 5_000
 TICK_MS = 1_000

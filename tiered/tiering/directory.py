@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
@@ -12,6 +11,7 @@ from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig
 from tiered.errors import FencedError, LockedError, TieredError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
@@ -20,31 +20,7 @@ from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.tiering.facts import Event, SegmentRef
 from tiered.tiering.discover import Scanner, living
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """First and end offset of a local log. Not exact, the end is the least that the files tell."""
-
-    local_start_offset: int
-    end_offset: int
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it holds no record. Exact for both: the first record's bytes are seen the moment they are written."""
-        return self.end_offset == self.local_start_offset
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Where a log without records goes on: the bucket's end, a new leader epoch, and who wrote what before.
-
-    ``producers`` is a ``.snapshot`` file, empty if there are none.
-    """
-
-    next_offset: int
-    leader_epoch: int
-    producers: bytes = field(default=b"", repr=False)
+from tiered.tiering.disk import Extent, Resume
 
 
 class LogDirectory:
@@ -53,6 +29,7 @@ class LogDirectory:
     def __init__(self, path: Path, *, clock: Clock, ids: IdSource, files: Files | None = None) -> None:
         self.path = path
         self.files: Files = files or PosixFiles()
+        self.claims = Claims(path, self.files)
         self._clock = clock
         self._ids = ids
         self._scanner = Scanner(path, self.files, clock)

@@ -66,13 +66,35 @@ class Journal:
         self._lock = threading.Lock()
         self._entries: dict[str, Entry] = {}
         self._by_partition: dict[TopicPartition, dict[str, Entry]] = {}
-        self._lines = 0
-        self._end = 0
+        self._lines = self._end = self._inode = 0
         self.skipped_lines = 0
+        self._handle: int | None = None
+        self._open()
+
+    def _open(self) -> None:
         self._read()
-        self._handle: int | None = files.open_write(self._path)
-        files.truncate(self._handle, self._end)
-        files.sync_directory(directory)
+        self._handle = self._files.open_write(self._path)
+        self._files.truncate(self._handle, self._end)
+        self._files.sync_directory(self._path.parent)
+        self._note_inode()
+
+    def _note_inode(self) -> None:
+        state = self._files.state(self._path)
+        self._inode = state.inode if state is not None else 0
+
+    def refresh(self) -> None:
+        """The uploader's lock was taken again: reads what another process has written since; one ``stat`` if none."""
+        with self._lock:
+            state = self._files.state(self._path)
+            if self._handle is None:
+                raise ClosedError(f"{self._path} was closed before")
+            if state is not None and (state.size, state.inode) == (self._end, self._inode):
+                return
+            self._files.close(self._handle)
+            self._handle = None
+            self._entries, self._by_partition = {}, {}
+            self._lines = self._end = 0
+            self._open()
 
     def put(self, entry: Entry) -> None:
         """Before the first byte of an upload."""
@@ -101,10 +123,12 @@ class Journal:
             found = [entry for entry in self._by_partition.get(tp, {}).values() if entry.epoch < epoch]
         return sorted(found, key=lambda entry: entry.base)
 
-    def below(self, tp: TopicPartition, end_offset: int) -> list[Entry]:
-        """Uploads of ``tp`` that begin below ``end_offset``: the root has settled them."""
+    def between(self, tp: TopicPartition, start_offset: int, end_offset: int) -> list[Entry]:
+        """Uploads of ``tp`` that begin in this range."""
         with self._lock:
-            return [entry for entry in self._by_partition.get(tp, {}).values() if entry.base < end_offset]
+            return [
+                entry for entry in self._by_partition.get(tp, {}).values() if start_offset <= entry.base < end_offset
+            ]
 
     def close(self) -> None:
         """Closes the file; the entries stay for the next start."""
@@ -172,6 +196,7 @@ class Journal:
             self._files.close(self._handle)
         self._handle = self._files.open_write(self._path)
         self._end, self._lines = len(data), len(lines)
+        self._note_inode()
 
 
 def _part(log_key: str, upload_id: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from tiered.model import TopicPartition
 from tiered.plan.known import Known
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Store
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Tiering
 from tiered.tiering.wait import UploaderHandle
 
 
@@ -44,6 +44,9 @@ class Bucket(Protocol):
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Uploads and commits what is sealed below these offsets."""
+
+    def close(self) -> None:
+        """Closes what is open on the disk."""
 
 
 def bucket_of(
@@ -100,6 +103,11 @@ class SpreadTiering:
                 first = first or error
         if first is not None:
             raise first
+
+    def close(self) -> None:
+        """As ``Tiering.close``."""
+        for part in self._parts.values():
+            part.close()
 
     def _by_path(self, ends: Mapping[TopicPartition, int]) -> dict[Path, dict[TopicPartition, int]]:
         found: dict[Path, dict[TopicPartition, int]] = {}

@@ -16,10 +16,11 @@ from tiered.plan.tiering.state import State
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore
 from tiered.tiering.aio_run import Runner, Timing
-from tiered.tiering.bucket import Bucket, PartSizes
+from tiered.tiering.bucket import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.gate import GatedStore
 from tiered.tiering.journal import Journal
+from tiered.tiering.steps import PartSizes
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
 

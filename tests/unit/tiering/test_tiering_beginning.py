@@ -24,10 +24,12 @@ from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Get, Object
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering.bucket import Bucket, PartSizes
-from tiered.tiering.directory import Extent, LogDirectory
-from tiered.tiering.inline import Tiering
+from tiered.tiering.bucket import Bucket
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.disk import Extent
 from tiered.tiering.journal import Journal
+from tiered.tiering.run import Tiering
+from tiered.tiering.steps import PartSizes
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = UUID(int=0x5EED)

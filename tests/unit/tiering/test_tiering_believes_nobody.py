@@ -12,9 +12,10 @@ from tiered.errors import CommitUnknown, TieredError
 from tiered.plan.tiering.facts import SegmentSealed
 from tiered.store.aio import ThreadedAioStore
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering.bucket import Bucket, PartSizes
+from tiered.tiering.bucket import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
+from tiered.tiering.steps import PartSizes
 
 Made = tuple[Bucket, LogDirectory, LyingStore]
 

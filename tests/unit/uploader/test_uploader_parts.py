@@ -49,7 +49,7 @@ def test_the_journal_survives_a_torn_line_and_forgets_what_is_done(tmp_path: Pat
     assert again.before(tp(1), 9) == []
     again.put(entry(20))
     again.close()
-    assert [one.base for one in Journal(tmp_path, FILES).below(tp(0), 21)] == [10, 20]
+    assert [one.base for one in Journal(tmp_path, FILES).between(tp(0), 0, 21)] == [10, 20]
 
 
 def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import logging
 import math
 import os
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import (
-    ConditionalWritesUnsupportedError,
+    CommitUnknown,
     ConfigError,
     CorruptionError,
     DataLocalError,
@@ -42,21 +41,24 @@ from tiered.format.root import Root
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.files import sweep_temporaries
 from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, uploader_lock
-from tiered.local.disk.witness import known_of, known_topic
 from tiered.model import Row, TopicPartition
 from tiered.plan.known import Known
-from tiered.plan.lifecycle import RestoredFrom, VolumeProof, held_ids, is_own_claim
+from tiered.plan.lifecycle import held_ids, is_own_claim
+from tiered.plan.tiering.facts import SegmentRef
+from tiered.plan.tiering.partition import MAX_COMMIT_SEGMENTS
+from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.fence import Claim, owner_of
-from tiered.remote.reader import RemotePartition
+from tiered.remote.fence import owner_of
+from tiered.remote.lookup import SegmentLookup
 from tiered.remote.roots import REGISTRATION_REQUESTS
-from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
-from tiered.remote.upload import upload_segment
-from tiered.store.base import Capabilities, Get, Steps, Store
-from tiered.store.driver import drive
-from tiered.store.probe import probe
+from tiered.remote.topics import TopicEntry, load_topic
+from tiered.store.base import Get, Steps, Store
+from tiered.store.driver import TOGETHER_REQUESTS, drive
 from tiered.store.puts import PUT_DEADLINE_SECONDS
 from tiered.store.retry import RetryingStore
+from tiered.tiering.disk import OpenDisk
+from tiered.tiering.journal import Journal
+from tiered.tiering.steps import BucketSteps, PartSizes
 
 if TYPE_CHECKING:
     from tiered.local.directory.manager import LocalLog
@@ -66,8 +68,6 @@ if TYPE_CHECKING:
 
 UPLOADS_TOGETHER = 4
 """Segments of one partition that an inline sync uploads at once."""
-ROWS_PER_COMMIT = 64
-"""Segments of one commit."""
 ADOPT_TIMEOUT_S = 60.0
 """How long opening a fresh directory waits for the uploader of another process to claim its partitions."""
 ADOPT_FIRST_POLL_S = 0.02
@@ -91,12 +91,11 @@ class Tiering:
         self._reachable = reachable
         self._clock = clock
         self._ids = ids
-        self._owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
         self._checkpoint = local.uploads
         self._claims = local.claims
-        self._catalogs: dict[TopicPartition, Catalog] = {}
-        self._capabilities: Capabilities | None = None
-        self._registered: dict[str, TopicEntry] = {}
+        self._journal: Journal | None = None
+        owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
+        self._steps = BucketSteps(store.url, OpenDisk(local), self._open_journal, owner=owner, sizes=PartSizes())
         self._busy = threading.RLock()
         self._swept = False
         self._notes: dict[TopicPartition, PartitionUpload] = {}  # read back, not yet in the checkpoint
@@ -149,36 +148,11 @@ class Tiering:
             _logger.warning("topic %s is not checked against %s now: %s", info.name, self._store.url, error)
 
     def _register(self, info: TopicInfo) -> None:
-        before = self._registered.get(info.name)
-        if before is not None and before.partitions >= info.partitions:
-            return
-        known = known_topic(info.name, self._checkpoint.read(), self._claims.read())
-        seen = [partition for partition, what in known.items() if what.by_disk]
-        if seen and self.find_topic(info.name) is None:
-            raise LogDestroyedError(
-                f"topic {info.name} was uploaded from this volume, and {self._store.url} does not know it",
-                hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
-            )
-        entry = drive(
-            self._asked(),
-            register_topic(
-                info.name,
-                info.topic_id,
-                info.partitions,
-                info.config.to_text(changed_only=True),
-                Registrant(self._owner, frozenset(info.here), frozenset(seen)),
-            ),
-            clock=self._clock,
-            ids=self._ids,
-            together=REGISTRATION_REQUESTS,
-        )
-        if entry.topic_id != info.topic_id:
-            raise ConfigError(
-                f"topic {info.name}: its id is {info.topic_id} on disk and {entry.topic_id} in {self._store.url}",
-                hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
-            )
-        self._reachable = True
-        self._registered[info.name] = entry
+        before = self._steps.registered.get(info.name)
+        if before is None or before.partitions < info.partitions:
+            steps = self._steps.register(info.name)
+            drive(self._asked(), steps, clock=self._clock, ids=self._ids, together=REGISTRATION_REQUESTS)
+            self._reachable = True
 
     def _adopt_partitions(self, tps: Sequence[TopicPartition]) -> None:
         """Claims them, or waits until the uploader of another process, which alone may, has claimed for this volume."""
@@ -190,8 +164,8 @@ class Tiering:
                 lock = uploader_lock(self._local.directory, self._local.files)
                 if lock.try_acquire(self._clock):
                     try:
-                        self._sweep()
-                        self._probed()
+                        self._take_over()
+                        self._drive(self._steps.probe())
                         self._each(waiting, lambda tp: self._claim(tp, self._local.partition(tp)))
                     finally:
                         lock.release()
@@ -225,12 +199,13 @@ class Tiering:
         log = self._local.partition(tp)
         if not self._proof(tp).token:
             return False
-        root = drive(self._store, self._catalog(tp, log).load(), clock=self._clock, ids=self._ids)
-        proof = self._volume_proof(tp, log)
+        root = self._load(tp)
+        proof = self._steps.proof(tp)
         if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:
             return False  # a newer claim of this volume may be under way: its leader epoch is the one to write under
         if proof.empty and root.next_offset:
-            log.start_at(root.next_offset, root.leader_epoch, self._producers(tp, log))
+            producers = self._drive(SegmentLookup(tp, log.topic_id, ByteCache()).producer_snapshot(root))
+            log.start_at(root.next_offset, root.leader_epoch, producers)
         elif root.leader_epoch > _leader_epoch(log):
             log.new_leader_epoch(root.leader_epoch)
         log.begin_under(proof.token or None, root.writer.epoch)
@@ -239,8 +214,8 @@ class Tiering:
     def _catch_up(self, tp: TopicPartition) -> None:
         """A daemon that claimed a restored volume while nobody wrote it left the new leader epoch to the writer."""
         log = self._local.partition(tp)
-        root = drive(self._store, self._catalog(tp, log).load(), clock=self._clock, ids=self._ids)
-        ours = root is not None and is_own_claim(root, self._volume_proof(tp, log))
+        root = self._load(tp)
+        ours = root is not None and is_own_claim(root, self._steps.proof(tp))
         if root is not None and ours and root.leader_epoch > _leader_epoch(log):
             log.new_leader_epoch(root.leader_epoch)
 
@@ -262,16 +237,35 @@ class Tiering:
         lock = uploader_lock(self._local.directory, self._local.files)
         lock.acquire(self._clock)
         try:
-            self._sweep()
+            self._take_over()
             yield
         finally:
             lock.release()
 
-    def _sweep(self) -> None:
-        """Once, with the uploader's lock, which alone may: what a crash has left of its files, as a daemon does."""
+    def _take_over(self) -> None:
+        """With the uploader's lock, which alone may: what a crash or another process has left of its files."""
         if not self._swept:
             sweep_temporaries(self._local.files, self._local.directory, of=UPLOADER_FILES)
             self._swept = True
+        if self._journal is not None:
+            self._journal.refresh()
+
+    def _open_journal(self) -> Journal:
+        """As it is since the lock was taken; opened when something is first written down or looked for."""
+        with self._noting:
+            if self._journal is None:
+                self._journal = Journal(self._local.directory, self._local.files)
+            return self._journal
+
+    def close(self) -> None:
+        """Closes the journal; what it names is swept by whoever claims next."""
+        with self._noting:
+            journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
+
+    def _drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
+        return drive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
 
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
@@ -304,52 +298,50 @@ class Tiering:
         self._register(self._local.topics()[tp.topic])
         catalog = self._claimed(tp, log)
         while (root := _root_of(catalog)).next_offset < end:
-            segments = log.sealed_segments(root.next_offset)[:ROWS_PER_COMMIT]
+            segments = log.sealed_segments(root.next_offset)[:MAX_COMMIT_SEGMENTS]
             _check_contiguous(tp, root.next_offset, end, segments)
             if deadline is not None and self._clock.monotonic() >= deadline:
                 raise DataLocalError(
                     f"{tp}: committed up to {root.next_offset} of {end} when the time was up",
                     hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
                 )
-            self._upload(tp, log, catalog, segments, deadline)
-        self._note(tp, catalog)
+            self._upload(tp, catalog, segments, deadline)
 
     def _upload(
         self,
         tp: TopicPartition,
-        log: PartitionLog,
         catalog: Catalog,
         segments: Sequence[SealedLocalSegment],
         deadline: float | None,
     ) -> None:
-        capabilities = self._probed()
         left_s = math.inf if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
+        epoch = catalog.claim_epoch
 
         def one(segment: SealedLocalSegment) -> Row:
-            steps = upload_segment(
-                segment,
-                topic_id=log.topic_id,
-                partition=tp.partition,
-                claim_epoch=catalog.claim_epoch,
-                capabilities=capabilities,
-                deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS),
-            )
-            return drive(self._store, steps, clock=self._clock, ids=self._ids)
+            ref = SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
+            return self._drive(self._steps.upload(tp, ref, epoch, deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS)))
 
+        self._drive(self._steps.probe())
         if len(segments) == 1:
             rows = [one(segments[0])]
         else:
             with ThreadPoolExecutor(min(UPLOADS_TOGETHER, len(segments)), thread_name_prefix="tiered-upload") as pool:
                 rows = list(pool.map(one, segments))
-        drive(self._store, catalog.append(rows, log.leader_epochs()), clock=self._clock, ids=self._ids)
-        drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)
-        self._note(tp, catalog)
+        try:
+            root = self._drive(self._steps.commit(tp, epoch, rows))
+        except CommitUnknown as error:
+            if isinstance(error.__cause__, TieredError) and not error.__cause__.retriable:
+                raise error.__cause__ from None  # what refused it says what helps; the next sync claims again
+            raise
+        self._note(tp, root, epoch)
 
-    def _note(self, tp: TopicPartition, catalog: Catalog) -> None:
+    def _note(self, tp: TopicPartition, root: Root, epoch: int) -> None:
         """After a root that was read back, never before: this permits local deletion, once it is written."""
-        root = _root_of(catalog)
         with self._noting:
-            self._notes[tp] = PartitionUpload(root.next_offset, catalog.claim_epoch, False, root.start_offset)
+            self._notes[tp] = PartitionUpload(root.next_offset, epoch, False, root.start_offset)
+        self._note_if_due()
+
+    def _note_if_due(self) -> None:
         if self._clock.monotonic() - self._noted_at >= NOTE_EVERY_S:
             self._write_notes()
 
@@ -394,60 +386,41 @@ class Tiering:
             hint="`tiered repair rejoin` sets them aside and lets this log start again at the bucket's end",
         )
 
-    def _probed(self) -> Capabilities:
-        if self._capabilities is None:
-            capabilities = drive(self._store, probe(), clock=self._clock, ids=self._ids)
-            if not capabilities.conditional_writes:
-                raise ConditionalWritesUnsupportedError(
-                    f"{self._store.url} ignores conditional writes: two writers could both win",
-                    hint="use a store that honours If-Match and If-None-Match on PUT",
-                )
-            self._capabilities = capabilities
-        return self._capabilities
-
-    def _catalog(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
-        if tp not in self._catalogs:
-            keep = functools.partial(self._claims.keep, tp)
-            known = known_of(self._checkpoint.read().get(tp), self._proof(tp), made=tp.topic in self._registered)
-            self._catalogs[tp] = Catalog(
-                log.topic_id, tp.partition, tp.topic, persist=keep, is_empty=lambda: _is_empty(log), known=known
-            )
-        return self._catalogs[tp]
+    def _load(self, tp: TopicPartition) -> Root | None:
+        """The newest root, None if the partition has none yet."""
+        catalog = self._drive(self._steps.catalog(tp))
+        return self._drive(catalog.load())
 
     def known(self, tp: TopicPartition) -> Known:
         """What a reader of this log holds the root of a partition against. No I/O."""
         return Known(
-            made=tp.topic in self._registered, next_offset=self._local.partition(tp).positions().uploaded_offset
+            made=tp.topic in self._steps.registered, next_offset=self._local.partition(tp).positions().uploaded_offset
         )
 
     def _claimed(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
         """The catalog with a claim of this process that no other process of this volume has superseded."""
-        catalog = self._catalog(tp, log)
-        if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):
+        held = self._steps.held(tp)
+        if held is None:
             self._claim(tp, log)
-        return self._catalogs[tp]
+            held = self._drive(self._steps.catalog(tp))
+        return held
 
-    def _claim(self, tp: TopicPartition, log: PartitionLog) -> Claim:
-        self._probed()
-        self._catalogs.pop(tp, None)
-        catalog = self._catalog(tp, log)
-        claim = drive(
-            self._store, catalog.claim("w", self._owner, self._volume_proof(tp, log)), clock=self._clock, ids=self._ids
-        )
-        if claim.resumes and claim.next_offset:
-            log.start_at(claim.next_offset, claim.leader_epoch, self._producers(tp, log))
-        elif claim.leader_epoch > _leader_epoch(log):  # also one that an interrupted claim was granted
-            log.new_leader_epoch(claim.leader_epoch)
-        log.begin_under(self._proof(tp).token, claim.epoch)
-        for text in filter(None, (claim.not_recovered, claim.dated_ahead)):
+    def _claim(self, tp: TopicPartition, log: PartitionLog) -> None:
+        granted = self._drive(self._steps.claim(tp), together=REGISTRATION_REQUESTS)
+        if granted.resume is not None:
+            log.start_at(granted.resume.next_offset, granted.resume.leader_epoch, granted.resume.producers)
+        elif granted.leader_epoch > _leader_epoch(log):  # also one that an interrupted claim was granted
+            log.new_leader_epoch(granted.leader_epoch)
+        log.begin_under(self._proof(tp).token, granted.claim_epoch)
+        for text in granted.warnings:
             _logger.warning("%s", text)
-        self._note(tp, catalog)
-        return claim
-
-    def _producers(self, tp: TopicPartition, log: PartitionLog) -> bytes:
-        """Who wrote what so far; our claim stands, so the end of the catalog is the end of the log."""
-        remote = RemotePartition(self._store, tp.topic, log.topic_id, tp.partition, clock=self._clock, ids=self._ids)
-        return remote.producer_snapshot()
+        with self._noting:
+            self._notes[tp] = PartitionUpload(granted.next_offset, granted.claim_epoch, False, granted.start_offset)
+        self._note_if_due()
+        try:
+            self._drive(self._steps.settle(tp, granted.claim_epoch, granted.next_offset))
+        except TieredError as error:  # the journal keeps its entries for the next claim
+            _logger.warning("%s: what the last run left is still in the bucket: %s", tp, error)
 
     def _proof(self, tp: TopicPartition) -> ClaimProof:
         return self._claims.of(tp)
@@ -456,19 +429,6 @@ class Tiering:
         """Whether a root of this partition was seen from this volume: a claim, or a restore."""
         proof = self._proof(tp)
         return proof.token is not None or proof.restored_from is not None
-
-    def _volume_proof(self, tp: TopicPartition, log: PartitionLog) -> VolumeProof:
-        proof, positions = self._proof(tp), log.positions()
-        return VolumeProof(
-            volume_id=str(self._local.volume_id),
-            empty=_is_empty(log),
-            end_offset=positions.end_offset,
-            token=proof.token or "",
-            last_append=proof.last_append or "",
-            restored_from=RestoredFrom(*proof.restored_from) if proof.restored_from else None,
-            start_offset=positions.local_start_offset,
-            leader_epoch=_leader_epoch(log),
-        )
 
 
 def _once(store: Store) -> Store:

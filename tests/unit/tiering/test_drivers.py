@@ -1,0 +1,87 @@
+"""One engine, however it is run: the same cases through ``log.sync()``, the component, the daemon and the command."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log
+from tests.unit.tiering.drivers import DRIVERS, Death, put_of, raw_store
+from tiered.local.disk.files import PosixFiles
+from tiered.tiering.journal import Journal
+
+SEGMENTS = 4
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    make_log(tmp_path / "disk", records=90)
+    return tmp_path / "disk"
+
+
+def bucket_of(path: Path) -> str:
+    return f"drivers-{'-'.join(path.parts[-3:])}"
+
+
+def left_over(bucket: str) -> int:
+    """Objects of segments in the bucket."""
+    return sum("/s/" in key for key in keys_of(raw_store(bucket)))
+
+
+def test_all_of_a_log_is_uploaded_once(driver: str, disk: Path) -> None:
+    bucket = bucket_of(disk)
+    DRIVERS[driver].run(disk, bucket)
+    assert judge(f"memory://{bucket}", disk, [T0, T1]) == SEGMENTS
+    DRIVERS[driver].run(disk, bucket)
+    assert judge(f"memory://{bucket}", disk, [T0, T1]) == SEGMENTS
+
+
+@pytest.mark.parametrize(("killed", "mended"), list(itertools.product(DRIVERS, DRIVERS)))
+def test_an_upload_killed_between_its_two_objects_leaves_nothing(
+    killed: str, mended: str, disk: Path, tmp_path: Path
+) -> None:
+    """Whoever died, and whoever comes next."""
+    bucket, image = bucket_of(disk), tmp_path / "image"
+    DRIVERS[killed].die(disk, Death(raw_store(bucket), disk, image, put_of(".idx"), after=False))
+    before = left_over(bucket)
+    assert before >= 1
+    DRIVERS[mended].run(image, bucket)
+    assert judge(f"memory://{bucket}", image, [T0, T1]) == SEGMENTS
+    assert left_over(bucket) == 2 * SEGMENTS
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("object_", [".log", ".idx", "/root"])
+def test_a_kill_at_an_object_is_mended_by_the_next_run(
+    driver: str, object_: str, after: bool, disk: Path, tmp_path: Path
+) -> None:
+    bucket, image = bucket_of(disk), tmp_path / "image"
+    DRIVERS[driver].die(disk, Death(raw_store(bucket), disk, image, put_of(object_), after=after))
+    DRIVERS[driver].run(image, bucket)
+    assert judge(f"memory://{bucket}", image, [T0, T1]) == SEGMENTS
+
+
+def test_every_upload_is_written_down_before_its_first_byte(driver: str, disk: Path, tmp_path: Path) -> None:
+    bucket, image = bucket_of(disk), tmp_path / "image"
+    store = raw_store(bucket)
+    DRIVERS[driver].die(disk, Death(store, disk, image, put_of(".log"), after=False))
+    assert left_over(bucket) == 0
+    journal = Journal(image, PosixFiles())
+    named = [entry for tp in (T0, T1) for entry in journal.before(tp, 1 << 31)]
+    journal.close()
+    assert len(named) >= 1
+    assert {entry.epoch for entry in named} == {1}
+
+
+def test_what_is_committed_is_no_longer_written_down(driver: str, disk: Path) -> None:
+    DRIVERS[driver].run(disk, bucket_of(disk))
+    journal = Journal(disk, PosixFiles())
+    assert [entry for tp in (T0, T1) for entry in journal.before(tp, 1 << 31)] == []
+    journal.close()

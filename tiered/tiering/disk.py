@@ -1,0 +1,125 @@
+"""What the engine needs of a log directory: of one that this process writes, or of one that it only looks at.
+
+``directory.LogDirectory`` is the other one: for whoever does not hold ``.lock``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+from tiered.errors import NotFoundError
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.files import Files
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import EpochEntry, TopicPartition
+from tiered.plan.tiering.facts import SegmentRef
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """First and end offset of a local log. Not exact, the end is the least that the files tell."""
+
+    local_start_offset: int
+    end_offset: int
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no record. Exact for both: the first record's bytes are seen the moment they are written."""
+        return self.end_offset == self.local_start_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Where a log without records goes on: the bucket's end, a new leader epoch, and who wrote what before.
+
+    ``producers`` is a ``.snapshot`` file, empty if there are none.
+    """
+
+    next_offset: int
+    leader_epoch: int
+    producers: bytes = field(default=b"", repr=False)
+
+
+class Disk(Protocol):
+    """One log directory. Thread-safe; whatever waits for the disk is called through ``Blocking``."""
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+
+    @property
+    def files(self) -> Files:
+        """Effects on its files."""
+
+    @property
+    def claims(self) -> Claims:
+        """The proofs of its claims."""
+
+    @property
+    def volume_id(self) -> str:
+        """Which volume this is, in claims."""
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """Topics by name."""
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """Kafka's topic id of a partition."""
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """A sealed segment, to be read."""
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """Leader epochs of a partition."""
+
+    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+        """Where the local log begins and ends now."""
+
+    def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
+        """What the checkpoint notes of each partition."""
+
+
+class OpenDisk:
+    """The directory of a log that this process writes."""
+
+    def __init__(self, local: LocalLog) -> None:
+        self._local = local
+        self.path = local.directory
+        self.files: Files = local.files
+        self.claims = local.claims
+        self.volume_id = str(local.volume_id)
+
+    def topics(self) -> Mapping[str, TopicInfo]:
+        """Topics by name."""
+        return self._local.topics()
+
+    def topic_id(self, tp: TopicPartition) -> UUID:
+        """Kafka's topic id of a partition."""
+        return self._local.partition(tp).topic_id
+
+    def segment(self, tp: TopicPartition, ref: SegmentRef) -> SealedLocalSegment:
+        """A sealed segment, to be read. Raises NotFoundError."""
+        for segment in self._local.partition(tp).sealed_segments(ref.base):
+            if segment.base_offset == ref.base:
+                return segment
+        raise NotFoundError(f"{tp}: the sealed segment {ref.base} is gone from {self.path}")
+
+    def leader_epochs(self, tp: TopicPartition) -> tuple[EpochEntry, ...]:
+        """Leader epochs of a partition."""
+        return tuple(self._local.partition(tp).leader_epochs())
+
+    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+        """Where the local log begins and ends now, exact whatever is asked for."""
+        del exact
+        positions = self._local.partition(tp).positions()
+        return Extent(positions.local_start_offset, positions.end_offset)
+
+    def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
+        """What the checkpoint notes of each partition."""
+        return self._local.uploads.read()

@@ -1,0 +1,343 @@
+"""What the engine does at a store, as steps (``store.base``): register, claim, upload, commit, read back, settle.
+
+::
+
+    register -> claim (read back) -> settle what dead claims left
+                  |
+                  +-> upload: journal -> .log -> .idx -> verified row
+                        |
+                        +-> commit: root PUT -> read back -> strike out and sweep what failed attempts left
+
+Every rule of these stands here once; ``run`` and ``aio_run`` drive them. Everything about objects and catalogs is in
+``tiered.remote``; this adds the journal before each put and the proof before each claim. What waits for the local disk
+is a ``Blocking``. A journal is open while the uploader's lock of the directory is held, and only then is it asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    FencedError,
+    LogDestroyedError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.format.keys import Role, segment_key
+from tiered.format.root import Root
+from tiered.local.disk.witness import known_of, known_topic
+from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.plan.tiering.facts import SegmentRef
+from tiered.remote.cache import ByteCache
+from tiered.remote.catalog import Catalog
+from tiered.remote.lookup import SegmentLookup
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
+from tiered.remote.upload import plan_upload, upload_segment
+from tiered.store.base import AbortUpload, Backoff, Blocking, Capabilities, Delete, Deleted, NewId, Now, Steps
+from tiered.store.probe import check_capabilities, probe
+from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES, PUT_DEADLINE_SECONDS
+from tiered.tiering.disk import Disk, Resume
+from tiered.tiering.journal import Entry, Journal
+
+ACCESS_DENIED = "AccessDenied"
+"""How S3 says, per key of a batch delete, that the policy forbids it."""
+
+READ_BACK_ATTEMPTS = 5
+"""GETs of a root that was just committed; after them a new claim tells what it holds."""
+
+READ_BACK_SECONDS = 30.0
+"""No such GET begins later than this after the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A claim whose root was read back. ``resume``: a volume without records has to begin there."""
+
+    claim_epoch: int
+    leader_epoch: int
+    start_offset: int
+    next_offset: int
+    resume: Resume | None
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A sealed segment whose files were read, and fsynced where another process writes: nobody waits for a disk now."""
+
+    descriptor: SegmentDescriptor
+    source: ByteSource
+    sealed_indexes: SealedIndexes
+
+    def open_log(self) -> ByteSource:
+        """The open file."""
+        return self.source
+
+    def indexes(self) -> SealedIndexes:
+        """The trimmed index files."""
+        return self.sealed_indexes
+
+
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """Segments above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
+
+    multipart_above_bytes: int = MULTIPART_FROM_BYTES
+    part_bytes: int = PART_BYTES
+
+
+class BucketSteps:
+    """The bucket side of one log directory. Steps of different partitions may run at the same time.
+
+    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before.
+    """
+
+    def __init__(self, url: str, disk: Disk, journal: Callable[[], Journal], *, owner: str, sizes: PartSizes) -> None:
+        self._url = url
+        self._disk = disk
+        self._journal = journal
+        self._owner = owner
+        self._sizes = sizes
+        self.registered: dict[str, TopicEntry] = {}
+        self.capabilities: Capabilities | None = None
+        self._catalogs: dict[TopicPartition, Catalog] = {}
+        self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
+
+    # ------------------------------------------------------------------ the store, topics
+
+    def probe(self) -> Steps[Capabilities]:
+        """What the store can do. Raises ConditionalWritesUnsupportedError, and the store's errors."""
+        if self.capabilities is None:
+            found = yield from probe()
+            check_capabilities(found, self._url)
+            self.capabilities = found
+        return self.capabilities
+
+    def register(self, topic: str) -> Steps[TopicEntry]:
+        """Create-only; adopts an entry with the same id and gives it the partitions that it lacks.
+
+        Raises ConfigError for another id, LogDestroyedError, CorruptionError for what is lost.
+        """
+        disk = self._disk
+        info = (yield Blocking(disk.topics))[topic]
+        known = yield Blocking(lambda: known_topic(topic, disk.uploads(), disk.claims.read()))
+        seen = frozenset(partition for partition, what in known.items() if what.by_disk)
+        if seen:
+            yield from self._need_topic(topic)
+        settings = info.config.to_text(changed_only=True)
+        who = Registrant(self._owner, frozenset(info.here), seen)
+        entry = yield from register_topic(topic, info.topic_id, info.partitions, settings, who)
+        if entry.topic_id != info.topic_id:
+            raise ConfigError(
+                f"topic {topic}: its id is {info.topic_id} in {disk.path} and {entry.topic_id} in {self._url}",
+                hint="it was deleted and made again, or the bucket is another log's: use another prefix or directory",
+            )
+        self.registered[topic] = entry
+        return entry
+
+    def check_uploaded(self) -> Steps[None]:
+        """Raises LogDestroyedError if the bucket does not know a topic that this volume has claimed. One GET each."""
+        proofs = yield Blocking(self._disk.claims.read)
+        for topic in sorted({tp.topic for tp, proof in proofs.items() if proof.token or proof.restored_from}):
+            yield from self._need_topic(topic)
+
+    def _need_topic(self, topic: str) -> Steps[None]:
+        """What a disk says of another bucket, or of this one before it was emptied, is not believed."""
+        if (yield from load_topic(topic)) is None:
+            raise LogDestroyedError(
+                f"topic {topic} was uploaded from {self._disk.path}, and {self._url} does not know it",
+                hint="it is another bucket or prefix, or it was emptied: correct the URL, or copy the objects back",
+            )
+
+    # ------------------------------------------------------------------ claims
+
+    def catalog(self, tp: TopicPartition) -> Steps[Catalog]:
+        """The catalog as this process knows it; made anew for a topic that was made again."""
+        topic_id = self._disk.topic_id(tp)
+        catalog = self._catalogs.get(tp)
+        if catalog is None or catalog.topic_id != topic_id:
+            catalog = self._catalogs[tp] = yield Blocking(lambda: self._make_catalog(tp, topic_id))
+        return catalog
+
+    def _make_catalog(self, tp: TopicPartition, topic_id: UUID) -> Catalog:
+        disk = self._disk
+        return Catalog(
+            topic_id,
+            tp.partition,
+            tp.topic,
+            persist=functools.partial(disk.claims.keep, tp),
+            is_empty=lambda: disk.extent(tp, exact=False).is_empty,
+            known=known_of(disk.uploads().get(tp), disk.claims.of(tp), made=tp.topic in self.registered),
+        )
+
+    def held(self, tp: TopicPartition) -> Catalog | None:
+        """The catalog under a claim that stands: not in doubt, and not claimed since by another process here."""
+        catalog = self._catalogs.get(tp)
+        if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
+            return None
+        return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None
+
+    def claim(self, tp: TopicPartition) -> Steps[Granted]:
+        """The proof is on the disk before the PUT that carries it. Raises FencedError if this volume may not write."""
+        yield from self.probe()
+        topic_id = self._disk.topic_id(tp)
+        entry = self.registered.get(tp.topic)
+        if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
+            yield from self.register(tp.topic)  # it grew, or was made again: nobody reads what the registry lacks
+        if tp in self._unseen:
+            self._catalogs.pop(tp, None)  # what was acknowledged and not seen is not held against what is there
+        catalog = yield from self.catalog(tp)
+        proof = yield Blocking(lambda: self.proof(tp))
+        claim = yield from catalog.claim(Role.WRITER, self._owner, proof)
+        root = yield from catalog.read_back()
+        self._unseen.discard(tp)
+        resume = None
+        if claim.resumes and claim.next_offset:  # our claim stands: the end of the catalog is the end of the log
+            producers = yield from SegmentLookup(tp, topic_id, ByteCache()).producer_snapshot(Snapshot.of(root))
+            resume = Resume(claim.next_offset, claim.leader_epoch, producers)
+        warnings = tuple(filter(None, (claim.not_recovered, claim.dated_ahead)))
+        return Granted(claim.epoch, claim.leader_epoch, root.start_offset, root.next_offset, resume, warnings)
+
+    def proof(self, tp: TopicPartition) -> VolumeProof:
+        """What this volume is, as a claim is judged by it. Waits for the disk."""
+        proof = self._disk.claims.of(tp)
+        extent = self._disk.extent(tp, exact=proof.restored_from is not None)
+        epochs = self._disk.leader_epochs(tp)
+        return VolumeProof(
+            volume_id=self._disk.volume_id,
+            empty=extent.is_empty,
+            end_offset=extent.end_offset,
+            token=proof.token or "",
+            last_append=proof.last_append or "",
+            restored_from=RestoredFrom(*proof.restored_from) if proof.restored_from else None,
+            start_offset=extent.local_start_offset,
+            leader_epoch=epochs[-1].epoch if epochs else -1,
+        )
+
+    def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:
+        """Removes what dead claims left; returns how many uploads that were.
+
+        Multipart uploads are aborted. Objects at or above ``next_offset`` are deleted: no commit can name them any
+        more, because the claim that stored them is fenced. Those below it are committed, or the collector's, and so
+        is everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
+        """
+        journal = self._journal()
+        entries = journal.before(tp, claim_epoch)
+        for entry in entries:
+            for upload_id in entry.upload_ids:
+                yield AbortUpload(entry.log_key, upload_id)
+            if entry.base >= next_offset:
+                yield from _delete_dead(entry)
+            yield Blocking(functools.partial(journal.done, [entry.log_key]))
+        return len(entries)
+
+    # ------------------------------------------------------------------ segments
+
+    def upload(
+        self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
+    ) -> Steps[Row]:
+        """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim."""
+        capabilities = yield from self.probe()
+        journal = self._journal()
+        prepared: Prepared = yield Blocking(lambda: self._prepare(tp, ref))
+        try:
+            plan = plan_upload(prepared.descriptor, uid=(yield NewId()), claim_epoch=claim_epoch)
+            entry = Entry(tp, claim_epoch, ref.base, plan.log_key, plan.idx_key)
+            yield Blocking(lambda: journal.put(entry))
+            return (
+                yield from upload_segment(
+                    prepared,
+                    topic_id=self._disk.topic_id(tp),
+                    partition=tp.partition,
+                    claim_epoch=claim_epoch,
+                    capabilities=capabilities,
+                    plan=plan,
+                    on_multipart=lambda upload_id: journal.part(plan.log_key, upload_id),
+                    multipart_from_bytes=self._sizes.multipart_above_bytes,
+                    part_bytes=self._sizes.part_bytes,
+                    deadline_seconds=deadline_seconds,
+                )
+            )
+        finally:
+            prepared.source.close()
+
+    def _prepare(self, tp: TopicPartition, ref: SegmentRef) -> Prepared:
+        segment = self._disk.segment(tp, ref)
+        descriptor, indexes = segment.descriptor, segment.indexes()  # first: what cannot be told leaves no orphan
+        return Prepared(descriptor, segment.open_log(), indexes)
+
+    def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
+        """The root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
+        catalog = self._catalogs[tp]
+        if catalog.claim_epoch != claim_epoch:
+            raise CommitUnknown(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
+        epochs = yield Blocking(lambda: self._disk.leader_epochs(tp))
+        try:
+            yield from catalog.append(rows, epochs)
+        except FencedError:
+            raise
+        except TieredError as error:
+            if catalog.in_doubt and not isinstance(error, CommitUnknown):
+                raise CommitUnknown(f"{tp}: {error.message}", hint=error.hint) from error
+            raise
+        self._unseen.add(tp)
+        root = yield from _read_back(tp, catalog, rows)
+        yield from self._forget(tp, catalog.topic_id, rows)
+        self._unseen.discard(tp)
+        return root
+
+    def _forget(self, tp: TopicPartition, topic_id: UUID, rows: Sequence[Row]) -> Steps[None]:
+        """Strikes out what is committed, and deletes what failed attempts of these segments left: no row names it.
+
+        Only of these: what stands below them may be committed, whoever did not come to strike it out.
+        A delete that fails costs an object that the collector finds later; the commit stands.
+        """
+        journal = self._journal()
+        committed = {segment_key(topic_id, tp.partition, row) for row in rows}
+        done = []
+        for entry in journal.between(tp, rows[0].base, rows[-1].next):
+            if entry.log_key not in committed and entry.epoch == rows[0].claim_epoch:
+                try:
+                    yield Delete((entry.log_key, entry.idx_key))
+                except TieredError:
+                    continue
+            done.append(entry.log_key)
+        yield Blocking(lambda: journal.done(done))
+
+
+def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:
+    """Local bytes may go once this has seen the rows; whatever keeps it from that, only a claim's root can say then."""
+    begun = (yield Now()).monotonic
+    attempt = 1
+    while True:
+        try:
+            return (yield from catalog.read_back(rows))
+        except FencedError:
+            raise
+        except TieredError as error:
+            if attempt >= READ_BACK_ATTEMPTS or (yield Now()).monotonic - begun >= READ_BACK_SECONDS:
+                raise CommitUnknown(
+                    f"{tp}: committed up to {rows[-1].next}, but the root cannot be read back: {error.message}",
+                    hint="the next claim reads it; local bytes stay until then",
+                ) from error
+        yield Backoff(attempt)
+        attempt += 1
+
+
+def _delete_dead(entry: Entry) -> Steps[None]:
+    try:
+        deleted = yield Delete((entry.log_key, entry.idx_key))
+    except RemotePermissionError:
+        return  # a writer need not have the right: the maintainer collects by the epoch in the key
+    if isinstance(deleted, Deleted) and deleted.failed:
+        key, why = deleted.failed[0]
+        if ACCESS_DENIED not in why:
+            raise RemoteUnavailableError(f"{key} was not deleted: {why}")
