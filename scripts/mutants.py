@@ -548,7 +548,11 @@ COLD = [
     *of(
         FACADE,
         "tiered/tiering/run.py",
-        ("a gap between bucket and disk", "if first != committed:"),
+        ("a gap between bucket and disk", "if p.phase is Phase.CLAIMED and p.committed not in p.works and not late:"),
+    ),
+    *of(
+        FACADE,
+        "tiered/tiering/inline.py",
         ("a refused partition is not told", "if refused is not None:"),
     ),
     *of(
@@ -588,7 +592,7 @@ COLD = [
     ),
     *of(
         "tests/unit/facade/test_claims.py",
-        "tiered/tiering/run.py",
+        "tiered/tiering/inline.py",
         (
             "the grant of a volume that this directory once was",
             "if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:",

@@ -48,7 +48,7 @@ from tiered.store.base import Store
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
-from tiered.tiering.run import Tiering
+from tiered.tiering.inline import Tiering
 from tiered.tiering.spread import Bucket, attach_all, bucket_of
 from tiered.tiering.wait import UploaderHandle, wait_uploaded
 from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from tiered.remote import upload
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
-from tiered.tiering.run import Tiering
+from tiered.tiering.inline import Tiering
 
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
 """Another one in each run; a failure prints it."""
@@ -117,15 +117,16 @@ def unknown_is_success(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def noted_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint permits local deletion before the root names the segments."""
-    correct = Tiering._upload
+    correct = Tiering._run
 
-    def early(self: Tiering, tp: TopicPartition, catalog: Catalog, segments: Sequence[object], by: object) -> None:
-        end = segments[-1].end_offset  # type: ignore[attr-defined]  # a sealed segment
-        self._checkpoint.update({tp: PartitionUpload(end, catalog.claim_epoch)})
-        self._local.partition(tp).set_uploaded(end, catalog.claim_epoch, False, 0)
-        correct(self, tp, catalog, segments, by)  # type: ignore[arg-type]  # handed on
+    def early(self: Tiering, ends: Mapping[TopicPartition, int], deadline: float | None) -> None:
+        for tp, end in ends.items():
+            epoch = self._checkpoint.read().get(tp, PartitionUpload(0)).claim_epoch
+            self._checkpoint.update({tp: PartitionUpload(end, epoch)})
+            self._local.partition(tp).set_uploaded(end, epoch, False, 0)
+        correct(self, ends, deadline)
 
-    monkeypatch.setattr(Tiering, "_upload", early)
+    monkeypatch.setattr(Tiering, "_run", early)
 
 
 def everybody_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import Failure
-from tiered.plan.tiering.state import State
+from tiered.plan.tiering.state import State, failed
 from tiered.tiering.bucket import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.disk import Resume
@@ -232,7 +231,7 @@ class Runner:
     ) -> None:
         """One order, one event; also when it was cancelled, ran out of time, or hit a bug."""
         begun = self._clock.monotonic()
-        fail, seconds = _terms(action)
+        seconds = _seconds(action)
         error: BaseException | None = None
         event: facts.Event
         try:
@@ -250,7 +249,7 @@ class Runner:
         if error is not None:
             if isinstance(action, orders.Commit) and isinstance(error, TimeoutError):
                 error = CommitUnknown(f"{action.tp}: the commit was not answered within {seconds:.0f} s")
-            event = fail(action.order, Failure.of(error))
+            event = failed(action, Failure.of(error))
         self._telemetry.answered(action, error, self._clock.monotonic() - begun)
         self._tasks.pop(action.order, None)
         self.post(event)
@@ -400,21 +399,8 @@ class Runner:
         await self._write_notes()
 
 
-def _terms(action: orders.Action) -> tuple[Callable[[int, Failure], facts.Event], float]:
-    """The event that says it failed, and the seconds that it may take."""
-    match action:
-        case orders.RegisterTopic():
-            return facts.TopicFailed, ORDER_SECONDS
-        case orders.Claim():
-            return facts.ClaimFailed, ORDER_SECONDS
-        case orders.Settle():
-            return facts.SettleFailed, ORDER_SECONDS
-        case orders.Upload(segment=segment):
-            return facts.UploadFailed, UPLOAD_SECONDS + segment.size_bytes / UPLOAD_BYTES_PER_SECOND
-        case orders.Commit():
-            return facts.CommitFailed, ORDER_SECONDS
-        case orders.Seal():
-            return facts.SealFailed, ORDER_SECONDS
-        case orders.Look():
-            return facts.LookFailed, ORDER_SECONDS
-    raise TypeError(f"{action!r} is not an order")
+def _seconds(order: orders.Order) -> float:
+    """How long it may take."""
+    if isinstance(order, orders.Upload):
+        return UPLOAD_SECONDS + order.segment.size_bytes / UPLOAD_BYTES_PER_SECOND
+    return ORDER_SECONDS

@@ -1,467 +1,218 @@
-"""A local log meets its bucket: topics are registered, partitions adopted, sealed segments uploaded inline.
+"""The engine on the calling thread: drains partitions to given offsets, once, without patience.
 
-::
-
-    adopt:  topics/{topic} registered or adopted -> a partition without records, or that this volume never claimed, is
-            claimed now: a fresh directory must begin where the bucket ended, before its first append, and of two fresh
-            ones the first must be fenced before the second acknowledges offset 0, too
-    sync:   (uploader lock) claim -> upload sealed segments, a few together -> commit -> read the root back
-            -> tiered-offset-checkpoint -> only now may local bytes go
-
-The daemon does the same through ``uploader``; both drive the same steps of ``remote``. Whoever holds
-``tiered-uploader.lock`` commits; the claim on disk tells whether another process of this volume has claimed since.
+The same rules as on an event loop (``plan.tiering``), told what is on the disk of an open log. What fails is not tried
+again here: whoever called knows whether to wait. A failure that is not one partition's own ends the run; what has
+begun by then is waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import logging
 import math
-import os
-import socket
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Protocol, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import (
-    CommitUnknown,
-    ConfigError,
     CorruptionError,
     DataLocalError,
     FencedError,
     LogDestroyedError,
     OffsetGapError,
-    RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.root import Root
-from tiered.local.disk.claims import ClaimProof
-from tiered.local.disk.files import sweep_temporaries
-from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, uploader_lock
-from tiered.model import Row, TopicPartition
-from tiered.plan.known import Known
-from tiered.plan.lifecycle import held_ids, is_own_claim
-from tiered.plan.tiering.facts import SegmentRef
-from tiered.plan.tiering.partition import MAX_COMMIT_SEGMENTS
-from tiered.remote.cache import ByteCache
-from tiered.remote.catalog import Catalog
-from tiered.remote.fence import owner_of
-from tiered.remote.lookup import SegmentLookup
-from tiered.remote.roots import REGISTRATION_REQUESTS
-from tiered.remote.topics import TopicEntry, load_topic
-from tiered.store.base import Get, Steps, Store
-from tiered.store.driver import TOGETHER_REQUESTS, drive
+from tiered.local.directory.manager import LocalLog
+from tiered.model import TopicPartition
+from tiered.plan.tiering import facts, orders
+from tiered.plan.tiering.facts import DrainMode, Failure, SegmentRef
+from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.partition import NONE_MS, Phase
+from tiered.plan.tiering.state import State, failed
+from tiered.store.base import Steps
 from tiered.store.puts import PUT_DEADLINE_SECONDS
-from tiered.store.retry import RetryingStore
-from tiered.tiering.disk import OpenDisk
-from tiered.tiering.journal import Journal
-from tiered.tiering.steps import BucketSteps, PartSizes
-
-if TYPE_CHECKING:
-    from tiered.local.directory.manager import LocalLog
-    from tiered.local.disk.topics import TopicInfo
-    from tiered.local.partition.partition import PartitionLog
-    from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.tiering.steps import BucketSteps, Granted
 
 UPLOADS_TOGETHER = 4
-"""Segments of one partition that an inline sync uploads at once."""
-ADOPT_TIMEOUT_S = 60.0
-"""How long opening a fresh directory waits for the uploader of another process to claim its partitions."""
-ADOPT_FIRST_POLL_S = 0.02
-ADOPT_POLL_S = 0.2
-ADOPT_TOGETHER = 16
-"""Partitions of one topic that are claimed at once when it is adopted."""
-NOTE_EVERY_S = 1.0
-"""The checkpoint names every partition: while a sync goes on it is written this often, and at its end."""
-
-_logger = logging.getLogger("tiered.tiering")
+"""Segments that a run uploads at once."""
+LIMITS = Limits(uploads=UPLOADS_TOGETHER, commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
+"""A run commits when nothing more is under way: nobody reads along meanwhile."""
+ALONE = (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
+"""What is wrong with one partition and keeps no other from being drained."""
 
 T = TypeVar("T")
 
 
-class Tiering:
-    """The bucket side of one open log. Thread-safe: one sync at a time."""
+class Drive(Protocol):
+    """Runs steps on the log's store."""
 
-    def __init__(self, local: LocalLog, store: Store, *, clock: Clock, ids: IdSource, reachable: bool = True) -> None:
-        self._local = local
-        self._store = store
-        self._reachable = reachable
-        self._clock = clock
-        self._ids = ids
-        self._checkpoint = local.uploads
-        self._claims = local.claims
-        self._journal: Journal | None = None
-        owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
-        self._steps = BucketSteps(store.url, OpenDisk(local), self._open_journal, owner=owner, sizes=PartSizes())
-        self._busy = threading.RLock()
-        self._swept = False
-        self._notes: dict[TopicPartition, PartitionUpload] = {}  # read back, not yet in the checkpoint
-        self._noted_at = -math.inf
-        self._noting = threading.Lock()
+    def __call__(self, steps: Steps[T]) -> T:
+        """The value of the steps."""
 
-    @staticmethod
-    def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
-        """One GET, tried once: raises what no waiting mends (no such bucket, no permission); False if unreachable."""
-        try:
-            drive(_once(store), _look(), clock=clock, ids=ids)
-        except RemoteUnavailableError as error:
-            text = "%s cannot be reached now: what was uploaded from here before goes on, a new log has to wait: %s"
-            _logger.warning(text, store.url, error)
-            return False
-        return True
 
-    def _asked(self) -> Store:
-        """The store for questions of an opening log: with its retries, but for one that did not answer just now."""
-        return self._store if self._reachable else _once(self._store)
+class Run:
+    """One drain. ``errors``: why partitions did not get there, by partition; what was committed is noted."""
 
-    def find_topic(self, name: str) -> TopicEntry | None:
-        """The bucket's entry of a topic, None if it has none. Raises RemoteUnavailableError: unknown is not "none"."""
-        return drive(self._asked(), load_topic(name), clock=self._clock, ids=self._ids)
-
-    def adopt(self, info: TopicInfo) -> None:
-        """Registers the topic and claims the partitions that this volume never claimed before.
-
-        Raises ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a
-        partition without records cannot know its first offset; a log that was claimed before only warns.
-        """
-        broken = self._local.out_of_service
-        tps = [tp for p in info.here if (tp := TopicPartition(info.name, p)) not in broken]
-        unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self._local.partition(tp))]
-        try:
-            self._register(info)
-            self._adopt_partitions(unclaimed)
-            for tp in tps:
-                if tp not in unclaimed and self._proof(tp).restored_from is not None:
-                    self._catch_up(tp)
-                if self._has_claimed(tp):
-                    self._local.transactions.abort_orphans(tp)
-        except RemoteUnavailableError as error:
-            if unclaimed:
-                raise RemoteUnavailableError(
-                    f"topic {info.name} was never uploaded from {self._local.directory}, and without {self._store.url}"
-                    f" nobody knows at which offset it goes on: {error.message}",
-                    hint=error.hint or "try again when the store answers",
-                ) from error
-            _logger.warning("topic %s is not checked against %s now: %s", info.name, self._store.url, error)
-
-    def _register(self, info: TopicInfo) -> None:
-        before = self._steps.registered.get(info.name)
-        if before is None or before.partitions < info.partitions:
-            steps = self._steps.register(info.name)
-            drive(self._asked(), steps, clock=self._clock, ids=self._ids, together=REGISTRATION_REQUESTS)
-            self._reachable = True
-
-    def _adopt_partitions(self, tps: Sequence[TopicPartition]) -> None:
-        """Claims them, or waits until the uploader of another process, which alone may, has claimed for this volume."""
-        deadline = self._clock.monotonic() + ADOPT_TIMEOUT_S
-        poll_s = ADOPT_FIRST_POLL_S
-        waiting = list(tps)
-        while waiting:
-            with self._busy, self._noted():
-                lock = uploader_lock(self._local.directory, self._local.files)
-                if lock.try_acquire(self._clock):
-                    try:
-                        self._take_over()
-                        self._drive(self._steps.probe())
-                        self._each(waiting, lambda tp: self._claim(tp, self._local.partition(tp)))
-                    finally:
-                        lock.release()
-                    return
-            granted = self._each(waiting, self._take_grant)
-            waiting = [tp for tp, done in zip(waiting, granted, strict=True) if not done]
-            if waiting and self._clock.monotonic() >= deadline:
-                raise RemoteUnavailableError(
-                    f"{waiting[0]}: the uploader of {self._local.directory} has not claimed it within "
-                    f"{ADOPT_TIMEOUT_S:.0f} s",
-                    hint="tiered-uploader status says what it waits for",
-                )
-            if waiting:
-                self._clock.sleep(poll_s)
-                poll_s = min(2 * poll_s, ADOPT_POLL_S)
-
-    def _each(self, tps: Sequence[TopicPartition], what: Callable[[TopicPartition], T]) -> list[T]:
-        """``what`` of each, some at once; the first error only after all have ended."""
-        if len(tps) == 1:
-            return [what(tps[0])]
-        with ThreadPoolExecutor(min(ADOPT_TOGETHER, len(tps)), thread_name_prefix="tiered-adopt") as pool:
-            futures = [pool.submit(what, tp) for tp in tps]
-        return [future.result() for future in futures]
-
-    def _take_grant(self, tp: TopicPartition) -> bool:
-        """Whether the claim that the root carries was made for this volume as it is now; begins where it says, then.
-
-        The volume's own proof tells: it is on the disk before the PUT. The root's word alone may be of a claim from
-        before this directory became a fresh volume (``repair rejoin``).
-        """
-        log = self._local.partition(tp)
-        if not self._proof(tp).token:
-            return False
-        root = self._load(tp)
-        proof = self._steps.proof(tp)
-        if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:
-            return False  # a newer claim of this volume may be under way: its leader epoch is the one to write under
-        if proof.empty and root.next_offset:
-            producers = self._drive(SegmentLookup(tp, log.topic_id, ByteCache()).producer_snapshot(root))
-            log.start_at(root.next_offset, root.leader_epoch, producers)
-        elif root.leader_epoch > _leader_epoch(log):
-            log.new_leader_epoch(root.leader_epoch)
-        log.begin_under(proof.token or None, root.writer.epoch)
-        return True
-
-    def _catch_up(self, tp: TopicPartition) -> None:
-        """A daemon that claimed a restored volume while nobody wrote it left the new leader epoch to the writer."""
-        log = self._local.partition(tp)
-        root = self._load(tp)
-        ours = root is not None and is_own_claim(root, self._steps.proof(tp))
-        if root is not None and ours and root.leader_epoch > _leader_epoch(log):
-            log.new_leader_epoch(root.leader_epoch)
-
-    def held_elsewhere(self) -> bool:
-        """Whether another process is this directory's uploader."""
-        with self._busy:  # a sync of this process holds the lock too: wait for it instead of mistaking it
-            lock = uploader_lock(self._local.directory, self._local.files)
-            if lock.try_acquire(self._clock):
-                lock.release()
-                return False
-            return True
-
-    def ours(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """What this process is to upload: all of it, or nothing beside another process's uploader."""
-        return {} if self.held_elsewhere() else dict(ends)
-
-    @contextlib.contextmanager
-    def _uploader_lock(self) -> Iterator[None]:
-        lock = uploader_lock(self._local.directory, self._local.files)
-        lock.acquire(self._clock)
-        try:
-            self._take_over()
-            yield
-        finally:
-            lock.release()
-
-    def _take_over(self) -> None:
-        """With the uploader's lock, which alone may: what a crash or another process has left of its files."""
-        if not self._swept:
-            sweep_temporaries(self._local.files, self._local.directory, of=UPLOADER_FILES)
-            self._swept = True
-        if self._journal is not None:
-            self._journal.refresh()
-
-    def _open_journal(self) -> Journal:
-        """As it is since the lock was taken; opened when something is first written down or looked for."""
-        with self._noting:
-            if self._journal is None:
-                self._journal = Journal(self._local.directory, self._local.files)
-            return self._journal
-
-    def close(self) -> None:
-        """Closes the journal; what it names is swept by whoever claims next."""
-        with self._noting:
-            journal, self._journal = self._journal, None
-        if journal is not None:
-            journal.close()
-
-    def _drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
-        return drive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
-
-    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
-
-        Raises DataLocalError after ``timeout_s``, LockedError if an uploader has started meanwhile, FencedError,
-        RemoteUnavailableError, RemotePermissionError, CommitUnknown; what was committed before stays committed. What
-        is wrong with one partition alone (FencedError, OffsetGapError, CorruptionError, LogDestroyedError) is raised
-        after the others were synced.
-        """
-        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
-        refused: TieredError | None = None
-        with self._busy, self._uploader_lock(), self._noted():
-            for tp, end in ends.items():
-                try:
-                    self._sync_partition(tp, end, deadline)
-                except FencedError as error:
-                    refused = refused or self._note_fenced(tp, error)
-                except (OffsetGapError, CorruptionError, LogDestroyedError) as error:
-                    refused = refused or error
-        if refused is not None:
-            raise refused
-
-    def _sync_partition(self, tp: TopicPartition, end: int, deadline: float | None) -> None:
-        log = self._local.partition(tp)
-        if log.positions().uploaded_offset >= end or _is_empty(log):
-            if self._has_claimed(tp):  # the checkpoint speaks of a bucket: is it this one?
-                with contextlib.suppress(RemoteUnavailableError):
-                    self._register(self._local.topics()[tp.topic])
-            return
-        self._register(self._local.topics()[tp.topic])
-        catalog = self._claimed(tp, log)
-        while (root := _root_of(catalog)).next_offset < end:
-            segments = log.sealed_segments(root.next_offset)[:MAX_COMMIT_SEGMENTS]
-            _check_contiguous(tp, root.next_offset, end, segments)
-            if deadline is not None and self._clock.monotonic() >= deadline:
-                raise DataLocalError(
-                    f"{tp}: committed up to {root.next_offset} of {end} when the time was up",
-                    hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
-                )
-            self._upload(tp, catalog, segments, deadline)
-
-    def _upload(
+    def __init__(
         self,
-        tp: TopicPartition,
-        catalog: Catalog,
-        segments: Sequence[SealedLocalSegment],
-        deadline: float | None,
+        local: LocalLog,
+        steps: BucketSteps,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        drive: Drive,
+        register: Callable[[str], None],
+        claim: Callable[[TopicPartition], Granted],
+        note: Callable[[orders.Note], None],
+        warn: Callable[[str], None],
     ) -> None:
-        left_s = math.inf if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
-        epoch = catalog.claim_epoch
+        self._local = local
+        self._steps = steps
+        self._clock = clock
+        self._drive = drive
+        self._register = register
+        self._claim = claim
+        self._note = note
+        self._warn = warn
+        self._state = State(ids, LIMITS)
+        self._orders: deque[orders.Order] = deque()
+        self._running: list[Future[facts.Answer]] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self._exit: orders.Exit | None = None
+        self._stopped = False
+        self._deadline: float | None = None
+        self.errors: dict[TopicPartition, TieredError] = {}
+        self._topic_errors: dict[str, TieredError] = {}
 
-        def one(segment: SealedLocalSegment) -> Row:
-            ref = SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
-            return self._drive(self._steps.upload(tp, ref, epoch, deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS)))
+    def drain(self, ends: Mapping[TopicPartition, int], deadline: float | None) -> None:
+        """Until every partition is committed up to its end, or nothing more can be done. ``deadline`` is monotonic."""
+        self._deadline = deadline
+        for tp, end in ends.items():
+            self._tell(tp, end)
+        deadline_ms = None if deadline is None else int(deadline * 1000)
+        self._post(facts.DrainRequested(DrainMode.SEALED, deadline_ms, oneshot=True, ends=ends))
+        with contextlib.ExitStack() as pools:  # leaving it waits for what is under way
+            while self._exit is None and (self._orders or self._running):
+                if self._orders and not self._stopped:
+                    self._begin(self._orders.popleft(), pools)
+                else:
+                    self._collect()
+        for tp, end in ends.items():
+            error = self._verdict(tp, end)
+            if error is not None:
+                self.errors[tp] = error
 
-        self._drive(self._steps.probe())
-        if len(segments) == 1:
-            rows = [one(segments[0])]
-        else:
-            with ThreadPoolExecutor(min(UPLOADS_TOGETHER, len(segments)), thread_name_prefix="tiered-upload") as pool:
-                rows = list(pool.map(one, segments))
-        try:
-            root = self._drive(self._steps.commit(tp, epoch, rows))
-        except CommitUnknown as error:
-            if isinstance(error.__cause__, TieredError) and not error.__cause__.retriable:
-                raise error.__cause__ from None  # what refused it says what helps; the next sync claims again
-            raise
-        self._note(tp, root, epoch)
+    def _begin(self, order: orders.Order, pools: contextlib.ExitStack) -> None:
+        """On this thread, but uploads beside each other; nothing more for a partition of which something failed."""
+        if not isinstance(order, orders.RegisterTopic | orders.Seal | orders.Look) and order.tp in self.errors:
+            return
+        together = self._running or any(isinstance(other, orders.Upload) for other in self._orders)
+        if not isinstance(order, orders.Upload) or not together:
+            self._post(self._answer(order))
+            return
+        if self._pool is None:
+            self._pool = pools.enter_context(ThreadPoolExecutor(UPLOADS_TOGETHER, thread_name_prefix="tiered-upload"))
+        self._running.append(self._pool.submit(self._answer, order))
 
-    def _note(self, tp: TopicPartition, root: Root, epoch: int) -> None:
-        """After a root that was read back, never before: this permits local deletion, once it is written."""
-        with self._noting:
-            self._notes[tp] = PartitionUpload(root.next_offset, epoch, False, root.start_offset)
-        self._note_if_due()
+    def _verdict(self, tp: TopicPartition, end: int) -> TieredError | None:
+        """Why ``tp`` is not committed up to ``end``; None if it is, or if the run ended before its turn."""
+        p = self._state.partition(tp)
+        if tp in self.errors:
+            return self.errors[tp]
+        if p.known_committed >= end:
+            return None
+        if tp.topic in self._topic_errors:
+            return self._topic_errors[tp.topic]
+        if p.phase is Phase.FENCED and p.failure is not None:
+            return FencedError(p.failure.message, hint=p.failure.hint)
+        if self._stopped:
+            return None
+        late = self._deadline is not None and self._clock.monotonic() >= self._deadline
+        if p.phase is Phase.CLAIMED and p.committed not in p.works and not late:
+            first = min(p.works, default=end)
+            return OffsetGapError(
+                f"{tp}: the catalog ends at {p.committed}, the next sealed segment on this disk begins at {first}",
+                start=p.committed,
+                end=first,
+                hint="segments were removed from the log directory, or it belongs to another log: run tiered check",
+            )
+        return DataLocalError(
+            f"{tp}: committed up to {p.known_committed} of {end} when the time was up",
+            hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
+        )
 
-    def _note_if_due(self) -> None:
-        if self._clock.monotonic() - self._noted_at >= NOTE_EVERY_S:
-            self._write_notes()
-
-    def _write_notes(self) -> None:
-        """The checkpoint first: a disk must never lack what the checkpoint does not say to be in the bucket."""
-        with self._noting:
-            notes = dict(self._notes)
-            if not notes:
-                return
-            self._checkpoint.update(notes)
-            self._notes.clear()
-            self._noted_at = self._clock.monotonic()
-        for tp, upload in notes.items():
-            log = self._local.partition(tp)
-            log.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
-
-    @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Whatever ends it, what was committed until then is in the checkpoint."""
-        try:
-            yield
-        finally:
-            self._write_notes()
-
-    def _note_fenced(self, tp: TopicPartition, error: FencedError) -> FencedError:
-        """A newer claim owns the partition: appends are refused from now on, by every process of this directory.
-
-        Returns the error that names what this log has acknowledged and the bucket does not hold.
-        """
-        self._write_notes()
+    def _tell(self, tp: TopicPartition, end: int) -> None:
+        """What is on the disk, and whether a claim of an earlier run stands."""
         log = self._local.partition(tp)
-        positions = log.positions()
-        before = self._checkpoint.read().get(tp, PartitionUpload(positions.uploaded_offset))
-        self._checkpoint.update({tp: dataclasses.replace(before, fenced=True)})
-        log.set_uploaded(before.end_offset, before.claim_epoch, True, before.start_offset)
-        first = max(before.end_offset, positions.local_start_offset)
-        if first >= positions.end_offset:
-            return error
-        return FencedError(
-            f"{error.message}; offsets {first}..{positions.end_offset} of {tp}, acknowledged by this log, are only on "
-            f"the disk of {self._local.directory}",
-            hint="`tiered repair rejoin` sets them aside and lets this log start again at the bucket's end",
+        at = log.positions()
+        seen = facts.PartitionSeen(
+            tp, log.topic_id, at.local_start_offset, at.flushed_offset, at.end_offset, noted_offset=at.uploaded_offset
         )
+        self._post(seen)
+        start, held = at.uploaded_offset, self._steps.held(tp)
+        if held is not None and held.root is not None:
+            start = held.root.next_offset
+            self._post(facts.ClaimHeld(tp, held.claim_epoch, start))
+        for segment in log.sealed_segments(start):
+            if segment.base_offset < end:
+                ref = SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
+                self._post(facts.SegmentSealed(tp, ref))
 
-    def _load(self, tp: TopicPartition) -> Root | None:
-        """The newest root, None if the partition has none yet."""
-        catalog = self._drive(self._steps.catalog(tp))
-        return self._drive(catalog.load())
+    def _post(self, fact: facts.Event) -> None:
+        for action in self._state.handle(fact, int(self._clock.monotonic() * 1000)):
+            match action:
+                case orders.Note():
+                    self._note(action)
+                case orders.Exit():
+                    self._exit = action
+                case orders.Report(level=orders.Level.WARN, event="settle_failed"):
+                    self._warn(f"{action.tp}: {action.message}")
+                case orders.Report() | orders.RetryAt() | orders.CancelUpload():
+                    pass  # whoever called is told by an error, waits or does not, and is not left before all has ended
+                case _:
+                    self._orders.append(action)
 
-    def known(self, tp: TopicPartition) -> Known:
-        """What a reader of this log holds the root of a partition against. No I/O."""
-        return Known(
-            made=tp.topic in self._steps.registered, next_offset=self._local.partition(tp).positions().uploaded_offset
-        )
+    def _collect(self) -> None:
+        """Waits for uploads; once the run is stopped, for all of them."""
+        if self._stopped:
+            self._orders.clear()
+        if self._running:
+            wait(self._running, return_when=FIRST_COMPLETED)
+            done = [future for future in self._running if future.done()]
+            self._running = [future for future in self._running if future not in done]
+            for future in done:
+                self._post(future.result())
 
-    def _claimed(self, tp: TopicPartition, log: PartitionLog) -> Catalog:
-        """The catalog with a claim of this process that no other process of this volume has superseded."""
-        held = self._steps.held(tp)
-        if held is None:
-            self._claim(tp, log)
-            held = self._drive(self._steps.catalog(tp))
-        return held
-
-    def _claim(self, tp: TopicPartition, log: PartitionLog) -> None:
-        granted = self._drive(self._steps.claim(tp), together=REGISTRATION_REQUESTS)
-        if granted.resume is not None:
-            log.start_at(granted.resume.next_offset, granted.resume.leader_epoch, granted.resume.producers)
-        elif granted.leader_epoch > _leader_epoch(log):  # also one that an interrupted claim was granted
-            log.new_leader_epoch(granted.leader_epoch)
-        log.begin_under(self._proof(tp).token, granted.claim_epoch)
-        for text in granted.warnings:
-            _logger.warning("%s", text)
-        with self._noting:
-            self._notes[tp] = PartitionUpload(granted.next_offset, granted.claim_epoch, False, granted.start_offset)
-        self._note_if_due()
+    def _answer(self, order: orders.Order) -> facts.Answer:
         try:
-            self._drive(self._steps.settle(tp, granted.claim_epoch, granted.next_offset))
-        except TieredError as error:  # the journal keeps its entries for the next claim
-            _logger.warning("%s: what the last run left is still in the bucket: %s", tp, error)
+            return self._do(order)
+        except TieredError as error:
+            if isinstance(order, orders.RegisterTopic):
+                self._topic_errors[order.topic] = error
+            elif isinstance(order, orders.Claim | orders.Upload | orders.Commit):
+                self.errors.setdefault(order.tp, error)
+            if not isinstance(order, orders.Settle) and not isinstance(error, ALONE):
+                self._stopped = True
+            return failed(order, Failure.of(error))
 
-    def _proof(self, tp: TopicPartition) -> ClaimProof:
-        return self._claims.of(tp)
-
-    def _has_claimed(self, tp: TopicPartition) -> bool:
-        """Whether a root of this partition was seen from this volume: a claim, or a restore."""
-        proof = self._proof(tp)
-        return proof.token is not None or proof.restored_from is not None
-
-
-def _once(store: Store) -> Store:
-    return store.inner if isinstance(store, RetryingStore) else store
-
-
-def _root_of(catalog: Catalog) -> Root:
-    if catalog.root is None:
-        raise ConfigError(f"{catalog.name}: the catalog was not loaded before it was used")
-    return catalog.root
-
-
-def _look() -> Steps[None]:
-    yield Get("topics/.look", 0, 1)
-
-
-def _is_empty(log: PartitionLog) -> bool:
-    positions = log.positions()
-    return positions.end_offset == positions.local_start_offset
-
-
-def _leader_epoch(log: PartitionLog) -> int:
-    epochs = log.leader_epochs()
-    return epochs[-1].epoch if epochs else -1
-
-
-def _check_contiguous(tp: TopicPartition, committed: int, end: int, segments: Sequence[SealedLocalSegment]) -> None:
-    """The next segment must begin where the catalog ends: a commit appends only a contiguous prefix."""
-    first = segments[0].descriptor.base_offset if segments else end
-    if first != committed:
-        raise OffsetGapError(
-            f"{tp}: the catalog ends at {committed}, the next sealed segment on this disk begins at {first}",
-            start=committed,
-            end=first,
-            hint="segments were removed from the log directory, or it belongs to another log: run tiered check",
-        )
+    def _do(self, order: orders.Order) -> facts.Answer:
+        match order:
+            case orders.RegisterTopic(number, topic):
+                self._register(topic)
+                return facts.TopicRegistered(number)
+            case orders.Claim(number, tp):
+                granted = self._claim(tp)
+                return facts.ClaimDone(number, granted.claim_epoch, granted.start_offset, granted.next_offset)
+            case orders.Settle(number, tp, epoch, next_offset):
+                self._drive(self._steps.settle(tp, epoch, next_offset))
+                return facts.SettleDone(number)
+            case orders.Upload(number, tp, segment, epoch):
+                left_s = math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
+                seconds = min(left_s, PUT_DEADLINE_SECONDS)
+                steps = self._steps.upload(tp, segment, epoch, deadline_seconds=seconds)
+                return facts.UploadDone(number, self._drive(steps))
+            case orders.Commit(number, tp, epoch, rows):
+                root = self._drive(self._steps.commit(tp, epoch, rows))
+                return facts.CommitDone(number, root.next_offset)
+        raise TypeError(f"{order!r} is nothing that a run does")

@@ -23,7 +23,7 @@ from tiered.model import TopicPartition
 from tiered.plan.known import Known
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Store
-from tiered.tiering.run import Tiering
+from tiered.tiering.inline import Tiering
 from tiered.tiering.wait import UploaderHandle
 
 

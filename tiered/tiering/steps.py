@@ -23,6 +23,7 @@ from uuid import UUID
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
+    CorruptionError,
     FencedError,
     LogDestroyedError,
     RemotePermissionError,
@@ -37,6 +38,7 @@ from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.plan.tiering.facts import SegmentRef
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
+from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
@@ -178,6 +180,11 @@ class BucketSteps:
             known=known_of(disk.uploads().get(tp), disk.claims.of(tp), made=tp.topic in self.registered),
         )
 
+    def root(self, tp: TopicPartition) -> Root | None:
+        """The root of a partition as this process saw it last."""
+        catalog = self._catalogs.get(tp)
+        return None if catalog is None else catalog.root
+
     def held(self, tp: TopicPartition) -> Catalog | None:
         """The catalog under a claim that stands: not in doubt, and not claimed since by another process here."""
         catalog = self._catalogs.get(tp)
@@ -201,10 +208,32 @@ class BucketSteps:
         self._unseen.discard(tp)
         resume = None
         if claim.resumes and claim.next_offset:  # our claim stands: the end of the catalog is the end of the log
-            producers = yield from SegmentLookup(tp, topic_id, ByteCache()).producer_snapshot(Snapshot.of(root))
+            producers = yield from self.producers(tp, root)
             resume = Resume(claim.next_offset, claim.leader_epoch, producers)
         warnings = tuple(filter(None, (claim.not_recovered, claim.dated_ahead)))
         return Granted(claim.epoch, claim.leader_epoch, root.start_offset, root.next_offset, resume, warnings)
+
+    def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
+        """Who wrote what so far, as a ``.snapshot`` file. What is gone or damaged is looked for a second time."""
+        for last in (False, True):
+            try:
+                return (yield from SegmentLookup(tp, root.topic_id, ByteCache()).producer_snapshot(Snapshot.of(root)))
+            except SegmentGone as gone:
+                if last:
+                    raise CorruptionError(
+                        f"{tp}: {gone.key} is gone and version {root.version} of the catalog still names it (offsets "
+                        f"{gone.row.base} to {gone.row.next})",
+                        path_or_key=gone.key,
+                        position=0,
+                        offset=gone.row.base,
+                        hint="look for a lifecycle rule or a person that deletes objects of this prefix; a disk that "
+                        "still has the segment can upload it again",
+                    ) from None
+            except CorruptionError:
+                if last:
+                    raise
+            root = (yield from self._catalogs[tp].load()) or root
+        raise AssertionError("the second look ends it")
 
     def proof(self, tp: TopicPartition) -> VolumeProof:
         """What this volume is, as a claim is judged by it. Waits for the disk."""

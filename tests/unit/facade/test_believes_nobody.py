@@ -9,7 +9,7 @@ import pytest
 from tests.unit.facade.lying import TP, LyingStore, fill, opened
 from tiered.errors import TieredError
 from tiered.store.memory import MemoryStore
-from tiered.tiering.run import Tiering
+from tiered.tiering.inline import Tiering
 
 
 def test_a_commit_whose_root_does_not_show_it_permits_nothing(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from tiered.tiering.bucket import Bucket
 from tiered.tiering.directory import LogDirectory
+from tiered.tiering.inline import Tiering
 from tiered.tiering.journal import Journal
-from tiered.tiering.run import Tiering
 from tiered.tiering.steps import PartSizes
 
 TP = TopicPartition("t", 0)

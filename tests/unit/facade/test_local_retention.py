@@ -18,7 +18,7 @@ from tiered.store.base import Delete
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
-from tiered.tiering.run import Tiering
+from tiered.tiering.inline import Tiering
 
 TP = TopicPartition("t", 0)
 

@@ -17,7 +17,7 @@ from tiered.store.memory import MemoryStore
 from tiered.store.retry import RetryingStore
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
-from tiered.tiering.run import Tiering
+from tiered.tiering.inline import Tiering
 
 TP = TopicPartition("t", 0)
 MUST_SUCCEED = (FaultKind.ERROR, FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT)

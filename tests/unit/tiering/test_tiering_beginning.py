@@ -27,8 +27,8 @@ from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.bucket import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.disk import Extent
+from tiered.tiering.inline import Tiering
 from tiered.tiering.journal import Journal
-from tiered.tiering.run import Tiering
 from tiered.tiering.steps import PartSizes
 
 TP = TopicPartition("t", 0)

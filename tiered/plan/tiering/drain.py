@@ -39,6 +39,8 @@ class Drain:
     def begin(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
         """The drain that ``request`` asks for, on what is known of the partitions now."""
         targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
+        if request.ends is not None:
+            targets = {tp: request.ends.get(tp, 0) for tp in partitions}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()}
         drain = Drain(request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends)
         for p in partitions.values():

@@ -7,6 +7,7 @@ answered before, or belongs to a claim that is gone) changes nothing, so repeate
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -145,6 +146,15 @@ class ClaimDone:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimHeld:
+    """A claim that this process made before still stands; the root as it was last read or acknowledged ends there."""
+
+    tp: TopicPartition
+    claim_epoch: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimFailed:
     """The claim was refused (fenced) or could not be made."""
 
@@ -257,12 +267,14 @@ class DrainRequested:
     ``oneshot`` (``sync --wait``): the exit status is that of the failure that is in the way.
     ``last`` (SIGTERM): nobody looks after this disk afterwards. What a writer leaves while it ends is sent too, and
     status 0 means that a last look at the disk has found nothing that the bucket lacks.
+    ``ends``: only these partitions, and only up to these offsets; None: all that ``mode`` names.
     """
 
     mode: DrainMode
     deadline_ms: int | None
     oneshot: bool = False
     last: bool = False
+    ends: Mapping[TopicPartition, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,4 +298,5 @@ Answer = (
     | SettleDone
     | SettleFailed
 )
-Event = Answer | PartitionSeen | PartitionGone | SegmentSealed | WriterSeen | DiskLow | Tick | DrainRequested | Poked
+Seen = PartitionSeen | PartitionGone | SegmentSealed | ClaimHeld | WriterSeen | DiskLow
+Event = Answer | Seen | Tick | DrainRequested | Poked

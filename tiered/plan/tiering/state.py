@@ -12,16 +12,29 @@ runner sees to that). The rules, each of them an invariant of the tests:
 
 from __future__ import annotations
 
-from typing import assert_never
+from collections.abc import Callable
+from typing import Any, assert_never
 
-from tiered.model import Row
+from tiered.model import Row, TopicPartition
 from tiered.plan.tiering import facts
 from tiered.plan.tiering.backoff import Dice
 from tiered.plan.tiering.ending import Finisher
 from tiered.plan.tiering.facts import Event, Failure, FailureKind
 from tiered.plan.tiering.ledger import OpenOrder, TopicState
 from tiered.plan.tiering.limits import Limits
-from tiered.plan.tiering.orders import Action, Claim, Commit, Level, Look, Note, RegisterTopic, Seal, Settle, Upload
+from tiered.plan.tiering.orders import (
+    Action,
+    Claim,
+    Commit,
+    Level,
+    Look,
+    Note,
+    Order,
+    RegisterTopic,
+    Seal,
+    Settle,
+    Upload,
+)
 from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
 from tiered.plan.tiering.waits import PartitionView, view_of
 
@@ -62,6 +75,10 @@ class State(Finisher):
         """Partitions held, and how many of them have segments that the bucket lacks."""
         return len(self._partitions), sum(1 for p in self._partitions.values() if p.works)
 
+    def partition(self, tp: TopicPartition) -> Partition:
+        """What is known of a partition, to be looked at."""
+        return self._partitions[tp]
+
     @property
     def uploads_in_flight(self) -> int:
         """Upload orders that are not answered yet."""
@@ -80,6 +97,8 @@ class State(Finisher):
                 self._gone(tp)
             case facts.SegmentSealed():
                 self._sealed(event, now_ms)
+            case facts.ClaimHeld():
+                self._held(event)
             case facts.WriterSeen(holder):
                 self._writer_seen(holder, now_ms)
             case facts.DiskLow():
@@ -156,6 +175,13 @@ class State(Finisher):
         self._queue[p.tp] = None
         if self._follow_drain(p, now_ms):
             self._poke_one(p, now_ms)
+
+    def _held(self, event: facts.ClaimHeld) -> None:
+        p = self._partitions.get(event.tp)
+        if p is not None and p.phase is Phase.NEW:
+            p.phase, p.claim_epoch, p.committed = Phase.CLAIMED, event.claim_epoch, event.next_offset
+            p.forget_committed()
+            self._queue[p.tp] = None
 
     def _disk_low(self, event: facts.DiskLow, now_ms: int) -> None:
         if self._disk_said_ms != NONE_MS and now_ms < self._disk_said_ms + self.limits.repeat_report_ms:
@@ -305,7 +331,7 @@ class State(Finisher):
             self._say(Level.WARN, "settle_failed", text, p.tp, (("code", event.failure.code),))
 
 
-_ANSWERS: dict[type, tuple[type, type]] = {
+_ANSWERS: dict[type, tuple[type[Any], type[Any]]] = {
     RegisterTopic: (facts.TopicRegistered, facts.TopicFailed),
     Claim: (facts.ClaimDone, facts.ClaimFailed),
     Upload: (facts.UploadDone, facts.UploadFailed),
@@ -314,6 +340,12 @@ _ANSWERS: dict[type, tuple[type, type]] = {
     Seal: (facts.SealDone, facts.SealFailed),
     Look: (facts.LookDone, facts.LookFailed),
 }
+
+
+def failed(order: Order, failure: Failure) -> facts.Answer:
+    """The fact that says so."""
+    make: Callable[[int, Failure], facts.Answer] = _ANSWERS[type(order)][1]
+    return make(order.order, failure)
 
 
 def _matches(row: Row, action: Upload) -> bool:
