@@ -24,8 +24,7 @@ from tiered.plan.tiering.waits import PartitionView
 from tiered.remote.fence import owner_of
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
-from tiered.tiering.aio_run import Runner, Timing
-from tiered.tiering.bucket import Bucket
+from tiered.tiering.aio_run import Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.gate import GatedStore
 from tiered.tiering.journal import Journal

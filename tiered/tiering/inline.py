@@ -41,14 +41,11 @@ from tiered.plan.known import Known
 from tiered.plan.lifecycle import held_ids, is_own_claim
 from tiered.plan.tiering.orders import Note
 from tiered.remote.fence import owner_of
-from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.store.base import Get, Steps, Store
-from tiered.store.driver import TOGETHER_REQUESTS, drive
-from tiered.store.retry import RetryingStore
 from tiered.tiering.disk import OpenDisk
 from tiered.tiering.journal import Journal
-from tiered.tiering.run import ALONE, Run
+from tiered.tiering.run import ALONE, Driver, Run
 from tiered.tiering.steps import BucketSteps, Granted, PartSizes
 
 if TYPE_CHECKING:
@@ -78,7 +75,7 @@ class Tiering:
         self._store = store
         self._reachable = reachable
         self._clock = clock
-        self._ids = ids
+        self._drive = Driver(store, clock, ids)
         self._checkpoint = local.uploads
         self._claims = local.claims
         self._journal: Journal | None = None
@@ -94,20 +91,20 @@ class Tiering:
     def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
         """One GET, tried once: raises what no waiting mends (no such bucket, no permission); False if unreachable."""
         try:
-            drive(_once(store), _look(), clock=clock, ids=ids)
+            Driver(store, clock, ids).once()(_look())
         except RemoteUnavailableError as error:
             text = "%s cannot be reached now: what was uploaded from here before goes on, a new log has to wait: %s"
             _logger.warning(text, store.url, error)
             return False
         return True
 
-    def _asked(self) -> Store:
-        """The store for questions of an opening log: with its retries, but for one that did not answer just now."""
-        return self._store if self._reachable else _once(self._store)
+    def _asked(self) -> Driver:
+        """For questions of an opening log: with the store's retries, but for one that did not answer just now."""
+        return self._drive if self._reachable else self._drive.once()
 
     def find_topic(self, name: str) -> TopicEntry | None:
         """The bucket's entry of a topic, None if it has none. Raises RemoteUnavailableError: unknown is not "none"."""
-        return drive(self._asked(), load_topic(name), clock=self._clock, ids=self._ids)
+        return self._asked()(load_topic(name))
 
     def adopt(self, info: TopicInfo) -> None:
         """Registers the topic and claims the partitions that this volume never claimed before.
@@ -138,8 +135,7 @@ class Tiering:
     def _register(self, topic: str) -> None:
         before = self._steps.registered.get(topic)
         if before is None or before.partitions < self._local.topics()[topic].partitions:
-            steps = self._steps.register(topic)
-            drive(self._asked(), steps, clock=self._clock, ids=self._ids, together=REGISTRATION_REQUESTS)
+            self._asked()(self._steps.register(topic))
             self._reachable = True
 
     def _adopt_partitions(self, tps: Sequence[TopicPartition]) -> None:
@@ -252,9 +248,6 @@ class Tiering:
         if journal is not None:
             journal.close()
 
-    def _drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
-        return drive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
-
     def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
         """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
 
@@ -282,9 +275,7 @@ class Tiering:
         run = Run(
             self._local,
             self._steps,
-            clock=self._clock,
-            ids=self._ids,
-            drive=self._drive,
+            driver=self._drive,
             register=self._register,
             claim=self._take,
             note=self._note,
@@ -382,7 +373,7 @@ class Tiering:
     def _take(self, tp: TopicPartition) -> Granted:
         """Claims the partition, and begins or goes on under the claim, as who writes the log has to."""
         log = self._local.partition(tp)
-        granted = self._drive(self._steps.claim(tp), together=REGISTRATION_REQUESTS)
+        granted = self._drive(self._steps.claim(tp))
         if granted.resume is not None:
             log.start_at(granted.resume.next_offset, granted.resume.leader_epoch, granted.resume.producers)
         elif granted.leader_epoch > _leader_epoch(log):  # also one that an interrupted claim was granted
@@ -399,10 +390,6 @@ class Tiering:
         """Whether a root of this partition was seen from this volume: a claim, or a restore."""
         proof = self._proof(tp)
         return proof.token is not None or proof.restored_from is not None
-
-
-def _once(store: Store) -> Store:
-    return store.inner if isinstance(store, RetryingStore) else store
 
 
 def _told(error: TieredError) -> TieredError:

@@ -12,7 +12,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import (
@@ -30,8 +31,11 @@ from tiered.plan.tiering.facts import DrainMode, Failure, SegmentRef
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.partition import NONE_MS, Phase
 from tiered.plan.tiering.state import State, failed
-from tiered.store.base import Steps
+from tiered.remote.roots import REGISTRATION_REQUESTS
+from tiered.store.base import Steps, Store
+from tiered.store.driver import drive
 from tiered.store.puts import PUT_DEADLINE_SECONDS
+from tiered.store.retry import RetryingStore
 from tiered.tiering.steps import BucketSteps, Granted
 
 UPLOADS_TOGETHER = 4
@@ -44,11 +48,22 @@ ALONE = (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
 T = TypeVar("T")
 
 
-class Drive(Protocol):
-    """Runs steps on the log's store."""
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Runs the engine's steps on the calling thread."""
+
+    store: Store
+    clock: Clock
+    ids: IdSource
 
     def __call__(self, steps: Steps[T]) -> T:
         """The value of the steps."""
+        return drive(self.store, steps, clock=self.clock, ids=self.ids, together=REGISTRATION_REQUESTS)
+
+    def once(self) -> Driver:
+        """One that asks a store that may not answer a single time."""
+        inner = self.store.inner if isinstance(self.store, RetryingStore) else self.store
+        return Driver(inner, self.clock, self.ids)
 
 
 class Run:
@@ -59,9 +74,7 @@ class Run:
         local: LocalLog,
         steps: BucketSteps,
         *,
-        clock: Clock,
-        ids: IdSource,
-        drive: Drive,
+        driver: Driver,
         register: Callable[[str], None],
         claim: Callable[[TopicPartition], Granted],
         note: Callable[[orders.Note], None],
@@ -69,13 +82,13 @@ class Run:
     ) -> None:
         self._local = local
         self._steps = steps
-        self._clock = clock
-        self._drive = drive
+        self._clock = driver.clock
+        self._drive = driver
         self._register = register
         self._claim = claim
         self._note = note
         self._warn = warn
-        self._state = State(ids, LIMITS)
+        self._state = State(driver.ids, LIMITS)
         self._orders: deque[orders.Order] = deque()
         self._running: list[Future[facts.Answer]] = []
         self._pool: ThreadPoolExecutor | None = None

@@ -15,8 +15,7 @@ from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.state import State
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore
-from tiered.tiering.aio_run import Runner, Timing
-from tiered.tiering.bucket import Bucket
+from tiered.tiering.aio_run import Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.gate import GatedStore
 from tiered.tiering.journal import Journal

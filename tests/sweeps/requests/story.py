@@ -36,8 +36,7 @@ from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore, RetryingStore
 from tiered.testing.clock import SeededIds
-from tiered.tiering.aio_run import Runner
-from tiered.tiering.bucket import Bucket
+from tiered.tiering.aio_run import Bucket, Runner
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.inline import Tiering
 from tiered.tiering.journal import Journal

@@ -32,7 +32,7 @@ from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
-from tiered.tiering.bucket import Bucket
+from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.inline import Tiering
 from tiered.tiering.journal import Journal

@@ -13,8 +13,6 @@ DRIVERS: set[str] = {
     "tiered/care/restore.py",
     "tiered/care/restore_segment.py",
     "tiered/remote/reader.py",
-    "tiered/tiering/bucket.py",
-    "tiered/tiering/inline.py",
 }
 """2: files that drive steps."""
 
@@ -47,17 +45,13 @@ DIRECTORY_VIEWS: set[str] = {
 }
 """4: files that look at a log directory by themselves."""
 
-UPLOADER = "tiered/tiering/bucket.py"
+UPLOADER = "tiered/tiering/steps.py"
 """4: the one file that uploads."""
 
-UPLOADERS: set[str] = {
-    "tiered/tiering/inline.py",
-}
+UPLOADERS: set[str] = set()
 """4: files that upload beside the engine."""
 
-UNJOURNALLED: set[str] = {
-    "tiered/tiering/inline.py",
-}
+UNJOURNALLED: set[str] = set()
 """5: files that upload without a line of the journal."""
 
 SIGNATURES: set[str] = {

@@ -24,7 +24,7 @@ from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Get, Object
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering.bucket import Bucket
+from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.disk import Extent
 from tiered.tiering.inline import Tiering

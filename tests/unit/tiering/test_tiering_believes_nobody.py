@@ -12,7 +12,7 @@ from tiered.errors import CommitUnknown, TieredError
 from tiered.plan.tiering.facts import SegmentSealed
 from tiered.store.aio import ThreadedAioStore
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering.bucket import Bucket
+from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
 from tiered.tiering.steps import PartSizes
@@ -30,7 +30,7 @@ async def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     async def at_once(_: float) -> None:
         """The pauses between two looks at a root."""
 
-    monkeypatch.setattr("tiered.tiering.bucket.asyncio.sleep", at_once)
+    monkeypatch.setattr("tiered.tiering.aio_run.asyncio.sleep", at_once)
     directory = LogDirectory(tmp_path, clock=clock, ids=SeededIds(2))
     directory.acquire()
     journal = Journal(tmp_path, directory.files)

@@ -15,8 +15,7 @@ from tiered.store.aio import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.tiering.aio_run import Runner
-from tiered.tiering.bucket import Bucket
+from tiered.tiering.aio_run import Bucket, Runner
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
 from uploader.metrics import Metrics
