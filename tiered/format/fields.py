@@ -11,6 +11,7 @@ from tiered.errors import CorruptionError
 MAX_TEXT_CHARS = 4096
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT32_MAX = 2**31 - 1
+_HEX_DIGITS = frozenset("0123456789abcdef")
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ class Fields:
     def hex_number(self, name: str, digits: int) -> int:
         """Exactly ``digits`` hex digits, as a number."""
         value = self.text(name)
-        if len(value) != digits or any(letter not in "0123456789abcdef" for letter in value):
+        if len(value) != digits or not _HEX_DIGITS.issuperset(value):
             self.refuse(name, f"is not {digits} lower-case hex digits")
         return int(value, 16)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TypeVar
@@ -101,10 +101,9 @@ class Run:
     def drain(self, ends: Mapping[TopicPartition, int], deadline: float | None) -> None:
         """Until every partition is committed up to its end, or nothing more can be done. ``deadline`` is monotonic."""
         self._deadline = deadline
-        for tp, end in ends.items():
-            self._tell(tp, end)
+        told: list[facts.Event] = [fact for tp, end in ends.items() for fact in self._seen(tp, end)]
         deadline_ms = None if deadline is None else int(deadline * 1000)
-        self._post(facts.DrainRequested(DrainMode.SEALED, deadline_ms, oneshot=True, ends=ends))
+        self._post(*told, facts.DrainRequested(DrainMode.SEALED, deadline_ms, oneshot=True, ends=ends))
         with contextlib.ExitStack() as pools:  # leaving it waits for what is under way
             while self._exit is None and (self._orders or self._running):
                 if self._orders and not self._stopped:
@@ -155,25 +154,24 @@ class Run:
             hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
         )
 
-    def _tell(self, tp: TopicPartition, end: int) -> None:
+    def _seen(self, tp: TopicPartition, end: int) -> Iterator[facts.Event]:
         """What is on the disk, and whether a claim of an earlier run stands."""
         log = self._local.partition(tp)
         at = log.positions()
-        seen = facts.PartitionSeen(
+        yield facts.PartitionSeen(
             tp, log.topic_id, at.local_start_offset, at.flushed_offset, at.end_offset, noted_offset=at.uploaded_offset
         )
-        self._post(seen)
         start, held = at.uploaded_offset, self._steps.held(tp)
         if held is not None and held.root is not None:
             start = held.root.next_offset
-            self._post(facts.ClaimHeld(tp, held.claim_epoch, start))
+            yield facts.ClaimHeld(tp, held.claim_epoch, start)
         for segment in log.sealed_segments(start):
             if segment.base_offset < end:
                 ref = SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
-                self._post(facts.SegmentSealed(tp, ref))
+                yield facts.SegmentSealed(tp, ref)
 
-    def _post(self, fact: facts.Event) -> None:
-        for action in self._state.handle(fact, int(self._clock.monotonic() * 1000)):
+    def _post(self, *told: facts.Event) -> None:
+        for action in self._state.handle_all(told, int(self._clock.monotonic() * 1000)):
             match action:
                 case orders.Note():
                     self._note(action)

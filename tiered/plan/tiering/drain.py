@@ -31,6 +31,7 @@ class Drain:
     last: bool
     targets: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
+    finishes: bool = False  # at its deadline it begins nothing more, and commits what it has begun
     left: dict[TopicPartition, None] = field(default_factory=dict)
     unsealed: set[TopicPartition] = field(default_factory=set)
     _moving: TopicPartition | None = None  # one that was seen to need nobody: while it does, this is not the end
@@ -42,7 +43,8 @@ class Drain:
         if request.ends is not None:
             targets = {tp: request.ends.get(tp, 0) for tp in partitions}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()}
-        drain = Drain(request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends)
+        finishes = request.ends is not None
+        drain = Drain(request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends, finishes)
         for p in partitions.values():
             drain.review(p)
         return drain
@@ -75,9 +77,9 @@ class Drain:
         self.left.pop(tp, None)
         self.unsealed.discard(tp)
 
-    def wants(self, p: Partition, base: int) -> bool:
+    def wants(self, p: Partition, base: int, now_ms: int) -> bool:
         """Whether the segment at ``base`` has to be uploaded before the end."""
-        return base < self.targets.get(p.tp, 0)
+        return base < self.targets.get(p.tp, 0) and not (self.finishes and self.is_over(now_ms))
 
     def is_met(self, p: Partition) -> bool:
         """Whether the bucket holds all of ``p`` that this drain is to send."""
@@ -97,7 +99,7 @@ class Drain:
         """The end, if it has come: all sent, nothing more can be sent, or the deadline."""
         if not self.left:
             return self._all_sent(partitions)
-        if self.is_over(now_ms):
+        if self.is_over(now_ms) and not (self.finishes and any(_is_at_work(partitions[tp]) for tp in self.left)):
             reason = f"the time to drain is over: {_names(self._sorted_left(partitions))} only on this disk"
             return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
         if self._goes_on(partitions, obstacle):
@@ -118,7 +120,7 @@ class Drain:
 
         def moves(tp: TopicPartition) -> bool:
             p = partitions[tp]
-            return bool(p.uploading or p.commit_order) or obstacle(p) is None
+            return _is_at_work(p) or obstacle(p) is None
 
         if self._moving in self.left and moves(self._moving):
             return True
@@ -138,6 +140,10 @@ class Drain:
             return Exit(0, DONE)
         reason = f"a drain of {self.mode.value} data sends no more: {_names(kept)} only on this disk"
         return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
+
+
+def _is_at_work(p: Partition) -> bool:
+    return bool(p.uploading or p.commit_order)
 
 
 def _target(p: Partition, mode: DrainMode) -> int:

@@ -147,7 +147,7 @@ class ClaimDone:
 
 @dataclass(frozen=True, slots=True)
 class ClaimHeld:
-    """A claim that this process made before still stands; the root as it was last read or acknowledged ends there."""
+    """A claim that this process made before still stands, and so does the topic's entry; the root ends there."""
 
     tp: TopicPartition
     claim_epoch: int
@@ -267,7 +267,7 @@ class DrainRequested:
     ``oneshot`` (``sync --wait``): the exit status is that of the failure that is in the way.
     ``last`` (SIGTERM): nobody looks after this disk afterwards. What a writer leaves while it ends is sent too, and
     status 0 means that a last look at the disk has found nothing that the bucket lacks.
-    ``ends``: only these partitions, and only up to these offsets; None: all that ``mode`` names.
+    ``ends``: only these partitions, only up to these offsets, and what has begun at the deadline is committed.
     """
 
     mode: DrainMode

@@ -95,7 +95,7 @@ class Planner(Ledger):
         """Oldest un-uploaded byte first; a partition above its share only while no other one waits."""
         while self._uploads < self.limits.uploads and (p := self._next_ready()) is not None:
             work = p.next_upload()
-            if work is None or not self._may_upload(p, work):
+            if work is None or not self._may_upload(p, work, now_ms):
                 del self._ready[p.tp]  # whatever changes that brings the partition back into the queue
                 continue
             before = self._ready[p.tp]
@@ -103,11 +103,11 @@ class Planner(Ledger):
             if self._ready[p.tp] == before:
                 self._upload(p, now_ms)
 
-    def _may_upload(self, p: Partition, work: Work) -> bool:
+    def _may_upload(self, p: Partition, work: Work, now_ms: int) -> bool:
         """After a failure one upload at a time is the probe; a drain sends only what it promised."""
         if p.attempts and p.uploading:
             return False
-        return self._drain is None or self._drain.wants(p, work.segment.base)
+        return self._drain is None or self._drain.wants(p, work.segment.base, now_ms)
 
     def _upload(self, p: Partition, now_ms: int) -> None:
         work = p.next_upload()

@@ -12,7 +12,7 @@ runner sees to that). The rules, each of them an invariant of the tests:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 from tiered.model import Row, TopicPartition
@@ -49,10 +49,15 @@ class State(Finisher):
 
     def handle(self, event: Event, now_ms: int) -> tuple[Action, ...]:
         """Takes one fact, returns what to do; after ``Exit`` nothing more."""
+        return self.handle_all((event,), now_ms)
+
+    def handle_all(self, events: Sequence[Event], now_ms: int) -> tuple[Action, ...]:
+        """Takes facts that are told together, and then decides once."""
         self._out = []
         if self._exited:
             return ()
-        self._take(event, now_ms)
+        for event in events:
+            self._take(event, now_ms)
         self._run_timers(now_ms)
         self._review_drain()
         self._seal_if_due(now_ms)
@@ -181,6 +186,7 @@ class State(Finisher):
         if p is not None and p.phase is Phase.NEW:
             p.phase, p.claim_epoch, p.committed = Phase.CLAIMED, event.claim_epoch, event.next_offset
             p.forget_committed()
+            self._topics[p.tp.topic].registered = True
             self._queue[p.tp] = None
 
     def _disk_low(self, event: facts.DiskLow, now_ms: int) -> None:
