@@ -20,7 +20,7 @@ from tiered.errors import TieredError
 from tiered.findings import Severity
 from tiered.format.keys import parse_segment_key, root_key, segment_name, topic_key
 from tiered.format.root import Root, decode_root
-from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.directories import LocalLogs
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode, DrainRequested
@@ -87,7 +87,7 @@ class Story:
         store = self._retrying()
         reachable = Tiering.check_reachable(store, clock=self.clock, ids=self.ids)
         config = LogConfig(remote=True, disk_reserve_bytes=0)
-        local = LocalLog.open(self.path, clock=self.clock, ids=self.ids, config=config)
+        local = LocalLogs.open([self.path], clock=self.clock, ids=self.ids, config=config)
         log = Log(local, store, clock=self.clock, ids=self.ids, reachable=reachable)
         try:
             log.topic(TOPIC, partitions=self.partitions, create=True, config=CONFIG)
