@@ -11,6 +11,7 @@ from typing import Any
 from tiered.errors import CorruptionError, FencedError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.tiering.waits import PartitionView, Waiting
+from tiered.program.output import human_bytes, human_duration
 
 QUERY_SECONDS = 5.0
 MAX_STATUS_BYTES = 64 * 1024 * 1024
@@ -113,15 +114,15 @@ def table(document: Mapping[str, Any]) -> str:
                 f"{line['end_offset']:,}",
                 f"{line['flushed_offset']:,}",
                 f"{line['uploaded_offset']:,}",
-                size_text(line["lag_bytes"]),
-                age_text(line["lag_seconds"]),
-                age_text(line["oldest_unuploaded_seconds"]),
+                human_bytes(line["lag_bytes"]),
+                _age(line["lag_seconds"]),
+                _age(line["oldest_unuploaded_seconds"]),
                 waiting["code"] if waiting else "nothing",
             )
         )
         if waiting:
             known = waiting["since_ms"] != UNKNOWN_MS
-            since = f" since {age_text((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
+            since = f" since {_age((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
             notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
     notes += [f"problem: {each['reason']}; unblocked by: {each['unblocks']}" for each in _out_of_service(document)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
@@ -132,30 +133,16 @@ def table(document: Mapping[str, Any]) -> str:
         ).rstrip()
         for row in rows
     ]
-    total = f"{len(rows) - 1} partitions, lag {size_text(document['lag_bytes'])}, {age_text(document['lag_seconds'])}"
+    total = f"{len(rows) - 1} partitions, lag {human_bytes(document['lag_bytes'])}, {_age(document['lag_seconds'])}"
     holder = document.get("uploader", "")
     runs = f"an uploader runs and serves no status: {holder}" if holder else "no uploader is running"
     source = "" if document["live"] else f" ({runs}; read from the disk)"
     return "\n".join([*text, *notes, f"{total}, remote {document['remote'] or '-'}{source}"])
 
 
-def size_text(size: int) -> str:
-    """``11.2 MiB``."""
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{int(value)} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def age_text(seconds: float) -> str:
-    """``3m08s``."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+def _age(seconds: float) -> str:
+    """``3m08s``; none for a time of a clock that is ahead of ours."""
+    return human_duration(max(0, int(seconds * 1000)))
 
 
 def _out_of_service(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tiered.model import TopicPartition
+from tiered.program.output import counted
 
 NAMES = 5
 """Partitions that one sentence names."""
@@ -17,4 +18,4 @@ def committed(counts: Mapping[TopicPartition, int]) -> str:
         return "nothing to commit: the bucket holds all that was asked for"
     names = [str(tp) for tp in sorted(counts)]
     more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
-    return f"{total:,} record{'s' if total != 1 else ''} committed in {', '.join(names[:NAMES])}{more}"
+    return f"{counted(total, 'record')} committed in {', '.join(names[:NAMES])}{more}"
