@@ -14,7 +14,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.care.inspection import Expectations, LogScan, SideFileCheck, inspect_log
-from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError
+from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
 from tiered.format.checkpoint import (
     decode_epochs,
@@ -34,11 +34,11 @@ from tiered.format.keys import (
     LocalFile,
     local_name,
     log_name,
-    parse_local_name,
-    parse_partition_dir,
 )
+from tiered.local.directory.view import DirectoryView, StrangeFolder
 from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
+from tiered.local.disk.names import bases_of, local_files
 from tiered.local.disk.topics import read_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.disk.witness import known_of
@@ -48,7 +48,9 @@ from tiered.model import SealedIndexes, TopicPartition
 from tiered.plan.known import Known
 from tiered.plan.side_files import Judged
 
-FOREIGN_DIRECTORIES = ("remote-log-index-cache", "__cluster_metadata-0", "lost+found")
+LOST_AND_FOUND = "lost+found"
+"""Of the file system, where a log directory is a whole one."""
+
 """Directories that belong to somebody else and are not looked into (Kafka exempts the first two)."""
 
 OFFSET_CHECKPOINTS = (
@@ -188,19 +190,14 @@ class LocalCheck:
 
     def _partition_directories(self, root: Findings) -> list[tuple[TopicPartition, Path]]:
         found = []
-        for name in self._files.names(self._directory):
-            path = self._directory / name
-            if name in FOREIGN_DIRECTORIES or not self._files.is_directory(path):
-                continue
-            try:
-                parsed = parse_partition_dir(name)
-            except ConfigError as refusal:
-                root.error("directory_name", refusal.message)
-                continue
-            if parsed.kind:
-                root.add(Severity.INFO, "renamed_directory", f"{name} waits to be removed")
-            elif not self._topics or parsed.tp.topic in self._topics:
-                found.append((parsed.tp, path))
+        for folder in DirectoryView.look(self._directory, self._files).folders:
+            if isinstance(folder, StrangeFolder):
+                if folder.name != LOST_AND_FOUND:
+                    root.error("directory_name", folder.refusal.message)
+            elif folder.kind:
+                root.add(Severity.INFO, "renamed_directory", f"{folder.name} waits to be removed")
+            elif not self._topics or folder.tp.topic in self._topics:
+                found.append((folder.tp, self._directory / folder.name))
         return sorted(found)
 
     def _names(self, path: Path) -> list[str]:
@@ -212,8 +209,11 @@ class LocalCheck:
     def _partition(self, facts: PartitionFacts, path: Path, start_offset: int) -> Iterator[Finding]:
         findings = Findings(str(path))
         self._metadata(facts, path, findings)
-        files = [parsed for name in self._names(path) if (parsed := parse_local_name(name)) is not None]
-        bases = sorted(file.base for file in files if file.suffix == LOG_SUFFIX and not file.work)
+        try:
+            files = local_files(self._files, path)
+        except NotFoundError:
+            files = []
+        bases = bases_of(files)
         self._stray_files(files, set(bases), findings)
         yield from findings.about(*facts.tp)
         facts.start_offset = max(start_offset, bases[0] if bases else 0)

@@ -12,9 +12,10 @@ from uuid import UUID
 import tiered
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
-from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.view import DirectoryView, PartitionFolder
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
+from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.witness import known_partitions
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
@@ -283,10 +284,10 @@ def directory_error(app: Application) -> TieredError | None:
             return NotFoundError(
                 f"{directory} is no log directory: it holds no meta.properties, no partition", hint=hint
             )
+    except (PermissionError, LocalPermissionError):
+        return LocalPermissionError(f"the log directory {directory} cannot be read", hint="check its owner and mode")
     except TieredError as refused:
         return refused
-    except PermissionError:
-        return LocalPermissionError(f"the log directory {directory} cannot be read", hint="check its owner and mode")
     return None
 
 
@@ -307,4 +308,9 @@ def refuse_file(directory: Path) -> None:
 def _is_log(directory: Path) -> bool:
     if (directory / META_PROPERTIES_NAME).exists():
         return True
-    return any(parse_partition_dir(entry.name) is not None for entry in directory.iterdir() if entry.is_dir())
+    seen = DirectoryView.look(directory, PosixFiles())
+    if any(isinstance(folder, PartitionFolder) for folder in seen.folders):
+        return True
+    if seen.strange:
+        raise seen.strange[0].refusal
+    return False

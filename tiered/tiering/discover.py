@@ -20,10 +20,12 @@ from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LocalPermissionError, NotFoundError, TieredError
 from tiered.format.checkpoint import decode_epochs, decode_meta_properties
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.keys import LOG_SUFFIX, parse_local_name, parse_partition_dir, partition_dir
+from tiered.format.keys import LOG_SUFFIX, partition_dir
+from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
+from tiered.local.disk.names import log_bases
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
@@ -179,7 +181,7 @@ class Scanner:
         seen = self.seen(tp)
         folder = self.directory / partition_dir(tp)
         for _ in range(LOOKS):
-            bases = self._bases(folder)
+            bases = log_bases(self._files, folder)
             active = self._files.state(folder / f"{bases[-1]:020d}{LOG_SUFFIX}") if bases else None
             if active is not None:
                 return bases[0], _least_end(bases[-1], active.size, seen.flushed_offset)
@@ -191,22 +193,16 @@ class Scanner:
         return space.free, 100 - (100 * space.free) // max(1, space.total)
 
     def _partitions(self) -> Iterator[TopicPartition]:
-        for name in self._files.names(self.directory):
-            if not self._files.is_directory(self.directory / name):
-                continue
-            try:
-                parsed = parse_partition_dir(name)
-            except ConfigError:
-                continue
-            if not parsed.kind and not is_state_log(parsed.tp.topic):
-                yield parsed.tp
+        for tp in DirectoryView.look(self.directory, self._files).partitions:
+            if not is_state_log(tp.topic):
+                yield tp
 
     def _scan_partition(self, tp: TopicPartition, flushed: int, noted: int) -> list[Event]:
         known = self._known.get(tp)
         if known is None:
             known = self._known[tp] = _Known(self._read_topic_id(tp))
         folder = self.directory / partition_dir(tp)
-        bases = self._bases(folder)
+        bases = log_bases(self._files, folder)
         if not bases:
             return []
         events: list[Event] = []
@@ -237,13 +233,6 @@ class Scanner:
         for base in [base for base in known.told if base < bases[0]]:
             del known.told[base]
         return events
-
-    def _bases(self, folder: Path) -> list[int]:
-        return sorted(
-            parsed.base
-            for name in self._files.names(folder)
-            if (parsed := parse_local_name(name)) is not None and parsed.suffix == LOG_SUFFIX and not parsed.work
-        )
 
     def _watch_active(self, known: _Known, base: int, size: int, modified_ms: int) -> None:
         """Remembers about when the first byte came: the file itself tells only when the last one did."""

@@ -36,12 +36,9 @@ VISIBILITY: set[str] = {
 """4: files that decide what ``read_committed`` hides."""
 
 DIRECTORY_VIEWS: set[str] = {
-    "tiered/care/check_local.py",
     "tiered/dump/content.py",
     "tiered/dump/targets.py",
     "tiered/local/segment/side_files.py",
-    "tiered/program/doors.py",
-    "tiered/tiering/discover.py",
 }
 """4: files that look at a log directory by themselves."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tiered.clock import IdSource
 from tiered.errors import ConfigError, TieredError
-from tiered.format.keys import parse_partition_dir, partition_dir, renamed_dir
+from tiered.format.keys import partition_dir, renamed_dir
 from tiered.local.disk.files import Files
 from tiered.model import TopicPartition
 
@@ -86,26 +86,3 @@ def remove_tree(files: Files, path: Path) -> int:
         files.unlink(path / name)
     files.remove_directory(path)
     return size
-
-
-def sort_directories(directory: Path, names: Iterable[str]) -> dict[str, list[str]]:
-    """Names of subdirectories by kind (``""`` plain, ``delete``, ``stray``, ``future``).
-
-    Raises ConfigError that lists every name that is none of these, as Kafka refuses to start.
-    """
-    kinds: dict[str, list[str]] = {"": [], "delete": [], "stray": [], "future": []}
-    bad = []
-    for name in names:
-        try:
-            kinds[parse_partition_dir(name).kind].append(name)
-        except ConfigError:
-            bad.append(name)
-    if bad:
-        raise ConfigError(
-            f"{directory} holds directories that are not named topic-partition: {', '.join(repr(n) for n in bad[:20])}"
-            + (f" and {len(bad) - 20} more" if len(bad) > 20 else ""),
-            hint="a log directory holds only partition directories: move these away",
-        )
-    if kinds["stray"]:
-        LOGGER.warning("stray_directories path=%s names=%s hint=kept, never loaded", directory, kinds["stray"])
-    return kinds

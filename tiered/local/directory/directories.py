@@ -21,17 +21,17 @@ from tiered.arguments import partition_count
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
-from tiered.format.keys import check_topic_name, parse_partition_dir
+from tiered.format.keys import check_topic_name
 from tiered.local.directory.deletion import remove_tree
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.moving import move, read_ready, swap_in
 from tiered.local.directory.reports import UpkeepReport
+from tiered.local.directory.view import DirectoryView
 from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.volume import partition_names
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.coordinator import Transactions
@@ -394,17 +394,14 @@ class LocalLogs:
         online = {log.volume_id for log in self._logs.values()}
         present = set(self.partitions())
         for log in self._logs.values():
-            for name in partition_names(log.directory, log.files):
-                parsed = parse_partition_dir(name)
-                if parsed.kind != "future":
-                    continue
+            for name, tp, _ in DirectoryView.look(log.directory, log.files).renamed("future"):
                 ready = read_ready(log.files, log.directory / name)
-                topic = self.topics().get(parsed.tp.topic)
-                committed = ready is not None and parsed.tp not in present
+                topic = self.topics().get(tp.topic)
+                committed = ready is not None and tp not in present
                 if not committed or (topic is None and ready is not None and ready.source in online):
                     remove_tree(log.files, log.directory / name)
                 elif topic is not None and ready is not None and ready.source in online:
-                    swap_in(log, name, parsed.tp, topic, ready)
+                    swap_in(log, name, tp, topic, ready)
                 else:
                     LOGGER.warning("move_unsettled path=%s hint=open its source directory too", log.directory / name)
 

@@ -7,13 +7,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tiered.errors import TieredError
-from tiered.format.keys import parse_partition_dir
-from tiered.local.directory.deletion import LeavingDirectories, sort_directories
+from tiered.errors import ConfigError, TieredError
+from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import Noted
+from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics
-from tiered.local.disk.volume import discovered, expected_topics, partition_names, read_topic_ids, without_absent
+from tiered.local.disk.volume import discovered, expected_topics, read_topic_ids, without_absent
 from tiered.local.partition.roster import Roster, Sleeper
 from tiered.model import TopicPartition
 
@@ -39,11 +39,14 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
 
     Raises ConfigError for directories that are no partitions or those of another topic, CorruptionError.
     """
-    kinds = sort_directories(directory, partition_names(directory, files))
-    found = Inventory(topics=expected_topics(directory, files), leaving=kinds["delete"], future=kinds["future"])
+    seen = look_strictly(directory, files)
+    found = Inventory(
+        topics=expected_topics(directory, files),
+        leaving=[folder.name for folder in seen.renamed("delete")],
+        future=[folder.name for folder in seen.renamed("future")],
+    )
     gone = read_leaving(directory, files)
-    for name in kinds[""]:
-        tp = parse_partition_dir(name).tp
+    for tp in seen.partitions:
         if tp.topic not in gone or tp.topic in found.topics:
             found.present.add(tp)
     for topic, here in read_topic_ids(directory, files, sorted(found.present), found.broken).items():
@@ -52,15 +55,29 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     return found
 
 
+def look_strictly(directory: Path, files: Files) -> DirectoryView:
+    """Raises ConfigError that lists every directory that is no partition's, as Kafka refuses to start."""
+    seen = DirectoryView.look(directory, files)
+    bad = [folder.name for folder in seen.strange]
+    if bad:
+        raise ConfigError(
+            f"{directory} holds directories that are not named topic-partition: {', '.join(repr(n) for n in bad[:20])}"
+            + (f" and {len(bad) - 20} more" if len(bad) > 20 else ""),
+            hint="a log directory holds only partition directories: move these away",
+        )
+    stray = [folder.name for folder in seen.renamed("stray")]
+    if stray:
+        LOGGER.warning("stray_directories path=%s names=%s hint=kept, never loaded", directory, stray)
+    return seen
+
+
 def finish_deletions(directory: Path, files: Files, leaving: LeavingDirectories) -> list[TopicPartition]:
     """Renames what a deletion that was interrupted had left under its name; returns these partitions."""
     gone = read_leaving(directory, files)
     if not gone:
         return []
     topics = read_topics(directory, files)
-    kinds = sort_directories(directory, partition_names(directory, files))
-    left = [parse_partition_dir(name).tp for name in kinds[""]]
-    moved = [tp for tp in left if tp.topic in gone and tp.topic not in topics]
+    moved = [tp for tp in look_strictly(directory, files).partitions if tp.topic in gone and tp.topic not in topics]
     for tp in moved:
         leaving.rename(tp, 0)
     write_topics(directory, files, topics)

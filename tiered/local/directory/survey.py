@@ -7,16 +7,15 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import ConfigError, TieredError
-from tiered.format.keys import parse_partition_dir
+from tiered.errors import TieredError
 from tiered.local.directory.notes import DirectoryNotes
+from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.disk.volume import (
     NO_ID,
     discovered,
     expected_topics,
-    partition_names,
     read_topic_ids,
     read_volume,
     without_absent,
@@ -55,17 +54,10 @@ class Survey:
         topics = expected_topics(directory, files)
         ours = {name for name, topic in topics.items() if not topic.adopted}
         starts = self._log_starts.read()
-        present: dict[TopicPartition, Path] = {}
-        for name in partition_names(directory, files):
-            try:
-                parsed = parse_partition_dir(name)
-            except ConfigError as error:
-                LOGGER.warning("directory_skipped path=%s error=%s", directory / name, error)
-                continue
-            if parsed.kind:
-                continue
-            tp, path = parsed.tp, directory / name
-            present[tp] = path
+        seen = DirectoryView.look(directory, files)
+        for name, refusal in seen.strange:
+            LOGGER.warning("directory_skipped path=%s error=%s", directory / name, refusal)
+        present = seen.partitions
         broken: dict[TopicPartition, TieredError] = {}
         for topic, here in read_topic_ids(directory, files, present, broken).items():
             topics[topic] = discovered(topics.get(topic), topic, here)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
+from tiered.format.keys import SNAPSHOT_SUFFIX, snapshot_name
 from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES
 from tiered.local.disk.files import Files
+from tiered.local.disk.names import bases_of, local_files
 
 PLAIN_NAME = "tiered-plain"
 """Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
@@ -19,8 +20,7 @@ PLAIN_NAME = "tiered-plain"
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:
     """Offsets of the snapshots of a partition, ascending."""
-    parsed = (parse_local_name(name) for name in files.names(directory))
-    return sorted(file.base for file in parsed if file and file.suffix == SNAPSHOT_SUFFIX and not file.work)
+    return bases_of(local_files(files, directory), SNAPSHOT_SUFFIX)
 
 
 def tells_of_producers(files: Files, directory: Path) -> bool:

@@ -40,12 +40,6 @@ BROKER_FILE = "bootstrap.checkpoint"
 NO_ID = UUID(int=0)
 
 
-def partition_names(directory: Path, files: Files) -> list[str]:
-    """Names of the subdirectories that must be partitions, sorted."""
-    names = (name for name in files.names(directory) if name not in BROKER_OWN_DIRS)
-    return [name for name in names if files.is_directory(directory / name)]
-
-
 def read_volume(directory: Path, files: Files) -> MetaProperties | None:
     """``meta.properties``, None if there is none. CorruptionError if it cannot be read."""
     path = directory / META_PROPERTIES_NAME

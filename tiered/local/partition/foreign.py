@@ -13,9 +13,10 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name, parse_local_name
+from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
+from tiered.local.disk.names import bases_of, local_files
 from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.reading import Extent, View
@@ -176,10 +177,10 @@ class ForeignPartition:
         )
 
     def _list(self) -> None:
-        parsed = [parse_local_name(name) for name in self._files.names(self.directory)]
-        if any(file and file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in parsed):
+        found = local_files(self._files, self.directory)
+        if any(file.suffix == LOG_SUFFIX and file.work == SWAP_SUFFIX for file in found):
             raise NotFoundError(f"{self.directory}: segments are being exchanged, some of them have no name now")
-        bases = sorted(file.base for file in parsed if file and file.suffix == LOG_SUFFIX and not file.work)
+        bases = bases_of(found)
         self._dense = self._dense and self._files.state(self.directory / SPARSE_NAME) is None
         known = {segment.base_offset: segment for segment in self._sealed}
         self.epochs.reload()

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.keys import LOG_SUFFIX, log_name, parse_local_name, snapshot_name
+from tiered.format.keys import log_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
@@ -19,12 +19,6 @@ from tiered.plan.producer_state import Snapshot
 from tiered.plan.side_files import Followed, Follower
 
 LOGGER = logging.getLogger("tiered.local")
-
-
-def log_bases(files: Files, directory: Path) -> list[int]:
-    """Bases of the segments of a partition, ascending."""
-    parsed = (parse_local_name(name) for name in files.names(directory))
-    return sorted(file.base for file in parsed if file and file.suffix == LOG_SUFFIX and not file.work)
 
 
 def replay(files: Files, directory: Path, log: Path, base_offset: int, bases: Sequence[int]) -> Followed:

@@ -26,9 +26,10 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import log_name, parse_partition_dir, snapshot_name, txn_index_name
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
 from tiered.local.disk.files import Files
+from tiered.local.disk.names import log_bases
 from tiered.local.disk.snapshots import snapshot_offsets
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.segment.replaying import log_bases, replay
+from tiered.local.segment.replaying import replay
 from tiered.local.segment.seal import SegmentStats
 from tiered.model import AbortedTxn
 from tiered.plan.side_files import NO_PRODUCERS, Followed, Judged, judge_snapshot, judge_txn_index
