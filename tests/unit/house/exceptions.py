@@ -16,10 +16,7 @@ DRIVERS: set[str] = {
 }
 """2: files that drive steps."""
 
-DEEP_CLASSES: set[str] = {
-    "tiered.plan.tiering.ending.Finisher",
-    "tiered.plan.tiering.state.State",
-}
+DEEP_CLASSES: set[str] = set()
 """3: classes with more than one class of ours above them."""
 
 WALKERS: set[str] = {

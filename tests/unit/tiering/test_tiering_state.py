@@ -369,12 +369,12 @@ def test_a_thousand_partitions_share_the_pool_by_age() -> None:
         desk.seal(0, 10, at=number, first_ms=1_000 - number)
     started = [u.tp.partition for u in desk.of(orders.Upload)]
     order: list[int] = []
-    open_orders = list(range(1, desk.state._last_order + 1))
+    open_orders = list(range(1, desk.state._books.last_order + 1))
     for _ in range(20):
         for number in open_orders:
             desk.send(facts.UploadFailed(number, failure(FailureKind.RETRIABLE)))
             order += [u.tp.partition for u in desk.of(orders.Upload)]
-        open_orders = list(range(desk.state._last_order - 4, desk.state._last_order + 1))
+        open_orders = list(range(desk.state._books.last_order - 4, desk.state._books.last_order + 1))
     assert started == []
     assert order[:3] == [999, 998, 997]
     assert desk.state.uploads_in_flight <= 4
@@ -401,21 +401,27 @@ class Walked(dict[TopicPartition, Partition]):
 class Watched(State):
     """Counts how often the rules looked at one partition."""
 
-    pumps = waits = 0
+    def __init__(self, ids: SystemIds, limits: Limits) -> None:
+        super().__init__(ids, limits)
+        self.pumps = self.waits = 0
+        pump, track_wait = self._planner._pump, self._books.track_wait
 
-    def _pump(self, p: Partition, now_ms: int) -> bool:
-        self.pumps += 1
-        return super()._pump(p, now_ms)
+        def counted_pump(p: Partition, now_ms: int) -> bool:
+            self.pumps += 1
+            return pump(p, now_ms)
 
-    def _track_wait(self, p: Partition, now_ms: int) -> None:
-        self.waits += 1
-        super()._track_wait(p, now_ms)
+        def counted_wait(p: Partition, now_ms: int) -> None:
+            self.waits += 1
+            track_wait(p, now_ms)
+
+        self._planner._pump = counted_pump  # type: ignore[method-assign]
+        self._books.track_wait = counted_wait  # type: ignore[method-assign]
 
 
 def work_for(partitions: int, *, draining: bool) -> tuple[float, float, int]:
     """Claims, uploads and commits one segment of each partition: looks at one per commit, walks over all."""
     state = Watched(SystemIds(), Limits(uploads=4, claims=16, commits=16))
-    state._partitions = Walked()
+    state._books.partitions = Walked()
     Walked.walks = 0
     todo: deque[orders.Action] = deque()
     committed = 0

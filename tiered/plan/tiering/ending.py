@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from tiered.errors import DataLocalError
 from tiered.plan.tiering import facts
-from tiered.plan.tiering.backoff import Dice
 from tiered.plan.tiering.drain import LEFT_HINT, Drain
 from tiered.plan.tiering.facts import DrainMode, Failure, FailureKind
-from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.ledger import Ledger
 from tiered.plan.tiering.orders import Exit, Level, Look, Seal
 from tiered.plan.tiering.partition import NONE_MS, Partition
-from tiered.plan.tiering.planner import Planner
 
 WRITER_SEAL_MS = 60_000
 """A writer that was asked to roll is asked again after this time."""
@@ -26,11 +24,11 @@ WRITER_GONE_MS = 500
 """The same during a drain, if nobody is known to hold the lock."""
 
 
-class Finisher(Planner):
-    """Seals what nobody else seals, and orders the end."""
+class Finisher:
+    """Seals what nobody else seals, and orders the end; on the same books."""
 
-    def __init__(self, dice: Dice, limits: Limits, *, lazy: bool) -> None:
-        super().__init__(dice, limits, lazy=lazy)
+    def __init__(self, books: Ledger) -> None:
+        self._books = books
         self._seal_order = 0
         self._seal_attempts = 0
         self._seal_at_ms = 0
@@ -39,81 +37,81 @@ class Finisher(Planner):
         self._looked = False
         self._look_failure: Failure | None = None
         self._writer = ""
-        self._exited = False
+        self.exited = False
 
-    def _writer_seen(self, holder: str, now_ms: int) -> None:
-        if self._drain is not None and self._writer and not holder:
+    def writer_seen(self, holder: str, now_ms: int) -> None:
+        if self._books.drain is not None and self._writer and not holder:
             self._seal_at_ms = now_ms  # it was asked to roll and is gone: now that can be done here
         self._writer = holder
-        if self._drain is not None and not holder:
-            followed = [self._follow_drain(p, now_ms) for p in self._partitions.values()]
+        if self._books.drain is not None and not holder:
+            followed = [self.follow_drain(p, now_ms) for p in self._books.partitions.values()]
             if any(followed):
-                self._poke(now_ms)
+                self.poke(now_ms)
 
     # ------------------------------------------------------------------ sealing
 
-    def _seal_if_due(self, now_ms: int) -> None:
+    def seal_if_due(self, now_ms: int) -> None:
         """For a drain of everything, and for an idle tail whose writer is gone: by its topic's ``seal.ms``, too."""
         if self._seal_order or self._seal_at_ms > now_ms:
             return
-        if self._drain is not None:
-            due = self._drain.mode is DrainMode.ALL and bool(self._drain.unsealed)
+        if self._books.drain is not None:
+            due = self._books.drain.mode is DrainMode.ALL and bool(self._books.drain.unsealed)
         else:
-            due = not self._writer and NONE_MS < self._next_seal_ms() <= now_ms
+            due = not self._writer and NONE_MS < self._books.next_seal_ms() <= now_ms
         if due:
-            self._seal_order = self._order(Seal).order
+            self._seal_order = self._books.order(Seal).order
 
-    def _seal_answer(self, event: facts.SealDone | facts.SealFailed, now_ms: int) -> None:
+    def seal_answer(self, event: facts.SealDone | facts.SealFailed, now_ms: int) -> None:
         self._seal_order = 0
         if isinstance(event, facts.SealDone):
             self._seal_failure, self._seal_attempts = None, 0
             self._seal_at_ms = now_ms + WRITER_SEAL_MS
-            if event.by_writer and self._drain is not None and not self._writer:
+            if event.by_writer and self._books.drain is not None and not self._writer:
                 self._seal_at_ms = now_ms + WRITER_GONE_MS  # it went while it was being asked
         else:
             self._seal_attempts += 1
             self._seal_failure = event.failure
-            self._seal_at_ms = now_ms + self._delay_ms(event.failure, self._seal_attempts)
+            self._seal_at_ms = now_ms + self._books.delay_ms(event.failure, self._seal_attempts)
             if self._seal_attempts == 1:
                 text = f"the active segments were not sealed: {event.failure.message}"
-                self._say(Level.WARN, "seal_failed", text, None, (("code", event.failure.code),))
-        self._wait_until(self._seal_at_ms, None)
+                self._books.say(Level.WARN, "seal_failed", text, None, (("code", event.failure.code),))
+        self._books.wait_until(self._seal_at_ms, None)
 
     # ------------------------------------------------------------------ the end
 
-    def _begin_drain(self, event: facts.DrainRequested, now_ms: int) -> None:
-        self._drain = Drain.begin(event, self._partitions)
+    def begin_drain(self, event: facts.DrainRequested, now_ms: int) -> None:
+        self._books.drain = Drain.begin(event, self._books.partitions)
         self._seal_at_ms = now_ms
-        self._say(Level.INFO, "drain_started", f"sending {event.mode.value} data, then ending")
+        self._books.say(Level.INFO, "drain_started", f"sending {event.mode.value} data, then ending")
         if event.deadline_ms is not None:
-            self._wait_until(event.deadline_ms, None)
-        self._poke(now_ms)
+            self._books.wait_until(event.deadline_ms, None)
+        self.poke(now_ms)
 
-    def _follow_drain(self, p: Partition, now_ms: int) -> bool:
+    def follow_drain(self, p: Partition, now_ms: int) -> bool:
         """Once the writer is gone its last records are this program's business: nobody else is left to send them."""
-        if self._drain is None or not self._drain.last or self._writer or not self._drain.follow(p):
+        if self._books.drain is None or not self._books.drain.last or self._writer or not self._books.drain.follow(p):
             return False
         self._seal_at_ms = now_ms
         return True
 
-    def _review_drain(self) -> None:
+    def review_drain(self) -> None:
         """What something happened to: is it sent, is it sealed?"""
-        if self._drain is not None:
-            for tp in self._queue:
-                self._drain.review(self._partitions[tp])
+        if self._books.drain is not None:
+            for tp in self._books.queue:
+                self._books.drain.review(self._books.partitions[tp])
 
-    def _end_if_due(self, now_ms: int) -> None:
+    def end_if_due(self, now_ms: int) -> None:
         """Orders the end; status 0 of the last drain only after a look at the disk that found nothing more."""
         looked, self._looked = self._looked, False
-        drain = self._drain
-        if drain is None or self._exited:
+        drain = self._books.drain
+        if drain is None or self.exited:
             return
-        ending = drain.ending(self._partitions, now_ms, obstacle=self._obstacle)
+        ending = drain.ending(self._books.partitions, now_ms, obstacle=self._obstacle)
         if ending is not None and ending.code == 0 and drain.last and (self._seal_order or not looked):
             ending = self._look(drain, now_ms)
         if ending is not None:
-            self._exited = True
-            self._out.append(ending)
+            self.exited = True
+            self._books.out.append(ending)
 
     def _look(self, drain: Drain, now_ms: int) -> Exit | None:
         if self._look_failure is not None:
@@ -124,31 +122,31 @@ class Finisher(Planner):
             reason = "ended before a last look at the log directory: whether the bucket holds it all is not known"
             return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
         if not self._look_order and not self._seal_order:  # while we seal, our own lock looks like a writer's
-            self._look_order = self._order(Look).order
+            self._look_order = self._books.order(Look).order
         return None
 
-    def _look_answer(self, event: facts.LookDone | facts.LookFailed) -> None:
+    def look_answer(self, event: facts.LookDone | facts.LookFailed) -> None:
         self._look_order = 0
         if isinstance(event, facts.LookDone):
             self._looked = True
         else:
             self._look_failure = event.failure
 
-    def _poke(self, now_ms: int) -> None:
+    def poke(self, now_ms: int) -> None:
         """Somebody waits: what backs off after a failure of the store is tried now."""
-        for p in self._partitions.values():
-            self._poke_one(p, now_ms)
-        for topic in self._topics.values():
+        for p in self._books.partitions.values():
+            self.poke_one(p, now_ms)
+        for topic in self._books.topics.values():
             if topic.failure is not None and topic.failure.kind is FailureKind.RETRIABLE:
                 topic.retry_at_ms = now_ms
 
-    def _poke_one(self, p: Partition, now_ms: int) -> None:
+    def poke_one(self, p: Partition, now_ms: int) -> None:
         if p.failure is not None and p.failure.kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN):
             p.retry_at_ms = now_ms
-        self._queue[p.tp] = None
+        self._books.queue[p.tp] = None
 
     def _obstacle(self, p: Partition) -> Failure | None:
-        topic = self._topics[p.tp.topic]
+        topic = self._books.topics[p.tp.topic]
         if topic.failure is not None and topic.failure.kind in (FailureKind.PERMISSION, FailureKind.FATAL):
             return topic.failure
         if self._seal_failure is not None and self._seal_failure.kind is FailureKind.FATAL and not p.works:

@@ -8,39 +8,42 @@ from tiered.plan.tiering.orders import Claim, Commit, Level, RegisterTopic, Sett
 from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
 
 
-class Planner(Ledger):
+class Planner:
     """Orders given out from the books."""
 
-    def _pump_queue(self, now_ms: int) -> None:
+    def __init__(self, books: Ledger) -> None:
+        self._books = books
+
+    def pump_queue(self, now_ms: int) -> None:
         while (tp := self._next_to_pump()) is not None:
-            p = self._partitions.get(tp)
+            p = self._books.partitions.get(tp)
             if p is None:
                 continue
             work = p.next_upload() if self._pump(p, now_ms) else None
             if work is None:
-                self._ready.pop(tp, None)
+                self._books.ready.pop(tp, None)
             else:
-                self._make_ready(p, work)
-            self._track_wait(p, now_ms)
+                self._books.make_ready(p, work)
+            self._books.track_wait(p, now_ms)
 
     def _next_to_pump(self) -> TopicPartition | None:
         """Who waits for a slot that is free now, else what something happened to."""
-        if self._claim_line and self._claims < self.limits.claims:
-            return self._claim_line.popitem(last=False)[0]
-        if self._commit_line and self._commits < self.limits.commits:
-            return self._commit_line.popitem(last=False)[0]
-        return self._queue.popitem(last=False)[0] if self._queue else None
+        if self._books.claim_line and self._books.claims < self._books.limits.claims:
+            return self._books.claim_line.popitem(last=False)[0]
+        if self._books.commit_line and self._books.commits < self._books.limits.commits:
+            return self._books.commit_line.popitem(last=False)[0]
+        return self._books.queue.popitem(last=False)[0] if self._books.queue else None
 
     def _pump(self, p: Partition, now_ms: int) -> bool:
         """Orders the next thing for ``p``, or puts it into line for a slot; whether it may upload."""
         if p.phase is Phase.FENCED or self._may_rest(p):
             return False
-        topic = self._topics[p.tp.topic]
+        topic = self._books.topics[p.tp.topic]
         if not topic.registered:
             self._register(p.tp.topic, topic, now_ms)
             return False
         if not p.settled and not p.settle_order and p.settle_at_ms <= now_ms and p.phase is Phase.CLAIMED:
-            p.settle_order = self._order(lambda number: Settle(number, p.tp, p.claim_epoch, p.committed), p).order
+            p.settle_order = self._books.order(lambda number: Settle(number, p.tp, p.claim_epoch, p.committed), p).order
         if p.retry_at_ms > now_ms:
             return False
         if p.phase is Phase.NEW:
@@ -49,77 +52,77 @@ class Planner(Ledger):
             return False
         blocked = p.blocked()
         if blocked is not None:
-            self._say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
+            self._books.say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
             return False
         self._commit_if_due(p, now_ms)
         return True
 
     def _may_rest(self, p: Partition) -> bool:
         """One-shot runs do not claim what an earlier run has noted as committed."""
-        return self._lazy and p.phase is Phase.NEW and p.committed < 0 and p.end <= max(p.noted, 0)
+        return self._books.lazy and p.phase is Phase.NEW and p.committed < 0 and p.end <= max(p.noted, 0)
 
     def _register(self, name: str, topic: TopicState, now_ms: int) -> None:
         if not topic.order and topic.retry_at_ms <= now_ms:
-            topic.order = self._order(lambda number: RegisterTopic(number, name)).order
+            topic.order = self._books.order(lambda number: RegisterTopic(number, name)).order
 
     def _claim(self, p: Partition) -> None:
         if p.stale_uploads:
             return  # the answer of the last one brings the partition back into the queue
-        if self._claims >= self.limits.claims:
-            self._claim_line[p.tp] = None
+        if self._books.claims >= self._books.limits.claims:
+            self._books.claim_line[p.tp] = None
             return
         p.phase = Phase.CLAIMING
-        self._claims += 1
-        self._order(lambda number: Claim(number, p.tp), p)
+        self._books.claims += 1
+        self._books.order(lambda number: Claim(number, p.tp), p)
 
     def _commit_if_due(self, p: Partition, now_ms: int) -> None:
         """Commits the stored prefix when it is full, old enough, or when nothing more is under way."""
-        prefix = p.prefix()[: self.limits.commit_segments]
+        prefix = p.prefix()[: self._books.limits.commit_segments]
         if p.commit_order or not prefix:
             return
         if p.ready_since_ms == NONE_MS:
             p.ready_since_ms = now_ms
-        due_ms = p.ready_since_ms + self.limits.commit_wait_ms
-        if len(prefix) < self.limits.commit_segments and p.uploading and now_ms < due_ms:
-            self._wait_until(due_ms, p.tp)
+        due_ms = p.ready_since_ms + self._books.limits.commit_wait_ms
+        if len(prefix) < self._books.limits.commit_segments and p.uploading and now_ms < due_ms:
+            self._books.wait_until(due_ms, p.tp)
             return
-        if self._commits >= self.limits.commits:
-            self._commit_line[p.tp] = None
+        if self._books.commits >= self._books.limits.commits:
+            self._books.commit_line[p.tp] = None
             return
         rows = tuple(work.row for work in prefix if work.row is not None)
-        p.commit_order = self._order(lambda number: Commit(number, p.tp, p.claim_epoch, rows), p).order
+        p.commit_order = self._books.order(lambda number: Commit(number, p.tp, p.claim_epoch, rows), p).order
         p.ready_since_ms = NONE_MS
-        self._commits += 1
+        self._books.commits += 1
 
-    def _fill_pool(self, now_ms: int) -> None:
+    def fill_pool(self, now_ms: int) -> None:
         """Oldest un-uploaded byte first; a partition above its share only while no other one waits."""
-        while self._uploads < self.limits.uploads and (p := self._next_ready()) is not None:
+        while self._books.uploads < self._books.limits.uploads and (p := self._books.next_ready()) is not None:
             work = p.next_upload()
             if work is None or not self._may_upload(p, work, now_ms):
-                del self._ready[p.tp]  # whatever changes that brings the partition back into the queue
+                del self._books.ready[p.tp]  # whatever changes that brings the partition back into the queue
                 continue
-            before = self._ready[p.tp]
-            self._make_ready(p, work)
-            if self._ready[p.tp] == before:
+            before = self._books.ready[p.tp]
+            self._books.make_ready(p, work)
+            if self._books.ready[p.tp] == before:
                 self._upload(p, now_ms)
 
     def _may_upload(self, p: Partition, work: Work, now_ms: int) -> bool:
         """After a failure one upload at a time is the probe; a drain sends only what it promised."""
         if p.attempts and p.uploading:
             return False
-        return self._drain is None or self._drain.wants(p, work.segment.base, now_ms)
+        return self._books.drain is None or self._books.drain.wants(p, work.segment.base, now_ms)
 
     def _upload(self, p: Partition, now_ms: int) -> None:
         work = p.next_upload()
         if work is None:
             return
-        action = self._order(lambda number: Upload(number, p.tp, work.segment, p.claim_epoch), p, work)
+        action = self._books.order(lambda number: Upload(number, p.tp, work.segment, p.claim_epoch), p, work)
         work.order = action.order
         p.uploading += 1
-        self._uploads += 1
+        self._books.uploads += 1
         following = p.next_upload()
         if following is None:
-            del self._ready[p.tp]
+            del self._books.ready[p.tp]
         else:
-            self._make_ready(p, following)
-        self._track_wait(p, now_ms)
+            self._books.make_ready(p, following)
+        self._books.track_wait(p, now_ms)

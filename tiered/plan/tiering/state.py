@@ -20,7 +20,7 @@ from tiered.plan.tiering import facts
 from tiered.plan.tiering.backoff import Dice
 from tiered.plan.tiering.ending import Finisher
 from tiered.plan.tiering.facts import Event, Failure, FailureKind
-from tiered.plan.tiering.ledger import OpenOrder, TopicState
+from tiered.plan.tiering.ledger import Ledger, OpenOrder, TopicState
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import (
     Action,
@@ -36,15 +36,18 @@ from tiered.plan.tiering.orders import (
     Upload,
 )
 from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
+from tiered.plan.tiering.planner import Planner
 from tiered.plan.tiering.waits import PartitionView, view_of
 
 
-class State(Finisher):
+class State:
     """The uploader's mind. Not thread-safe: one event at a time."""
 
     def __init__(self, dice: Dice, limits: Limits | None = None, *, lazy: bool = False) -> None:
         """``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs)."""
-        super().__init__(dice, limits or Limits(), lazy=lazy)
+        self._books = Ledger(dice, limits or Limits(), lazy=lazy)
+        self._planner = Planner(self._books)
+        self._finisher = Finisher(self._books)
         self._disk_said_ms = NONE_MS
 
     def handle(self, event: Event, now_ms: int) -> tuple[Action, ...]:
@@ -53,65 +56,74 @@ class State(Finisher):
 
     def handle_all(self, events: Sequence[Event], now_ms: int) -> tuple[Action, ...]:
         """Takes facts that are told together, and then decides once."""
-        self._out = []
-        if self._exited:
+        self._books.out = []
+        if self._finisher.exited:
             return ()
         for event in events:
             self._take(event, now_ms)
-        self._run_timers(now_ms)
-        self._review_drain()
-        self._seal_if_due(now_ms)
-        self._pump_queue(now_ms)
-        self._fill_pool(now_ms)
-        self._end_if_due(now_ms)
-        if not self._exited:
-            self._ask_for_wake()
-        return tuple(self._out)
+        self._books.run_timers(now_ms)
+        self._finisher.review_drain()
+        self._finisher.seal_if_due(now_ms)
+        self._planner.pump_queue(now_ms)
+        self._planner.fill_pool(now_ms)
+        self._finisher.end_if_due(now_ms)
+        if not self._finisher.exited:
+            self._books.ask_for_wake()
+        return tuple(self._books.out)
 
     def views(self, now_ms: int) -> list[PartitionView]:
         """One line per partition for ``status`` and the metrics, by name."""
         found = []
-        for _, p in sorted(self._partitions.items()):
-            topic = self._topics[p.tp.topic]
+        for _, p in sorted(self._books.partitions.items()):
+            topic = self._books.topics[p.tp.topic]
             found.append(view_of(p, now_ms, topic.failure, topic.registered))
         return found
 
     def counts(self) -> tuple[int, int]:
         """Partitions held, and how many of them have segments that the bucket lacks."""
-        return len(self._partitions), sum(1 for p in self._partitions.values() if p.works)
+        return len(self._books.partitions), sum(1 for p in self._books.partitions.values() if p.works)
 
     def partition(self, tp: TopicPartition) -> Partition:
         """What is known of a partition, to be looked at."""
-        return self._partitions[tp]
+        return self._books.partitions[tp]
+
+    @property
+    def limits(self) -> Limits:
+        """What the rules go by now."""
+        return self._books.limits
+
+    def go_by(self, limits: Limits) -> None:
+        """Other limits from now on."""
+        self._books.go_by(limits)
 
     @property
     def uploads_in_flight(self) -> int:
         """Upload orders that are not answered yet."""
-        return self._uploads
+        return self._books.uploads
 
     @property
     def is_draining(self) -> bool:
         """Whether the program is to end."""
-        return self._drain is not None
+        return self._books.drain is not None
 
     def _take(self, event: Event, now_ms: int) -> None:
         match event:
             case facts.PartitionSeen():
                 self._seen(event, now_ms)
             case facts.PartitionGone(tp):
-                self._gone(tp)
+                self._books.gone(tp)
             case facts.SegmentSealed():
                 self._sealed(event, now_ms)
             case facts.ClaimHeld():
                 self._held(event)
             case facts.WriterSeen(holder):
-                self._writer_seen(holder, now_ms)
+                self._finisher.writer_seen(holder, now_ms)
             case facts.DiskLow():
                 self._disk_low(event, now_ms)
             case facts.DrainRequested():
-                self._begin_drain(event, now_ms)
+                self._finisher.begin_drain(event, now_ms)
             case facts.Poked():
-                self._poke(now_ms)
+                self._finisher.poke(now_ms)
             case facts.Tick():
                 pass
             case _:
@@ -119,10 +131,10 @@ class State(Finisher):
 
     def _answer(self, event: facts.Answer, now_ms: int) -> None:
         """Only the first answer to an open order counts, and only if it answers that kind of order."""
-        opened = self._orders.get(event.order)
+        opened = self._books.orders.get(event.order)
         if opened is None or not isinstance(event, _ANSWERS[type(opened.action)]):
             return
-        del self._orders[event.order]
+        del self._books.orders[event.order]
         match event:
             case facts.TopicRegistered() | facts.TopicFailed():
                 self._topic_answer(opened, event, now_ms)
@@ -135,40 +147,40 @@ class State(Finisher):
             case facts.SettleDone() | facts.SettleFailed():
                 self._settle_answer(opened, event, now_ms)
             case facts.SealDone() | facts.SealFailed():
-                self._seal_answer(event, now_ms)
+                self._finisher.seal_answer(event, now_ms)
             case facts.LookDone() | facts.LookFailed():
-                self._look_answer(event)
+                self._finisher.look_answer(event)
             case _:
                 assert_never(event)
-        if opened.owner is not None and self._partitions.get(opened.owner.tp) is opened.owner:
-            self._queue[opened.owner.tp] = None
+        if opened.owner is not None and self._books.partitions.get(opened.owner.tp) is opened.owner:
+            self._books.queue[opened.owner.tp] = None
 
     # ------------------------------------------------------------------ what is on the disk
 
     def _seen(self, event: facts.PartitionSeen, now_ms: int) -> None:
-        p = self._partitions.get(event.tp)
+        p = self._books.partitions.get(event.tp)
         if p is not None and p.topic_id != event.topic_id:
-            self._gone(event.tp)
+            self._books.gone(event.tp)
             p = None
         if p is None:
             p = Partition(tp=event.tp, topic_id=event.topic_id, wait_since_ms=now_ms)
-            self._partitions[event.tp] = p
-            self._topics.setdefault(event.tp.topic, TopicState()).members[event.tp] = None
+            self._books.partitions[event.tp] = p
+            self._books.topics.setdefault(event.tp.topic, TopicState()).members[event.tp] = None
         p.local_start, p.flushed, p.end = event.local_start_offset, event.flushed_offset, event.end_offset
         p.active_bytes, p.active_since_ms = event.active_bytes, event.active_since_ms
         p.seal_ms = event.seal_ms
         p.noted = max(p.noted, event.noted_offset)
-        self._queue[p.tp] = None
-        self._watch_idle(p)
-        if self._follow_drain(p, now_ms):
-            self._poke_one(p, now_ms)
+        self._books.queue[p.tp] = None
+        self._books.watch_idle(p)
+        if self._finisher.follow_drain(p, now_ms):
+            self._finisher.poke_one(p, now_ms)
         resuming = p.phase is Phase.CLAIMED and p.resume_at >= 0
         if resuming and not self._diverged(p, now_ms) and p.local_start >= p.resume_at:
             p.resume_at = -1
             self._note(p)
 
     def _sealed(self, event: facts.SegmentSealed, now_ms: int) -> None:
-        p = self._partitions.get(event.tp)
+        p = self._books.partitions.get(event.tp)
         if p is None or event.segment.end <= p.known_committed:
             return
         known = p.works.get(event.segment.base)
@@ -177,24 +189,24 @@ class State(Finisher):
             p.end = max(p.end, event.segment.end)
         elif known.segment != event.segment and not known.order and known.row is None:
             known.segment = event.segment
-        self._queue[p.tp] = None
-        if self._follow_drain(p, now_ms):
-            self._poke_one(p, now_ms)
+        self._books.queue[p.tp] = None
+        if self._finisher.follow_drain(p, now_ms):
+            self._finisher.poke_one(p, now_ms)
 
     def _held(self, event: facts.ClaimHeld) -> None:
-        p = self._partitions.get(event.tp)
+        p = self._books.partitions.get(event.tp)
         if p is not None and p.phase is Phase.NEW:
             p.phase, p.claim_epoch, p.committed = Phase.CLAIMED, event.claim_epoch, event.next_offset
             p.forget_committed()
-            self._topics[p.tp.topic].registered = True
-            self._queue[p.tp] = None
+            self._books.topics[p.tp.topic].registered = True
+            self._books.queue[p.tp] = None
 
     def _disk_low(self, event: facts.DiskLow, now_ms: int) -> None:
-        if self._disk_said_ms != NONE_MS and now_ms < self._disk_said_ms + self.limits.repeat_report_ms:
+        if self._disk_said_ms != NONE_MS and now_ms < self._disk_said_ms + self._books.limits.repeat_report_ms:
             return
         self._disk_said_ms = now_ms
         text = f"the disk of the log is {event.used_percent} % full, {event.free_bytes} bytes are free"
-        self._say(Level.WARN, "disk_low", text, None, (("free_bytes", event.free_bytes),))
+        self._books.say(Level.WARN, "disk_low", text, None, (("free_bytes", event.free_bytes),))
 
     # ------------------------------------------------------------------ answers
 
@@ -202,30 +214,32 @@ class State(Finisher):
         action = opened.action
         if not opened.live or not isinstance(action, RegisterTopic):
             return
-        topic = self._topics[action.topic]
+        topic = self._books.topics[action.topic]
         topic.order = 0
         if isinstance(event, facts.TopicRegistered):
             if topic.failure is not None:
-                self._say(Level.INFO, "recovered", f"topic {action.topic} is registered")
+                self._books.say(Level.INFO, "recovered", f"topic {action.topic} is registered")
             topic.registered, topic.failure, topic.attempts = True, None, 0
-            self._queue.update(topic.members)
+            self._books.queue.update(topic.members)
             return
         topic.attempts += 1
         first = topic.failure is None or topic.failure.code != event.failure.code
         topic.failure = event.failure
-        topic.retry_at_ms = now_ms + self._delay_ms(event.failure, topic.attempts)
-        self._wait_until(topic.retry_at_ms, next(iter(topic.members)))
+        topic.retry_at_ms = now_ms + self._books.delay_ms(event.failure, topic.attempts)
+        self._books.wait_until(topic.retry_at_ms, next(iter(topic.members)))
         for tp in topic.members:  # their reason to wait is the topic's now
-            self._track_wait(self._partitions[tp], now_ms)
-        if first or now_ms >= topic.reported_ms + self.limits.repeat_report_ms:
+            self._books.track_wait(self._books.partitions[tp], now_ms)
+        if first or now_ms >= topic.reported_ms + self._books.limits.repeat_report_ms:
             topic.reported_ms = now_ms
             level = Level.WARN if event.failure.kind is FailureKind.RETRIABLE else Level.ERROR
             text = f"topic {action.topic} is not registered: {event.failure.message}"
             hint = f" ({event.failure.hint})" if event.failure.hint else ""
-            self._say(level, "failed" if first else "still_failing", text + hint, None, (("code", event.failure.code),))
+            self._books.say(
+                level, "failed" if first else "still_failing", text + hint, None, (("code", event.failure.code),)
+            )
 
     def _claim_answer(self, opened: OpenOrder, event: facts.ClaimDone | facts.ClaimFailed, now_ms: int) -> None:
-        self._claims -= 1
+        self._books.claims -= 1
         p = opened.owner
         if p is None or not opened.live:
             return
@@ -234,7 +248,7 @@ class State(Finisher):
                 self._fence_and_note(p, event.failure, now_ms)
                 return
             p.phase = Phase.NEW
-            self._failed(p, event.failure, "claiming the writer role", now_ms)
+            self._books.failed(p, event.failure, "claiming the writer role", now_ms)
             return
         p.claim_epoch, p.committed = event.claim_epoch, event.next_offset
         p.resume_at = event.next_offset if event.resumes else -1
@@ -242,15 +256,17 @@ class State(Finisher):
             return
         p.phase, p.settled, p.settle_at_ms, p.settle_attempts = Phase.CLAIMED, False, 0, 0
         p.forget_committed()
-        self._succeeded(p, "claiming the writer role")
+        self._books.succeeded(p, "claiming the writer role")
         self._note(p)
         fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))
-        self._say(Level.INFO, "claimed", f"the writer role is ours, the bucket ends at {p.committed}", p.tp, fields)
+        self._books.say(
+            Level.INFO, "claimed", f"the writer role is ours, the bucket ends at {p.committed}", p.tp, fields
+        )
 
     def _note(self, p: Partition) -> None:
         """Permits local deletion; not before a log that resumes has been seen to begin where the bucket ends."""
         if p.resume_at < 0:
-            self._out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
+            self._books.out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
 
     def _diverged(self, p: Partition, now_ms: int) -> bool:
         """Whether this disk holds records at offsets that the bucket has given to others; fences the partition then."""
@@ -269,11 +285,11 @@ class State(Finisher):
         return diverged
 
     def _fence_and_note(self, p: Partition, failure: Failure, now_ms: int) -> None:
-        self._fence(p, failure, now_ms)
-        self._out.append(Note(p.tp, p.known_committed, p.claim_epoch, fenced=True))
+        self._books.fence(p, failure, now_ms)
+        self._books.out.append(Note(p.tp, p.known_committed, p.claim_epoch, fenced=True))
 
     def _upload_answer(self, opened: OpenOrder, event: facts.UploadDone | facts.UploadFailed, now_ms: int) -> None:
-        self._uploads -= 1
+        self._books.uploads -= 1
         p, work, action = opened.owner, opened.work, opened.action
         if p is None or work is None or not isinstance(action, Upload):
             return
@@ -283,16 +299,16 @@ class State(Finisher):
         p.uploading -= 1
         work.order = 0
         if isinstance(event, facts.UploadFailed):
-            self._failed(p, event.failure, f"uploading {p.tp} from offset {work.segment.base}", now_ms)
+            self._books.failed(p, event.failure, f"uploading {p.tp} from offset {work.segment.base}", now_ms)
         elif not _matches(event.row, action):
             text = f"the row {event.row.base}..{event.row.next} is not the segment {action.segment.base}"
-            self._failed(p, Failure(FailureKind.FATAL, "internal", text), "uploading", now_ms)
+            self._books.failed(p, Failure(FailureKind.FATAL, "internal", text), "uploading", now_ms)
         else:
             work.row = event.row
-            self._succeeded(p, "uploading")
+            self._books.succeeded(p, "uploading")
 
     def _commit_answer(self, opened: OpenOrder, event: facts.CommitDone | facts.CommitFailed, now_ms: int) -> None:
-        self._commits -= 1
+        self._books.commits -= 1
         p, action = opened.owner, opened.action
         if p is None or not opened.live or not isinstance(action, Commit):
             return
@@ -304,22 +320,22 @@ class State(Finisher):
                 return
             p.committed = event.next_offset
             p.forget_committed()
-            self._succeeded(p, "committing")
+            self._books.succeeded(p, "committing")
             self._note(p)
             fields = (("segments", len(action.rows)), ("uploaded_offset", p.committed))
-            self._say(Level.INFO, "committed", f"{len(action.rows)} segments are in the catalog", p.tp, fields)
+            self._books.say(Level.INFO, "committed", f"{len(action.rows)} segments are in the catalog", p.tp, fields)
         elif event.failure.kind is FailureKind.FENCED:
             self._fence_and_note(p, event.failure, now_ms)
         elif event.failure.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
             self._reclaim(p, event.failure, now_ms)
         else:
-            self._failed(p, event.failure, f"committing {p.tp} from offset {p.committed}", now_ms)
+            self._books.failed(p, event.failure, f"committing {p.tp} from offset {p.committed}", now_ms)
 
     def _reclaim(self, p: Partition, failure: Failure, now_ms: int) -> None:
         """Only a new claim tells whether the commit is in; until then nothing is stored."""
-        self._drop_claim(p)
+        self._books.drop_claim(p)
         p.phase = Phase.NEW
-        self._failed(p, failure, f"committing {p.tp} from offset {p.committed}", now_ms)
+        self._books.failed(p, failure, f"committing {p.tp} from offset {p.committed}", now_ms)
 
     def _settle_answer(self, opened: OpenOrder, event: facts.SettleDone | facts.SettleFailed, now_ms: int) -> None:
         p, action = opened.owner, opened.action
@@ -330,11 +346,11 @@ class State(Finisher):
             p.settled = True
             return
         p.settle_attempts += 1
-        p.settle_at_ms = now_ms + self._delay_ms(event.failure, p.settle_attempts)
-        self._wait_until(p.settle_at_ms, p.tp)
+        p.settle_at_ms = now_ms + self._books.delay_ms(event.failure, p.settle_attempts)
+        self._books.wait_until(p.settle_at_ms, p.tp)
         if p.settle_attempts == 1:
             text = f"what the last run left is still in the bucket: {event.failure.message}"
-            self._say(Level.WARN, "settle_failed", text, p.tp, (("code", event.failure.code),))
+            self._books.say(Level.WARN, "settle_failed", text, p.tp, (("code", event.failure.code),))
 
 
 _ANSWERS: dict[type, tuple[type[Any], type[Any]]] = {
