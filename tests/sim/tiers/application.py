@@ -35,6 +35,7 @@ CONFIG = TopicConfig(
     local_retention_bytes=500,
     local_retention_ms=3 * 86_400_000,
     index_interval_bytes=100,
+    segment_index_bytes=1_200,  # far more than such a segment needs; the default is 10 MiB of zeros for each
 )
 SYNC_TIMEOUT_S = 40.0
 RETRY_SECONDS = 5.0
