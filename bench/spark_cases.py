@@ -76,7 +76,7 @@ def spark_planning(rounds: int) -> list[Figure]:
                 units=SEGMENTS,
                 unit="segments/s",
                 peer="its root read and checked",
-                theirs=lambda: RemotePartition(store, TOPIC, TOPIC_ID, 0).refresh(),
+                theirs=lambda: drive(store, RemotePartition(TOPIC, TOPIC_ID, 0).refresh()),
                 rounds=rounds,
             )
         ]

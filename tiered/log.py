@@ -42,16 +42,16 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
-from tiered.read.stream import PartitionStream
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Store
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.runner import Runner
 from tiered.tiering.inline import Tiering
 from tiered.tiering.spread import Bucket, attach_all, bucket_of
 from tiered.tiering.wait import UploaderHandle, wait_uploaded
-from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
+from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, PartitionStream, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
 
 TICK_S = 1.0
@@ -163,6 +163,7 @@ class Log:
         self._store = store
         self._clock = clock
         self._ids = ids
+        self._runner = Runner(store, clock, ids)
         self._tiering: Bucket | None = None
         if store is not None:
             self._tiering = bucket_of(local, store, clock=clock, ids=ids, reachable=reachable)
@@ -274,10 +275,8 @@ class Log:
         remote = None
         if self._store is not None and self._tiering is not None:
             known = self._tiering.known(tp)  # before the root is read: it is never below this
-            remote = RemotePartition(
-                self._store, tp.topic, log.topic_id, tp.partition, clock=self._clock, ids=self._ids, known=known
-            )
-        return PartitionStream(tp, local=log, remote=remote)
+            remote = RemotePartition(tp.topic, log.topic_id, tp.partition, known=known)
+        return PartitionStream(tp, local=log, remote=remote, runner=self._runner)
 
     def transaction(
         self,

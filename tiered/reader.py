@@ -23,7 +23,7 @@ from tiered.local.disk.witness import known_topic
 from tiered.model import ConsumerRecord, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_table
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read
 from tiered.store.base import Store
@@ -31,8 +31,9 @@ from tiered.store.driver import drive
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.runner import Runner
 from tiered.times import Time
-from tiered.topic import TopicReads
+from tiered.topic import PartitionStream, TopicReads
 
 if TYPE_CHECKING:
     import pyarrow
@@ -112,6 +113,7 @@ class Reader:
         self._metrics = metrics
         self._clock = clock
         self._ids = ids
+        self._runner = Runner(store, clock, ids)
         self._entries: dict[str, TopicEntry] = {}  # as last seen
         self._busy = threading.Lock()
 
@@ -194,16 +196,8 @@ class Reader:
         # Of a partition that the entry does not name (yet) nothing says that its root was made.
         if self._store is not None and entry is not None:
             made = entry.roots and tp.partition < entry.partitions
-            remote = RemotePartition(
-                self._store,
-                tp.topic,
-                entry.topic_id,
-                tp.partition,
-                clock=self._clock,
-                ids=self._ids,
-                known=replace(known, made=made),
-            )
-        return PartitionStream(tp, local=local, remote=remote)
+            remote = RemotePartition(tp.topic, entry.topic_id, tp.partition, known=replace(known, made=made))
+        return PartitionStream(tp, local=local, remote=remote, runner=self._runner)
 
     def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
         """Earliest offset of each partition, over both tiers."""

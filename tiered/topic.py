@@ -10,7 +10,10 @@ from tiered.errors import ConfigError, InvalidRecordError, TieredError, UnknownT
 from tiered.format.coordinator_records import is_state_log
 from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
-from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, PartitionStream, ReadRange
+from tiered.plan.read import LocalSpan, RemoteSpan
+from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, LocalPartition, ReadRange, TierBatch, TierStream, Window
+from tiered.remote.reader import RemotePartition
+from tiered.store.runner import Runner
 from tiered.times import Time, parse_time
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
 
@@ -21,6 +24,73 @@ if TYPE_CHECKING:
 DURABILITIES = ("memory", "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0
 """How long ``durability="remote"`` waits for the next seal and its commit before it raises DataLocalError."""
+
+
+class PartitionStream:
+    """Both tiers of one partition (``read.stream``), read on the calling thread. Not thread-safe: one per reader."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        *,
+        local: LocalPartition | None,
+        remote: RemotePartition | None,
+        runner: Runner | None = None,
+    ) -> None:
+        self.tp = tp
+        self.steps = TierStream(tp, local=local, remote=remote)
+        self._runner = runner or Runner()
+
+    def refresh(self) -> None:
+        """As ``TierStream.refresh``."""
+        self._runner.run(self.steps.refresh())
+
+    def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
+        """As ``TierStream.spans``."""
+        return self._runner.run(self.steps.spans())
+
+    def earliest(self) -> int:
+        """As ``TierStream.earliest``."""
+        return self._runner.run(self.steps.earliest())
+
+    def latest(self) -> int:
+        """As ``TierStream.latest``."""
+        return self._runner.run(self.steps.latest())
+
+    def positions(self) -> Positions:
+        """As ``TierStream.positions``."""
+        return self._runner.run(self.steps.positions())
+
+    def last_stable_offset(self) -> int:
+        """As ``TierStream.last_stable_offset``."""
+        return self._runner.run(self.steps.last_stable_offset())
+
+    def offset(self, wanted: int | str) -> int:
+        """As ``TierStream.offset``."""
+        return self._runner.run(self.steps.offset(wanted))
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """As ``TierStream.offset_for_time``."""
+        return self._runner.run(self.steps.offset_for_time(timestamp))
+
+    def windows(self, wanted: ReadRange) -> list[Window]:
+        """As ``TierStream.windows``."""
+        return self._runner.run(self.steps.windows(wanted))
+
+    def pruned_segments(self, wanted: ReadRange) -> int:
+        """As ``TierStream.pruned_segments``."""
+        return self._runner.run(self.steps.pruned_segments(wanted))
+
+    def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
+        """As ``TierStream.batches``."""
+        return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed))
+
+    def records(
+        self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
+    ) -> Iterator[ConsumerRecord]:
+        """As ``TierStream.records``, one by one."""
+        for records in self._runner.stream(self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)):
+            yield from records
 
 
 class TopicReads:
@@ -97,17 +167,7 @@ class TopicReads:
 
     def positions(self, partition: int) -> Positions:
         """Where the partition stands over both tiers, looked at anew; without a local tier all are remote."""
-        stream = self.stream(partition)
-        local, remote = stream.spans()
-        committed = remote.end_offset if remote is not None else 0
-        end = stream.latest()
-        return Positions(
-            start_offset=stream.earliest(),
-            local_start_offset=local.start_offset if local is not None else committed,
-            uploaded_offset=committed,
-            flushed_offset=max(committed, stream.flushed_offset()),
-            end_offset=end,
-        )
+        return self.stream(partition).positions()
 
     def chosen(self, partition: int | None) -> Sequence[int]:
         """All partitions, or the one that is named. Raises ConfigError, UnknownTopicError."""

@@ -23,8 +23,9 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import ConsumerRecord, NewRecord, TopicPartition
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
+from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 CONFIG = LogConfig(disk_reserve_bytes=0, cleaner_enabled=False)

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.golden.fixtures import expected_offsets, expected_records, partitions
+from tests.remote_face import RemoteFace
 from tests.unit.remote.building import TRUSTED, RemoteLog
 from tiered.format.batch import decode_records, read_header
 from tiered.format.rows import Rows
@@ -16,13 +17,12 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import EpochEntry, TopicPartition
 from tiered.read.arrow import ArrowDecoder
-from tiered.remote.reader import RemotePartition
 from tiered.remote.upload import upload_segment
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
 NEWEST_EPOCH = 1_000
-Pair = tuple[str, PartitionLog, RemotePartition]
+Pair = tuple[str, PartitionLog, RemoteFace]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def pairs(kafka_fixtures: Path) -> Iterator[list[Pair]]:
                 next_offset=rows[-1].next,
                 lineage=(EpochEntry(NEWEST_EPOCH, rows[0].base),),
             )
-            found.append((name, disk, RemotePartition(log.store, topic, topic_id, tp.partition)))
+            found.append((name, disk, RemoteFace(log.store, topic, topic_id, tp.partition)))
             MemoryStore.forget(f"golden-{number}")
         yield found
 

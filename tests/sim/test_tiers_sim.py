@@ -22,12 +22,13 @@ from tiered.format.root import Root, encode_root
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import ConsumerRecord, Row, TopicPartition
 from tiered.plan import lifecycle
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.remote import upload
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
 from tiered.tiering.inline import Tiering
+from tiered.topic import PartitionStream
 
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
 """Another one in each run; a failure prints it."""

@@ -87,7 +87,7 @@ class Table:
 
     def values(self, index: int) -> tuple[int, ...]:
         """The fields of one row as Python ints."""
-        return tuple(int(self.columns[name][index]) for name in self.FIELDS)
+        return tuple([int(column[index]) for column in self.columns.values()])
 
 
 def _columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str, Column]:

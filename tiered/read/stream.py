@@ -6,21 +6,25 @@
     wanted times  ──┘
 
 Remote below the committed end, local above; nothing is skipped silently (``plan.read`` holds the rules). Batches are
-handed on undecoded; records are decoded one batch at a time, only when the caller iterates.
+handed on undecoded; records are decoded one batch at a time, only when the caller iterates. Steps only: the faces run
+them (``topic``, ``aio.topic``), on threads or on asyncio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tiered.arguments import offset_or_none
-from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError
-from tiered.format.batch import BatchHeader, ControlType, control_type, decode_records, read_header, rebuild_batch
+from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError, TieredError
+from tiered.format.batch import BatchHeader, decode_records, read_header, rebuild_batch
 from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
+from tiered.read.visible import Aborted
 from tiered.remote.reader import RemotePartition
+from tiered.store.base import Blocking, Emit, Steps
 from tiered.times import Time, parse_time
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
@@ -29,12 +33,25 @@ MAX_REPLANS = 8
 """Times that one stream plans anew because a tier moved under it, without having read anything in between."""
 
 
+LOCAL_BATCHES = 64
+"""Batches that are taken from the disk at once at most: one to begin with, twice as many each time."""
+
+LOCAL_BYTES = 1024 * 1024
+"""Bytes of batches after which no further one is taken with them."""
+
+T = TypeVar("T")
+
+
 class TierBatch(NamedTuple):
     """One whole batch, undecoded, and the tier that it came from."""
 
     tier: Tier
     header: BatchHeader
     data: bytes | memoryview
+
+
+Shape = Callable[[TierBatch], Any]
+"""Makes of a batch what is emitted; None: nothing is."""
 
 
 class Window(NamedTuple):
@@ -106,7 +123,7 @@ class ReadRange:
         )
 
 
-class PartitionStream:
+class TierStream:
     """Both tiers of one partition. ``local`` or ``remote`` may be None, not both. Not thread-safe: one per reader."""
 
     def __init__(self, tp: TopicPartition, *, local: LocalPartition | None, remote: RemotePartition | None) -> None:
@@ -114,35 +131,51 @@ class PartitionStream:
         self._local = local
         self._remote = remote
 
-    def refresh(self) -> None:
+    def refresh(self) -> Steps[None]:
         """Looks at the catalog anew; a catalog that cannot be read is an error, never "no remote tier"."""
         if self._remote is not None:
-            self._remote.refresh()
+            yield from self._remote.refresh()
 
-    def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
+    def spans(self) -> Steps[tuple[LocalSpan | None, RemoteSpan | None]]:
         """What each tier holds now (the remote one as of the last refresh)."""
         local = LocalSpan.of(self._local.positions()) if self._local is not None else None
-        pinned = self._remote.snapshot() if self._remote is not None else None
+        if self._remote is None:
+            return local, None
+        pinned = yield from self._remote.snapshot()
         return local, RemoteSpan(pinned.start_offset, pinned.next_offset) if pinned is not None else None
 
-    def earliest(self) -> int:
+    def earliest(self) -> Steps[int]:
         """The smallest offset over both tiers."""
-        return earliest_offset(*self.spans())
+        return earliest_offset(*(yield from self.spans()))
 
-    def latest(self) -> int:
+    def latest(self) -> Steps[int]:
         """The exclusive end over both tiers."""
-        return latest_offset(*self.spans())
+        return latest_offset(*(yield from self.spans()))
 
     def flushed_offset(self) -> int:
         """What this disk has fsynced (exclusive end); 0 without a local tier."""
         return self._local.positions().flushed_offset if self._local is not None else 0
 
-    def last_stable_offset(self) -> int:
+    def positions(self) -> Steps[Positions]:
+        """Where the partition stands over both tiers; without a local tier all are remote."""
+        local, remote = yield from self.spans()
+        committed = remote.end_offset if remote is not None else 0
+        return Positions(
+            start_offset=earliest_offset(local, remote),
+            local_start_offset=local.start_offset if local is not None else committed,
+            uploaded_offset=committed,
+            flushed_offset=max(committed, self.flushed_offset()),
+            end_offset=latest_offset(local, remote),
+        )
+
+    def last_stable_offset(self) -> Steps[int]:
         """Where a ``read_committed`` stream ends: the first offset of the oldest open transaction, else the latest."""
-        local, remote = self.spans()
+        local, remote = yield from self.spans()
         if self._local is not None and local is not None and (remote is None or local.end_offset >= remote.end_offset):
-            return self._local.last_stable_offset()
-        return self._remote.last_stable_offset() if self._remote is not None else self.latest()
+            return (yield from _blocking(self._local.last_stable_offset))
+        if self._remote is None:
+            return latest_offset(local, remote)
+        return (yield from self._remote.last_stable_offset())
 
     def _high_watermark(self) -> int | None:
         """Where ``read_uncommitted`` ends if not at the latest offset: a log that follows has records to come."""
@@ -152,7 +185,7 @@ class PartitionStream:
         mark = self._local.high_watermark()
         return mark if mark < end else None
 
-    def offset(self, wanted: int | str) -> int:
+    def offset(self, wanted: int | str) -> Steps[int]:
         """``wanted`` as a number: an int, ``"earliest"``, ``"latest"``. Raises ConfigError for anything else."""
         if isinstance(wanted, bool):
             raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
@@ -161,53 +194,70 @@ class PartitionStream:
                 raise ConfigError(f"{self.tp}: offset {wanted} is negative", hint='an int >= 0, "earliest" or "latest"')
             return wanted
         if wanted in ("earliest", "beginning"):
-            return self.earliest()
+            return (yield from self.earliest())
         if wanted in ("latest", "end"):
-            return self.latest()
+            return (yield from self.latest())
         if wanted.isdecimal():
             return int(wanted)
         raise ConfigError(f"{wanted!r} is not an offset", hint='an int >= 0, "earliest" or "latest"')
 
-    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """First (offset, timestamp) with timestamp >= the one given, over both tiers; Kafka's rule (section 5.4)."""
-        _, remote = self.spans()
+    def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
+        """First (offset, timestamp) with timestamp >= the one given, over both tiers, by Kafka's rule."""
+        _, remote = yield from self.spans()
         if self._remote is not None and remote is not None:
-            found = self._remote.offset_for_time(timestamp)
+            found = yield from self._remote.offset_for_time(timestamp)
             if found is not None:
                 return found
-        return self._local_offset_for_time(timestamp, remote)
+        return (yield from self._local_offset_for_time(timestamp, remote))
 
-    def _local_offset_for_time(self, timestamp: int, remote: RemoteSpan | None) -> tuple[int, int] | None:
+    def _local_offset_for_time(self, timestamp: int, remote: RemoteSpan | None) -> Steps[tuple[int, int] | None]:
         if self._local is None:
             return None
-        found = self._local.offset_for_time(timestamp)
+        found = yield from _blocking(partial(self._local.offset_for_time, timestamp))
         committed = remote.end_offset if remote is not None else 0
         if found is None or found[0] >= committed:
             return found
-        # The disk's own answer lies below the committed end, where the catalog has already said "none".
-        for batch in self.batches(committed):
-            if batch.header.max_timestamp < timestamp:
-                continue
-            for record in decode_records(batch.data):
-                if record.timestamp >= timestamp and record.offset >= committed:
-                    return record.offset, record.timestamp
-        return None
 
-    def windows(self, wanted: ReadRange) -> list[Window]:
+        def matching(batch: TierBatch) -> tuple[int, int] | None:
+            if batch.header.max_timestamp >= timestamp:
+                for record in decode_records(batch.data):
+                    if record.timestamp >= timestamp and record.offset >= committed:
+                        return record.offset, record.timestamp
+            return None
+
+        # The disk's own answer lies below the committed end, where the catalog has already said "none".
+        first: tuple[int, int] | None = yield from _first(self.batches(committed, shape=matching))
+        return first
+
+    def windows(self, wanted: ReadRange) -> Steps[list[Window]]:
         """Offset windows that may hold wanted records, in order: remote segments pruned by their timestamps."""
-        start = self.offset(wanted.start) if wanted.start is not None else self.earliest()
-        end = self.offset(wanted.end) if wanted.end is not None else None
+        start = yield from (self.offset(wanted.start) if wanted.start is not None else self.earliest())
+        end = (yield from self.offset(wanted.end)) if wanted.end is not None else None
         if wanted.since_ms is None and wanted.until_ms is None:
             return [Window(start, end)] if end is None or start < end else []
+        local, remote = yield from self.spans()
         windows: list[Window] = []
-        local, remote = self.spans()
         local_from = start
         if self._remote is not None and remote is not None:
             local_from = max(start, remote.end_offset)
-            for row in self._remote.rows():
-                low, high = max(row.base, start, remote.start_offset), row.next
-                if end is not None:
-                    high = min(high, end)
+            windows = yield from self._remote_windows(wanted, max(start, remote.start_offset), end)
+        if local is not None and (end is None or local_from < end):
+            # Nobody knows the times of offsets that are in neither tier: reading them says that they are missing.
+            if wanted.since_ms is not None and local.start_offset <= local_from:
+                found = yield from self._local_offset_for_time(wanted.since_ms, remote)
+                if found is None:
+                    return windows
+                local_from = max(local_from, found[0])
+            windows.append(Window(local_from, end))
+        return windows
+
+    def _remote_windows(self, wanted: ReadRange, start: int, end: int | None) -> Steps[list[Window]]:
+        windows: list[Window] = []
+        pinned = self._remote.pinned if self._remote is not None else None
+        at = start
+        while pinned is not None and (end is None or at < end) and len(rows := (yield from pinned.piece(at))):
+            for row in rows:
+                low, high = max(row.base, start), row.next if end is None else min(row.next, end)
                 too_old = wanted.since_ms is not None and row.max_ts < wanted.since_ms
                 too_new = wanted.until_ms is not None and row.min_ts >= wanted.until_ms
                 if low >= high or too_old or too_new:
@@ -216,116 +266,160 @@ class PartitionStream:
                     windows[-1] = Window(windows[-1].start, high)
                 else:
                     windows.append(Window(low, high))
-        if local is not None and (end is None or local_from < end):
-            # Nobody knows the times of offsets that are in neither tier: reading them says that they are missing.
-            if wanted.since_ms is not None and local.start_offset <= local_from:
-                found = self._local_offset_for_time(wanted.since_ms, remote)
-                if found is None:
-                    return windows
-                local_from = max(local_from, found[0])
-            windows.append(Window(local_from, end))
+            at = rows.end_offset
         return windows
 
-    def pruned_segments(self, wanted: ReadRange) -> int:
+    def pruned_segments(self, wanted: ReadRange) -> Steps[int]:
         """Remote segments that a read of ``wanted`` never fetches because of their timestamps."""
-        if self._remote is None or self._remote.snapshot() is None:
+        pinned = (yield from self._remote.snapshot()) if self._remote is not None else None
+        if pinned is None:
             return 0
-        windows = self.windows(wanted)
-        return sum(
-            not any(row.base < (w.end if w.end is not None else row.next) and w.start < row.next for w in windows)
-            for row in self._remote.rows()
-        )
+        windows = yield from self.windows(wanted)
+        pruned = at = 0
+        while len(rows := (yield from pinned.piece(at))):
+            pruned += sum(
+                not any(row.base < (w.end if w.end is not None else row.next) and w.start < row.next for w in windows)
+                for row in rows
+            )
+            at = rows.end_offset
+        return pruned
 
-    def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
-        """Whole batches that hold offsets ``start`` to ``end``, in order, from whichever tier serves them.
+    def batches(
+        self, start: int, end: int | None = None, *, on_trimmed: str = "raise", shape: Shape | None = None
+    ) -> Steps[None]:
+        """Emits whole batches that hold offsets ``start`` to ``end``, in order, from whichever tier serves them.
 
-        Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError and the store's errors. ``on_trimmed="jump"``
-        goes on at the new earliest offset where retention took the wanted one away.
+        ``shape`` makes of a :class:`TierBatch` what is emitted. Raises OffsetOutOfRangeError, OffsetGapError,
+        CorruptionError and the store's errors. ``on_trimmed="jump"`` goes on at the new earliest offset where
+        retention took the wanted one away.
         """
         at, replans = start, 0
+
+        def passed(tier: Tier, stop: int, header: BatchHeader, data: bytes | memoryview) -> object:
+            nonlocal at
+            if header.next_offset <= at or header.base_offset >= stop:
+                return None
+            batch = TierBatch(tier, header, data)
+            if header.base_offset < at and at != start:
+                batch = _cut(batch, at)
+            at = header.next_offset
+            return batch if shape is None else shape(batch)
+
         while end is None or at < end:
             before = at
-            local, remote = self.spans()
+            local, remote = yield from self.spans()
             try:
                 ranges = plan_tiers(self.tp, at, end, local=local, remote=remote)
                 if not ranges:
                     return
                 for tier_range in ranges:
-                    for batch in self._tier_batches(tier_range.tier, at, tier_range.end):
-                        if batch.header.next_offset > at:
-                            yield batch if batch.header.base_offset >= at or at == start else _cut(batch, at)
-                            at = batch.header.next_offset
-                    at = max(at, tier_range.end)
+                    tier, stop = tier_range.tier, tier_range.end
+                    take = partial(passed, tier, stop)
+                    if tier is Tier.LOCAL:
+                        yield from self._read_local(at, stop, take)
+                    elif self._remote is not None:
+                        yield from self._remote.read(at, stop, take)
+                    at = max(at, stop)
                 if end is None:
                     end = at  # the latest offset when the stream was planned: a stream ends
             except (OffsetOutOfRangeError, OffsetGapError) as error:
                 # Offsets that left one tier may be in the other by now: only what a new look does not find is gone.
                 replans = replans + 1 if at == before else 0
                 planned_on = (local, remote)
-                self.refresh()
-                earliest, latest = self.earliest(), self.latest()
+                yield from self.refresh()
+                now = yield from self.spans()
+                earliest, latest = earliest_offset(*now), latest_offset(*now)
                 if at < earliest and on_trimmed == "jump":
                     at = earliest
                     continue
-                still_missing = isinstance(error, OffsetGapError) and self.spans() == planned_on
+                still_missing = isinstance(error, OffsetGapError) and now == planned_on
                 if still_missing or replans > MAX_REPLANS or not earliest <= at <= latest:
                     raise
 
-    def _tier_batches(self, tier: Tier, start: int, end: int) -> Iterator[TierBatch]:
-        source = self._local if tier is Tier.LOCAL else self._remote
-        if source is None:
+    def _read_local(
+        self, start: int, end: int, take: Callable[[BatchHeader, bytes | memoryview], object]
+    ) -> Steps[None]:
+        """Emits what ``take`` makes of the batches on disk. Those before a damage come before its error."""
+        if self._local is None:
             return
-        for data in source.read_batches(start, end):
-            header = read_header(data)
-            if header.base_offset >= end:
-                return
-            yield TierBatch(tier, header, data)
+        reading = yield from _blocking(partial(self._local.read_batches, start, end))
+        most = 1
+        try:
+            while True:
+                batches, error = yield from _blocking(partial(_some, reading, most))
+                if (yield from _emitted(batches, end, take)):
+                    return
+                if error is not None:
+                    raise error
+                if not batches:
+                    return
+                most = min(2 * most, LOCAL_BATCHES)
+        finally:
+            close = getattr(reading, "close", None)
+            if close is not None:
+                close()
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
-    ) -> Iterator[ConsumerRecord]:
-        """Decoded records of ``wanted``, without control records; ``read_committed`` also without aborted ones."""
+    ) -> Steps[None]:
+        """Emits the decoded records of ``wanted``, an iterator for each batch, without control records.
+
+        ``read_committed``: also without aborted ones.
+        """
         committed_only = isolation == "read_committed"
-        bound = self.last_stable_offset() if committed_only else self._high_watermark()
-        for start, stop in self.windows(wanted):
+        bound = (yield from self.last_stable_offset()) if committed_only else self._high_watermark()
+        for start, stop in (yield from self.windows(wanted)):
             end = stop if bound is None else bound if stop is None else min(stop, bound)
             if end is not None and start >= end:
                 continue
-            aborted = _Aborted(self._aborted(start, end)) if committed_only else None
-            for batch in self.batches(start, end, on_trimmed=on_trimmed):
-                if batch.header.is_control:
-                    if aborted is not None:
-                        aborted.marker(batch)
-                    continue
-                if aborted is not None and aborted.hides(batch.header):
-                    continue
-                if wanted.since_ms is not None and batch.header.max_timestamp < wanted.since_ms:
-                    continue
-                yield from self._decoded(batch, start, end, wanted)
+            aborted = Aborted((yield from self._aborted(start, end))) if committed_only else None
+            shape = partial(_shown, self.tp, wanted, start, end, aborted)
+            yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape)
 
-    def _decoded(self, batch: TierBatch, start: int, end: int | None, wanted: ReadRange) -> Iterator[ConsumerRecord]:
-        topic, partition = self.tp
-        kind, epoch, tier = int(batch.header.timestamp_type), batch.header.leader_epoch, batch.tier.value
-        timed = wanted.since_ms is not None or wanted.until_ms is not None
-        for offset, timestamp, key, value, headers in decode_records(batch.data):
-            if offset < start or (timed and not wanted.wants(timestamp)):
-                continue
-            if end is not None and offset >= end:
-                return
-            yield ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, headers, epoch, tier)
-
-    def _aborted(self, start: int, end: int | None) -> list[AbortedTxn]:
-        stop = self.latest() if end is None else end
+    def _aborted(self, start: int, end: int | None) -> Steps[list[AbortedTxn]]:
+        stop = (yield from self.latest()) if end is None else end
         found: set[AbortedTxn] = set()
         if self._local is not None:
-            found.update(self._local.aborted_txns(start, stop))
+            found.update((yield from _blocking(partial(self._local.aborted_txns, start, stop))))
         if self._remote is not None:
             kept = self._local.positions().local_start_offset if self._local is not None else 0
-            if kept > self._remote.next_offset:
-                self.refresh()  # segments left the disk since the catalog was looked at, and their indexes with them
-            if self._remote.snapshot() is not None:
-                found.update(self._remote.aborted_txns(start, stop))
+            pinned = yield from self._remote.snapshot()
+            if kept > (pinned.next_offset if pinned is not None else 0):
+                # Segments left the disk since the catalog was looked at, and their indexes with them.
+                pinned = yield from self._remote.refresh()
+            if pinned is not None:
+                found.update((yield from self._remote.aborted_txns(start, stop)))
         return sorted(found, key=lambda txn: txn.first_offset)
+
+
+def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
+    tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, aborted: Aborted | None, batch: TierBatch
+) -> Iterator[ConsumerRecord] | None:
+    """The records of a batch; None where nothing of it is to be seen."""
+    header = batch.header
+    if header.is_control:
+        if aborted is not None:
+            aborted.marker(header, batch.data)
+        return None
+    if aborted is not None and aborted.hides(header):
+        return None
+    if wanted.since_ms is not None and header.max_timestamp < wanted.since_ms:
+        return None
+    return _decoded(tp, batch, start, end, wanted)
+
+
+def _decoded(
+    tp: TopicPartition, batch: TierBatch, start: int, end: int | None, wanted: ReadRange
+) -> Iterator[ConsumerRecord]:
+    topic, partition = tp
+    kind, epoch, tier = int(batch.header.timestamp_type), batch.header.leader_epoch, batch.tier.value
+    timed = wanted.since_ms is not None or wanted.until_ms is not None
+    for offset, timestamp, key, value, headers in decode_records(batch.data):
+        if offset < start or (timed and not wanted.wants(timestamp)):
+            continue
+        if end is not None and offset >= end:
+            return
+        yield ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, headers, epoch, tier)
 
 
 def _cut(batch: TierBatch, at: int) -> TierBatch:
@@ -336,22 +430,56 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
     return TierBatch(batch.tier, read_header(data), data)
 
 
-class _Aborted:
-    """The client's rule (section 5.3): hide a producer from its transaction's first offset to the ABORT marker."""
+def _blocking(call: Callable[[], T]) -> Steps[T]:
+    """What ``call`` gives, which may wait for this machine's disk."""
+    found: T = yield Blocking(call)
+    return found
 
-    def __init__(self, txns: list[AbortedTxn]) -> None:
-        self._coming = txns
-        self._hidden: set[int] = set()
 
-    def hides(self, header: BatchHeader) -> bool:
-        """Whether this data batch belongs to an aborted transaction."""
-        while self._coming and self._coming[0].first_offset <= header.last_offset:
-            self._hidden.add(self._coming.pop(0).producer_id)
-        return header.is_transactional and header.producer_id in self._hidden
+def _emitted(
+    batches: list[bytes | memoryview], end: int, take: Callable[[BatchHeader, bytes | memoryview], object]
+) -> Steps[bool]:
+    """Emits what ``take`` makes of them; whether ``end`` was passed."""
+    for data in batches:
+        header = read_header(data)
+        if header.base_offset >= end:
+            return True
+        taken = take(header, data)
+        if taken is not None:
+            yield Emit(taken)
+    return False
 
-    def marker(self, batch: TierBatch) -> None:
-        """Takes note of a control batch: ABORT ends the hiding of its producer."""
-        self.hides(batch.header)
-        for record in decode_records(batch.data):
-            if control_type(record) is ControlType.ABORT:
-                self._hidden.discard(batch.header.producer_id)
+
+def _some(reading: Iterator[bytes | memoryview], most: int) -> tuple[list[bytes | memoryview], TieredError | None]:
+    """At most ``most`` batches of the disk, and the error that ended them."""
+    found: list[bytes | memoryview] = []
+    size_bytes = 0
+    try:
+        for batch in reading:
+            found.append(batch)
+            size_bytes += len(batch)
+            if len(found) >= most or size_bytes >= LOCAL_BYTES:
+                break
+    except TieredError as error:
+        return found, error
+    return found, None
+
+
+def _first(steps: Steps[object]) -> Steps[Any]:
+    """The first value that ``steps`` emit, None without one; nothing is read beyond it."""
+    outcome: object = None
+    error: TieredError | None = None
+    try:
+        while True:
+            request = steps.send(outcome) if error is None else steps.throw(error)
+            if isinstance(request, Emit):
+                return request.value
+            outcome = error = None
+            try:
+                outcome = yield request
+            except TieredError as raised:
+                error = raised
+    except StopIteration:
+        return None
+    finally:
+        steps.close()

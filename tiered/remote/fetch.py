@@ -43,8 +43,7 @@ class Fetch:
         """The bytes, from the cache or by one GET. Raises SegmentGone, CorruptionError if the object is too short."""
         start, end = self.range.start, self.range.end
         if not self.seek:
-            data = yield from read_range(tp, self.key, self.segment.row, start, end)
-            return memoryview(data)
+            return self.received(tp, (yield self.request()))
         chunk_start = start - start % CHUNK_BYTES
         held = cache.get(self.key, chunk_start)
         if held is None:
@@ -53,6 +52,15 @@ class Fetch:
             held = yield from read_range(tp, self.key, row, chunk_start, chunk_end)
             cache.put(self.key, chunk_start, held)
         return memoryview(held)[start - chunk_start : end - chunk_start]
+
+    def request(self) -> Get:
+        """The GET of a sequential read."""
+        return Get(self.key, self.range.start, self.range.end)
+
+    def received(self, tp: TopicPartition, found: object) -> memoryview:
+        """What the answer of :meth:`request` holds. Raises as :meth:`steps`."""
+        row = self.segment.row
+        return memoryview(_checked(tp, Get(self.key, self.range.start, self.range.end), row, found, row.size))
 
 
 def fetches(
@@ -68,18 +76,23 @@ def fetches(
 
 def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
     """Exactly the bytes ``start`` to ``end`` of the ``.log`` of ``row``. Raises SegmentGone, CorruptionError."""
-    return (yield from _read(tp, key, row, start, end, row.size))
+    wanted = Get(key, start, end)
+    return _checked(tp, wanted, row, (yield wanted), row.size)
 
 
 def read_bundle(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
     """Exactly the bytes ``start`` to ``end`` of the index bundle of segment ``row``. Raises as :func:`read_range`."""
-    return (yield from _read(tp, key, row, start, end, row.idx_len))
+    wanted = Get(key, start, end)
+    return _checked(tp, wanted, row, (yield wanted), row.idx_len)
 
 
-def _read(tp: TopicPartition, key: str, row: Row, start: int, end: int, size: int) -> Steps[bytes]:  # noqa: PLR0917 - as its callers
-    found: Object | Missing = yield Get(key, start, end)
+def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int) -> bytes:
+    """The bytes that were asked for, of an object of ``size`` bytes."""
+    key, start, end = wanted.key, wanted.start, wanted.end or 0
     if isinstance(found, Missing):
         raise SegmentGone(key, row)
+    if not isinstance(found, Object):
+        raise TypeError(f"a GET gave {found!r}")
     if len(found.data) != end - start or found.size != size:
         raise CorruptionError(
             f"{tp}: {key} gave {len(found.data)} of the bytes {start} to {end}; the object has {found.size} bytes, the "

@@ -1,21 +1,19 @@
-"""Reads of a sequential stream, carried out ahead of its consumer on a few shared threads.
+"""Reads of a sequential stream, begun ahead of its consumer.
 
-The first read happens on the caller's thread; only when the consumer comes back for more do threads start.
-Results come in order. What was read, or is being read, and was not yet handed on never exceeds ``max_bytes``; a
-consumer that stops leaves at most that much behind, and nothing is started for it any more.
+The first read happens when it is asked for; only when the consumer comes back for more are reads begun ahead
+(``store.base.Begin``). Results come in order. What was read, or is being read, and was not yet handed on never exceeds
+``max_bytes``; a consumer that stops leaves at most that much behind, and nothing is begun for it any more.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from collections.abc import Callable
 
-READ_THREADS = 8
-"""Threads of one process that read ahead, for all its readers together."""
+from tiered.model import TopicPartition
+from tiered.remote.cache import ByteCache
+from tiered.remote.fetch import Fetch
+from tiered.store.base import Begin, Steps, Take
 
 REQUESTS_AHEAD = 4
 """Requests of one reader under way at once."""
@@ -24,65 +22,57 @@ BUFFER_BYTES = 32 * 1024 * 1024
 """Bytes read ahead of one consumer (``read.buffer.bytes``)."""
 
 
-class Sized(Protocol):
-    """A request of known size."""
+class Prefetch:
+    """What ``source`` gives, fetched. ``source`` is advanced no further than the reads go."""
 
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes it will bring."""
+    def __init__(
+        self,
+        source: Callable[[], Steps[Fetch | None]],
+        tp: TopicPartition,
+        cache: ByteCache,
+        *,
+        max_bytes: int = BUFFER_BYTES,
+        max_requests: int = REQUESTS_AHEAD,
+    ) -> None:
+        self._source = source
+        self._tp = tp
+        self._cache = cache
+        self._max_bytes = max_bytes
+        self._max_requests = max_requests
+        self._begun = False
+        self._ended = False
+        self._waiting: Fetch | None = None
+        self._ahead: deque[tuple[Fetch, object]] = deque()
+        self._ahead_bytes = 0
 
+    def next(self) -> Steps[tuple[Fetch, memoryview] | None]:
+        """The next read with its bytes, None behind the last. Raises what a read raises, at its turn."""
+        if not self._begun:
+            self._begun = True
+            first = yield from self._source()
+            if first is None:
+                self._ended = True
+                return None
+            return first, (yield from first.steps(self._tp, self._cache))
+        yield from self._fill()
+        if not self._ahead:
+            return None
+        fetch, ticket = self._ahead.popleft()
+        found = yield Take(ticket)
+        self._ahead_bytes -= fetch.size_bytes
+        return fetch, fetch.received(self._tp, found)
 
-R = TypeVar("R", bound=Sized)
-V = TypeVar("V")
-
-_pools: dict[int, ThreadPoolExecutor] = {}
-_pools_lock = threading.Lock()
-
-
-def _pool() -> ThreadPoolExecutor:
-    pid = os.getpid()  # the threads of a parent do not exist in a forked child
-    with _pools_lock:
-        pool = _pools.get(pid)
-        if pool is None:
-            _pools.clear()
-            pool = _pools[pid] = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="tiered-read")
-        return pool
-
-
-def fetch_ahead(
-    requests: Iterator[R],
-    fetch: Callable[[R], V],
-    *,
-    max_bytes: int = BUFFER_BYTES,
-    max_requests: int = REQUESTS_AHEAD,
-) -> Generator[tuple[R, V], None, None]:
-    """Each request with what ``fetch`` made of it, in order. Raises what ``fetch`` raises, at that request's turn.
-
-    ``requests`` is advanced on the consumer's thread only, and no further than the reads go.
-    """
-    first = next(requests, None)
-    if first is None:
-        return
-    yield first, fetch(first)
-    ahead: deque[tuple[R, Future[V]]] = deque()
-    ahead_bytes = 0
-    waiting = next(requests, None)
-    try:
-        while True:
-            while waiting is not None and len(ahead) < max_requests:
-                if ahead and ahead_bytes + waiting.size_bytes > max_bytes:
-                    break
-                ahead.append((waiting, _pool().submit(fetch, waiting)))
-                ahead_bytes += waiting.size_bytes
-                waiting = next(requests, None)
-            if not ahead:
+    def _fill(self) -> Steps[None]:
+        while not self._ended:
+            if self._waiting is None:
+                self._waiting = yield from self._source()
+                if self._waiting is None:
+                    self._ended = True
+                    return
+            fetch = self._waiting
+            full = self._ahead and self._ahead_bytes + fetch.size_bytes > self._max_bytes
+            if full or len(self._ahead) >= self._max_requests:
                 return
-            request, future = ahead.popleft()
-            value = future.result()
-            ahead_bytes -= request.size_bytes
-            del future  # it holds the value: the consumer's is to be the only reference
-            yield request, value
-            del value
-    finally:
-        for _, pending in ahead:
-            pending.cancel()
+            self._ahead.append((fetch, (yield Begin(fetch.request()))))
+            self._ahead_bytes += fetch.size_bytes
+            self._waiting = None

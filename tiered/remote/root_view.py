@@ -56,13 +56,21 @@ class RootView:
         Raises LogDestroyedError if the root vanished, here or since the disk saw it, CorruptionError for damaged,
         foreign or older content, and for an absent root that the registry vouches for.
         """
-        return (yield from self._received((yield root_get(self.key, self.etag or None))))
+        return (yield from self._received((yield self.request())))
 
     refresh = load
 
     def pin(self) -> Steps[Snapshot | None]:
         """As :meth:`load`, as what the catalog held then."""
-        root = yield from self.load()
+        return (yield from self.pin_received((yield self.request())))
+
+    def request(self) -> Get:
+        """The GET of :meth:`load`."""
+        return root_get(self.key, self.etag or None)
+
+    def pin_received(self, got: object) -> Steps[Snapshot | None]:
+        """:meth:`pin` once the store has answered :meth:`request`. Asks the store nothing."""
+        root = yield from self._received(got)
         if root is not None and self._pinned_of is not root:
             self._pinned, self._pinned_of = Snapshot.of(root), root
         return self._pinned if root is not None else None

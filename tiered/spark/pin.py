@@ -33,14 +33,16 @@ from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.plan.read import Tier
-from tiered.read.stream import PartitionStream
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.reader import RemotePartition, SegmentReader
+from tiered.remote.reader import Place, RemotePartition, SegmentReader
+from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import load_topic
 from tiered.spark.losses import lose
 from tiered.spark.slices import Piece
 from tiered.store.base import Store
-from tiered.store.driver import drive
+from tiered.store.driver import drive, drive_stream
+from tiered.store.runner import Runner
+from tiered.topic import PartitionStream
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview]]
 
@@ -131,9 +133,10 @@ class PinnedPiece:
         piece = self._piece
         if self._sources.store is None:
             raise NotFoundError(f"{piece.tp}: a remote piece without a store", hint="option path is missing")
-        reader = SegmentReader(self._sources.store, piece.tp, UUID(piece.topic_id))
+        reader = SegmentReader(piece.tp, UUID(piece.topic_id))
+        steps = reader.read(Place(self._at), piece.rows_from, piece.end)
         try:
-            for header, batch in reader.read(self._at, piece.segments_from):
+            for header, batch in drive_stream(self._sources.store, steps):
                 yield header, batch
                 self._at = max(self._at, header.next_offset)
         except SegmentGone:
@@ -162,16 +165,16 @@ class PinnedPiece:
             if entry is not None and (entry.topic_id.hex != piece.topic_id or entry.state == STATE_DELETING):
                 return None
             if entry is not None:
-                remote = RemotePartition(store, piece.tp.topic, entry.topic_id, piece.tp.partition)
-                if not self._still_there(remote):
+                remote = RemotePartition(piece.tp.topic, entry.topic_id, piece.tp.partition)
+                if not self._still_there(drive(store, remote.snapshot())):
                     return None
         if local is None and remote is None:
             return None
-        return PartitionStream(piece.tp, local=local, remote=remote)
+        runner = Runner(store)
+        return PartitionStream(piece.tp, local=local, remote=remote, runner=runner)
 
-    def _still_there(self, remote: RemotePartition) -> bool:
+    def _still_there(self, pinned: Snapshot | None) -> bool:
         """Whether the partition lives. Raises CorruptionError for a root that went back."""
-        pinned = remote.snapshot()
         version = pinned.version if pinned is not None else 0
         if version < self._piece.root_version:
             raise CorruptionError(

@@ -33,7 +33,6 @@ from tiered.plan.read import (
     latest_offset,
     plan_tiers,
 )
-from tiered.read.stream import PartitionStream
 from tiered.remote.reader import RemotePartition
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
@@ -42,6 +41,8 @@ from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import Piece
 from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
+from tiered.store.runner import Runner
+from tiered.topic import PartitionStream
 
 PLANNING_THREADS = 16
 """Roots, and of one partition index bundles, that are fetched at once."""
@@ -70,18 +71,12 @@ class Tiers:
     local: PartitionLog | None
     remote: RemotePartition | None
     stream: PartitionStream
+    runner: Runner
 
     @property
     def pinned(self) -> Snapshot | None:
         """The pinned catalog."""
-        return self.remote.snapshot() if self.remote is not None else None
-
-    def last_stable_offset(self) -> int:
-        """Where ``read_committed`` ends."""
-        pinned = self.pinned
-        if self.local is not None and (pinned is None or self.local.positions().end_offset >= pinned.next_offset):
-            return self.local.last_stable_offset()
-        return self.remote.last_stable_offset() if self.remote is not None else 0
+        return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
 
     def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
         """Aborted transactions in a range, over both tiers."""
@@ -90,8 +85,8 @@ class Tiers:
             found.update(self.local.aborted_txns(start, end))
         remote, pinned = self.remote, self.pinned
         if remote is not None and pinned is not None:
-            windows = remote.run(aborted_windows(pinned, start, end))
-            for txns in pool.map(lambda window: remote.aborted_txns(*window), windows):
+            windows = self.runner.run(aborted_windows(pinned, start, end))
+            for txns in pool.map(lambda window: self.runner.run(remote.aborted_txns(*window)), windows):
                 found.update(txns)
         return tuple(sorted(found, key=lambda txn: (txn.first_offset, txn)))
 
@@ -232,8 +227,10 @@ def _tiers(
     remote = None
     if store is not None and topic.registered:
         known = replace(known, made=tp.partition < topic.made)
-        remote = RemotePartition(store, tp.topic, UUID(topic.topic_id), tp.partition, known=known)
-    return Tiers(tp, topic.topic_id, on_disk, remote, PartitionStream(tp, local=on_disk, remote=remote))
+        remote = RemotePartition(tp.topic, UUID(topic.topic_id), tp.partition, known=known)
+    runner = Runner(store)
+    stream = PartitionStream(tp, local=on_disk, remote=remote, runner=runner)
+    return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner)
 
 
 def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece]:
@@ -253,7 +250,7 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
     start, end = _within(tiers.tp, start, end, tiers.stream.spans(), options)
     aborted: tuple[AbortedTxn, ...] = ()
     if options.read_committed:
-        end = min(end, tiers.last_stable_offset())
+        end = min(end, tiers.stream.last_stable_offset())
         aborted = tiers.aborted_txns(start, end, pool) if start < end else ()
     if start >= end:
         return []
@@ -328,9 +325,9 @@ def _end(tiers: Tiers, options: ReadOptions, latest: int) -> int:
 
 def _piece(tiers: Tiers, tier: Tier, start: int, end: int, aborted: tuple[AbortedTxn, ...]) -> Piece:
     hidden = tuple(txn for txn in aborted if txn.last_offset >= start and txn.first_offset < end)
-    remote, pinned = tiers.remote, tiers.pinned
-    if tier is Tier.REMOTE and remote is not None and pinned is not None:
-        rows = remote.run(_rows_between(pinned, start, end))
+    pinned = tiers.pinned
+    if tier is Tier.REMOTE and pinned is not None:
+        rows = tiers.runner.run(_rows_between(pinned, start, end))
         size = sum(row.size * (min(row.next, end) - max(row.base, start)) // (row.next - row.base) for row in rows)
         return Piece(tiers.tp, tiers.topic_id, tier, start, end, size, rows, hidden, pinned.version)
     size, version = _local_bytes(tiers, start, end), pinned.version if pinned is not None else 0

@@ -24,11 +24,30 @@ from tiered.errors import ConfigError
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import SegmentRange, Tier
 from tiered.spark.options import MAX_SLICES
+from tiered.store.base import Steps
 
 Entries = Sequence[tuple[int, int]]
 """An offset index: (last offset of a batch, byte where it begins)."""
 Cuts = Mapping[tuple[TopicPartition, int], Sequence[int]]
 """Offsets at which large segments are cut, by partition and base offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """Rows that a plan holds, as a reader takes them."""
+
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def row(self, index: int) -> Row:
+        """One of them."""
+        return self.rows[index]
+
+    def find_offset(self, offset: int) -> int | None:
+        """Index of the one that holds ``offset``."""
+        return next((at for at, row in enumerate(self.rows) if row.base <= offset < row.next), None)
 
 
 @dataclass(frozen=True)
@@ -48,6 +67,11 @@ class Piece:
     rows: tuple[Row, ...] = ()
     aborted: tuple[AbortedTxn, ...] = ()
     root_version: int = 0
+
+    def rows_from(self, offset: int) -> Steps[PlannedRows]:
+        """Its segments from the one that holds ``offset`` on, as a reader asks for them."""
+        yield from ()  # no request: they were pinned
+        return PlannedRows(tuple(row for row in self.rows if row.next > offset))
 
     def segments_from(self, offset: int) -> Iterator[SegmentRange]:
         """Segments of the piece from ``offset`` on."""

@@ -35,6 +35,7 @@ from tiered.spark.schema import arrow_schema_of, check_schema, column_names, kaf
 from tiered.spark.slices import Cuts, HiddenBatches, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
 from tiered.spark.stores import worker_store
 from tiered.store.base import Store
+from tiered.store.driver import drive
 
 
 class TieredDataSource(DataSource):
@@ -111,9 +112,9 @@ class TieredReader(DataSourceReader):
             return {}
 
         def of(piece: Piece, row: Row) -> list[int] | None:
-            reader = SegmentReader(store, piece.tp, UUID(piece.topic_id))
+            reader = SegmentReader(piece.tp, UUID(piece.topic_id))
             try:
-                data = reader.run(reader.lookup.section(row, SectionKind.OFFSET_INDEX))
+                data = drive(store, reader.lookup.section(row, SectionKind.OFFSET_INDEX))
             except SegmentGone:
                 return None  # rewritten or trimmed since the root was read: the task will look where it is
             return cuts_of(OffsetIndex.from_bytes(data, row.base).entries, target)

@@ -210,8 +210,32 @@ class Together:
     requests: tuple[StoreRequest, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A request that is carried out behind the steps' back; gives a ticket. How many are under way is their business.
+
+    What is under way when the steps end is thrown away: begin nothing that changes the store.
+    """
+
+    request: StoreRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Waits for what :class:`Begin` began: gives its outcome, or throws its error. A ticket is taken once."""
+
+    ticket: object = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Hands ``value`` to whoever iterates over the steps (``drive_stream``); gives None when more is wanted."""
+
+    value: Any = field(repr=False)
+
+
 StoreRequest = Get | Head | Put | Delete | List | StartUpload | UploadPart | CompleteUpload | AbortUpload
-Request = StoreRequest | Backoff | Now | NewId | Blocking | Together
+Request = StoreRequest | Backoff | Now | NewId | Blocking | Together | Begin | Take | Emit
 
 
 @dataclass(frozen=True, slots=True)

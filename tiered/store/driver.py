@@ -5,6 +5,9 @@ A steps generator holds the protocol and touches nothing; a driver touches every
     root = drive(store, catalog.load(), clock=clock, ids=ids)
     root = await adrive(aio_store, catalog.load(), clock=clock, ids=ids)
 
+    for records in drive_stream(store, stream.records(wanted)): ...
+    async for records in adrive_stream(aio_store, stream.records(wanted)): ...
+
 Each ``TieredError`` of a request is thrown into the generator at its ``yield``, so that steps can use ``try``.
 Any other exception, and a cancellation, closes the generator and goes to the caller.
 """
@@ -12,17 +15,42 @@ Any other exception, and a cancellation, closes the generator and goes to the ca
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import os
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import TieredError
 from tiered.store.backoff import backoff_seconds
-from tiered.store.base import AioStore, Backoff, Blocking, NewId, Now, Outcome, Request, Steps, Store, Time, Together
+from tiered.store.base import (
+    AioStore,
+    Backoff,
+    Begin,
+    Blocking,
+    Emit,
+    NewId,
+    Now,
+    Outcome,
+    Request,
+    Steps,
+    Store,
+    Take,
+    Time,
+    Together,
+)
 
 TOGETHER_REQUESTS = 4
 """Requests of one :class:`Together` that are under way at once."""
+
+BACKGROUND_THREADS = 8
+"""Threads of one process that carry out what steps :class:`Begin`, for all sync streams together."""
+
+_CLOCK, _IDS = SystemClock(), SystemIds()
+_pools: dict[int, ThreadPoolExecutor] = {}
+_pools_lock = threading.Lock()
 
 T = TypeVar("T")
 AioSleep = Callable[[float], Awaitable[None]]
@@ -41,8 +69,29 @@ def drive(
     ``clock`` and ``ids`` default to the machine's; ``together`` bounds the threads of a :class:`Together`.
     Raises what the steps raise.
     """
-    clock = clock or SystemClock()
-    ids = ids or SystemIds()
+    stream = drive_stream(store, steps, clock=clock, ids=ids, together=together)
+    try:
+        emitted = next(stream)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    finally:
+        stream.close()
+    raise TypeError(f"steps that are run to their end emitted {emitted!r}")
+
+
+def drive_stream(
+    store: Store,
+    steps: Steps[T],
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    together: int = TOGETHER_REQUESTS,
+) -> Generator[Any, None, T]:
+    """What ``steps`` emit. Nothing is done for a value before it is asked for; closing it closes the steps."""
+    clock = clock or _CLOCK
+    ids = ids or _IDS
+    begun: set[Future[Outcome]] = set()
     outcome: object = None
     error: TieredError | None = None
     try:
@@ -54,10 +103,23 @@ def drive(
                 return value
             outcome, error = None, None
             try:
-                outcome = _carry_out(store, request, clock, ids, together)
+                match request:
+                    case Emit(emitted):
+                        yield emitted
+                    case Begin(wanted):
+                        outcome = _pool().submit(store.execute, wanted)
+                        begun.add(outcome)
+                    case Take(ticket):
+                        begun.discard(ticket)
+                        outcome = ticket.result()  # type: ignore[attr-defined]
+                        del ticket, request  # they hold the outcome: its consumer's is to be the only reference
+                    case _:
+                        outcome = _carry_out(store, request, clock, ids, together)
             except TieredError as raised:
                 error = raised
     finally:
+        for future in begun:
+            future.cancel()
         steps.close()
         error = None  # the traceback of the error refers to this frame: without this both wait for the collector
 
@@ -75,8 +137,41 @@ async def adrive(
 
     A cancelled conditional PUT may have landed: whoever cancels treats it as unknown.
     """
-    clock = clock or SystemClock()
-    ids = ids or SystemIds()
+    ended: list[T] = []
+    stream = _astream(store, steps, ended, clock=clock, ids=ids, sleep=sleep, together=together)
+    async with contextlib.aclosing(stream):
+        async for emitted in stream:
+            raise TypeError(f"steps that are run to their end emitted {emitted!r}")
+    return ended[0]
+
+
+def adrive_stream(
+    store: AioStore,
+    steps: Steps[object],
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    sleep: AioSleep = asyncio.sleep,
+    together: int = TOGETHER_REQUESTS,
+) -> AsyncGenerator[Any, None]:
+    """As :func:`drive_stream` for asyncio. Whoever stops early closes it (``aclosing``), and no task is left behind."""
+    return _astream(store, steps, [], clock=clock, ids=ids, sleep=sleep, together=together)
+
+
+async def _astream(
+    store: AioStore,
+    steps: Steps[T],
+    ended: list[T],
+    *,
+    clock: Clock | None,
+    ids: IdSource | None,
+    sleep: AioSleep,
+    together: int,
+) -> AsyncGenerator[Any, None]:
+    """Puts the value of the steps into ``ended``: an asynchronous generator has none."""
+    clock = clock or _CLOCK
+    ids = ids or _IDS
+    begun: set[asyncio.Task[Outcome]] = set()
     outcome: object = None
     error: TieredError | None = None
     try:
@@ -84,16 +179,41 @@ async def adrive(
             try:
                 request = steps.send(outcome) if error is None else steps.throw(error)
             except StopIteration as stop:
-                value: T = stop.value
-                return value
+                ended.append(stop.value)
+                return
             outcome, error = None, None
             try:
-                outcome = await _carry_out_aio(store, request, clock, ids, sleep, together=together)
+                match request:
+                    case Emit(emitted):
+                        yield emitted
+                    case Begin(wanted):
+                        outcome = asyncio.ensure_future(store.execute(wanted))
+                        begun.add(outcome)
+                    case Take(ticket):
+                        outcome = await ticket  # type: ignore[misc]  # what Begin gave
+                        begun.discard(ticket)
+                        del ticket, request
+                    case _:
+                        outcome = await _carry_out_aio(store, request, clock, ids, sleep, together=together)
             except TieredError as raised:
                 error = raised
     finally:
+        for task in begun:
+            task.cancel()
+        if begun:
+            await asyncio.gather(*begun, return_exceptions=True)
         steps.close()
         error = None
+
+
+def _pool() -> ThreadPoolExecutor:
+    pid = os.getpid()  # the threads of a parent do not exist in a forked child
+    with _pools_lock:
+        pool = _pools.get(pid)
+        if pool is None:
+            _pools.clear()
+            pool = _pools[pid] = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix="tiered-read")
+        return pool
 
 
 def _carry_out(store: Store, request: Request, clock: Clock, ids: IdSource, together: int) -> object:
@@ -109,6 +229,8 @@ def _carry_out(store: Store, request: Request, clock: Clock, ids: IdSource, toge
             return call()
         case Together():
             return _execute_together(store, request, together)
+        case Begin() | Take() | Emit():
+            raise TypeError(f"{request!r} is the stream's own")
         case _:
             return store.execute(request)
 
@@ -128,6 +250,8 @@ async def _carry_out_aio(
             return await _in_thread(call)
         case Together():
             return await _execute_together_aio(store, request, together)
+        case Begin() | Take() | Emit():
+            raise TypeError(f"{request!r} is the stream's own")
         case _:
             return await store.execute(request)
 

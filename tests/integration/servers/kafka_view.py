@@ -15,8 +15,9 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.testing.clock import FakeClock, SeededIds
+from tiered.topic import PartitionStream
 
 
 class Told(NamedTuple):

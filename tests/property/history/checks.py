@@ -11,8 +11,9 @@ from tiered.format.control import ControlType, control_type, coordinator_epoch
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Record
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, Stamp
+from tiered.topic import PartitionStream
 
 
 def same(actual: Any, expected: Any, what: str) -> None:

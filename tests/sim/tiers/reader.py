@@ -8,10 +8,11 @@ from tests.sim.tiers.machine import Process, SimStore
 from tests.sim.tiers.truth import TOPIC, TPS, Violated
 from tiered.errors import TieredError, UnknownTopicError
 from tiered.model import TopicPartition
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.reader import Reader
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RetryingStore
+from tiered.topic import PartitionStream
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World

@@ -17,11 +17,11 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tiered.local.disk import files
-from tiered.remote import prefetch
+from tiered.store import driver
 from tiered.testing.clock import FakeClock
 
 T = TypeVar("T")
-USERS_OF_THREADS = ("tiered.tiering.inline", "tiered.tiering.run", "tiered.store.driver", "tiered.remote.prefetch")
+USERS_OF_THREADS = ("tiered.tiering.inline", "tiered.tiering.run", "tiered.store.driver")
 
 
 class _Selector(selectors.DefaultSelector):  # not select(): a long session has descriptors above its limit
@@ -105,20 +105,20 @@ def without_threads() -> Iterator[None]:
     """The product's pools do their work on the thread that asks."""
     modules = [importlib.import_module(name) for name in USERS_OF_THREADS]
     kept = [module.ThreadPoolExecutor for module in modules]
-    pools, turn = dict(prefetch._pools), files._TURN
+    pools, turn = dict(driver._pools), files._TURN
     files._TURN = itertools.count()  # temporary files are named as in the run before
     for module in modules:
         module.ThreadPoolExecutor = InlineExecutor  # type: ignore[attr-defined]  # the modules' own name for it
-    prefetch._pools.clear()
-    prefetch._pools[os.getpid()] = InlineExecutor()  # type: ignore[assignment]  # what is used of a pool
+    driver._pools.clear()
+    driver._pools[os.getpid()] = InlineExecutor()  # type: ignore[assignment]  # what is used of a pool
     try:
         yield
     finally:
         files._TURN = turn
         for module, executor in zip(modules, kept, strict=True):
             module.ThreadPoolExecutor = executor  # type: ignore[attr-defined]  # the modules' own name for it
-        prefetch._pools.clear()
-        prefetch._pools.update(pools)
+        driver._pools.clear()
+        driver._pools.update(pools)
 
 
 class SimClock(FakeClock):

@@ -11,8 +11,8 @@ import pytest
 from tests.sweeps.requests.faults import FAULTS
 from tests.sweeps.requests.story import SCENARIOS, Broken, Case, cases, play, sample
 from tiered.local.disk.claims import Claims
-from tiered.read.stream import PartitionStream
 from tiered.tiering.inline import Tiering
+from tiered.topic import PartitionStream
 
 SEED = int(os.environ.get("TIERED_SWEEP_SEED") or random.SystemRandom().randrange(2**32))
 SAMPLE = 40

@@ -23,11 +23,12 @@ from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.store.base import ABSENT, List, Object, Outcome, Page, Put, Store, StoreRequest
 from tiered.store.directory_paths import object_path
 from tiered.store.location import open_store
 from tiered.testing.faults import Fault, FaultKind, FaultStore
+from tiered.topic import PartitionStream
 
 
 @pytest.fixture

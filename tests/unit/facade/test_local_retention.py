@@ -11,14 +11,16 @@ from tiered.config import TopicConfig
 from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.remote.catalog import Catalog
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Delete
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
+from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.tiering.inline import Tiering
+from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 
@@ -39,8 +41,9 @@ class World:
             self.clock.advance(1)
 
     def stream(self) -> PartitionStream:
-        remote = RemotePartition(self.store, "t", self.partition.topic_id, 0, clock=self.clock, ids=self.ids)
-        return PartitionStream(TP, local=self.partition, remote=remote)
+        remote = RemotePartition("t", self.partition.topic_id, 0)
+        runner = Runner(self.store, self.clock, self.ids)
+        return PartitionStream(TP, local=self.partition, remote=remote, runner=runner)
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -11,13 +11,15 @@ from tiered.config import TopicConfig
 from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.remote.reader import RemotePartition
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import RetryingStore
+from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from tiered.tiering.inline import Tiering
+from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 MUST_SUCCEED = (FaultKind.ERROR, FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT)
@@ -39,8 +41,8 @@ def fill(log: LocalLog, start: int, end: int) -> None:
 
 
 def remote_values(store: FaultStore, topic_id: object, clock: FakeClock) -> list[bytes | None]:
-    remote = RemotePartition(store.inner, "t", topic_id, 0, clock=clock, ids=SystemIds())  # type: ignore[arg-type]  # a UUID
-    stream = PartitionStream(TP, local=None, remote=remote)
+    remote = RemotePartition("t", topic_id, 0)  # type: ignore[arg-type]  # a UUID
+    stream = PartitionStream(TP, local=None, remote=remote, runner=Runner(store.inner, clock, SystemIds()))
     return [record.value for record in stream.records(ReadRange())]
 
 

@@ -16,7 +16,8 @@ from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS
 from tiered.local.segment.fetch import Isolation
 from tiered.local.segment.listing import LATEST
 from tiered.model import AbortedTxn, NewRecord
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
+from tiered.topic import PartitionStream
 
 
 def checkpoint(bench: CaseBench) -> str:

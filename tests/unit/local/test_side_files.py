@@ -23,8 +23,9 @@ from tiered.local.disk.snapshots import PLAIN_NAME
 from tiered.local.segment.seal import read_note
 from tiered.model import AbortedTxn, SealedIndexes, TopicPartition
 from tiered.plan.side_files import NO_PRODUCERS, open_firsts
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
 from tiered.store.location import open_store
+from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 ROUNDS = 20

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.remote_face import RemoteFace
 from tests.unit.catalog.script import Desk, World
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
@@ -17,7 +18,6 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.expiry import plan_remote_expiry
 from tiered.remote.fetch import read_bundle, read_range
 from tiered.remote.index_cache import CACHE_DIRECTORY, IndexCache
-from tiered.remote.reader import RemotePartition
 from tiered.store.base import Get, Object
 from tiered.store.limit import LimitedStore, Limits
 from tiered.store.memory import MemoryStore
@@ -160,8 +160,8 @@ def bundles(store: RecordingStore) -> int:
     return sum(1 for request in store.requests if getattr(request, "key", "").endswith(".idx"))
 
 
-def reader(store: RecordingStore, cache: IndexCache) -> RemotePartition:
-    return RemotePartition(store, "flights", TOPIC_ID, 0, clock=FakeClock(), indexes=cache)
+def reader(store: RecordingStore, cache: IndexCache) -> RemoteFace:
+    return RemoteFace(store, "flights", TOPIC_ID, 0, clock=FakeClock(), indexes=cache)
 
 
 def look(store: RecordingStore, cache: IndexCache, *segments: int) -> None:

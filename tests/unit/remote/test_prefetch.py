@@ -1,84 +1,144 @@
-"""Reading ahead: in order, bounded, and not beyond what the consumer takes."""
+"""Reading ahead: in order, bounded, and not beyond what the consumer takes; on threads and on asyncio."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
 from tiered.errors import RemoteUnavailableError
-from tiered.remote.prefetch import fetch_ahead
+from tiered.model import Row, TopicPartition
+from tiered.plan.read import ByteRange, SegmentRange
+from tiered.remote.cache import ByteCache
+from tiered.remote.fetch import Fetch
+from tiered.remote.prefetch import REQUESTS_AHEAD, Prefetch
+from tiered.store.base import Emit, Get, Object, Outcome, Steps, StoreRequest
+from tiered.store.driver import adrive_stream, drive_stream
+
+TP = TopicPartition("t", 0)
 
 
-@dataclass(frozen=True)
-class Request:
-    number: int
-    size_bytes: int = 10
+@dataclass
+class Numbers:
+    """A store of one large object, and what was asked of it, by whom."""
+
+    fails_at: int = -1
+    asked: list[int] = field(default_factory=list)
+    threads: list[int] = field(default_factory=list)
+    url: str = "memory://numbers"
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        assert isinstance(request, Get)
+        assert request.end is not None
+        self.asked.append(request.start)
+        self.threads.append(threading.get_ident())
+        if request.start == self.fails_at:
+            raise RemoteUnavailableError("no route")
+        return Object(bytes(request.end - request.start), '"e"', 1 << 20)
+
+    def close(self) -> None:
+        pass
+
+
+class AioNumbers:
+    """The same for asyncio."""
+
+    def __init__(self) -> None:
+        self.inner = Numbers()
+        self.url = self.inner.url
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        return self.inner.execute(request)
+
+    async def close(self) -> None:
+        pass
 
 
 class Source:
-    """Requests, with how many of them were taken."""
+    """Reads of one segment, with how many of them were taken."""
 
     def __init__(self, count: int, size_bytes: int = 10) -> None:
         self.taken = 0
-        self._requests = [Request(number, size_bytes) for number in range(count)]
+        row = Row(0, count, 0, 0, 1 << 20, 0, 0, 0, 0, 1, count, 0, 0)
+        segment = SegmentRange(row, 0, count)
+        self._left = iter(
+            [Fetch(segment, "key", ByteRange(at * size_bytes, (at + 1) * size_bytes)) for at in range(count)]
+        )
 
-    def __iter__(self) -> Iterator[Request]:
-        for request in self._requests:
-            self.taken += 1
-            yield request
+    def next(self) -> Steps[Fetch | None]:
+        yield from ()
+        fetch = next(self._left, None)
+        self.taken += fetch is not None
+        return fetch
 
 
-def number(request: Request) -> int:
-    return request.number
+def positions(source: Source, **limits: int) -> Steps[None]:
+    ahead = Prefetch(source.next, TP, ByteCache(), **limits)
+    while (read := (yield from ahead.next())) is not None:
+        fetch, data = read
+        assert len(data) == fetch.size_bytes
+        yield Emit(fetch.range.start)
+
+
+def stream(source: Source, store: Numbers | None = None, **limits: int) -> contextlib.closing[Iterator[int]]:
+    return contextlib.closing(drive_stream(store or Numbers(), positions(source, **limits)))
 
 
 def test_everything_in_order() -> None:
-    assert [value for _, value in fetch_ahead(iter(Source(50)), number)] == list(range(50))
-    assert list(fetch_ahead(iter(Source(0)), number)) == []
+    with stream(Source(50)) as found:
+        assert list(found) == list(range(0, 500, 10))
+    with stream(Source(0)) as found:
+        assert list(found) == []
+
+
+async def test_everything_in_order_on_asyncio() -> None:
+    store = AioNumbers()
+    assert [at async for at in adrive_stream(store, positions(Source(50)))] == list(range(0, 500, 10))
+    assert len(store.inner.asked) == 50
+
+
+async def test_nothing_is_asked_for_before_it_is_wanted_on_asyncio() -> None:
+    store, source = AioNumbers(), Source(50)
+    reading = adrive_stream(store, positions(source))
+    async with contextlib.aclosing(reading):
+        assert store.inner.asked == []
+        assert await anext(reading) == 0
+        assert store.inner.asked == [0]
+        assert await anext(reading) == 10
+        assert source.taken == 1 + REQUESTS_AHEAD + 1
 
 
 def test_the_first_read_is_on_the_callers_thread_and_alone() -> None:
-    source = Source(10)
-    threads: list[int] = []
-
-    def fetch(request: Request) -> int:
-        threads.append(threading.get_ident())
-        return request.number
-
-    with contextlib.closing(fetch_ahead(iter(source), fetch)) as stream:
-        assert next(stream)[1] == 0
-        assert (source.taken, threads) == (1, [threading.get_ident()])
+    source, store = Source(10), Numbers()
+    with stream(source, store) as found:
+        assert next(found) == 0
+        assert (source.taken, store.threads) == (1, [threading.get_ident()])
 
 
 def test_bytes_and_requests_ahead_are_bounded() -> None:
     by_bytes = Source(20)
-    with contextlib.closing(fetch_ahead(iter(by_bytes), number, max_bytes=35, max_requests=100)) as stream:
+    with stream(by_bytes, max_bytes=35, max_requests=100) as found:
         for at in range(5):
-            assert next(stream)[1] == at
+            assert next(found) == at * 10
             # The one in hand, at most three ahead, and the next one, which is known but not asked for.
             assert by_bytes.taken <= at + 1 + 4
     by_count = Source(20)
-    with contextlib.closing(fetch_ahead(iter(by_count), number, max_bytes=10**9, max_requests=2)) as stream:
+    with stream(by_count, max_bytes=10**9, max_requests=2) as found:
         for at in range(5):
-            assert next(stream)[1] == at
+            assert next(found) == at * 10
             assert by_count.taken <= at + 1 + 3
 
 
 def test_one_request_larger_than_the_bound_still_goes() -> None:
-    assert [value for _, value in fetch_ahead(iter(Source(4, 1000)), number, max_bytes=1)] == [0, 1, 2, 3]
+    with stream(Source(4, 1000), max_bytes=1) as found:
+        assert list(found) == [0, 1000, 2000, 3000]
 
 
 def test_an_error_comes_at_its_turn() -> None:
-    def fetch(request: Request) -> int:
-        if request.number == 3:
-            raise RemoteUnavailableError("no route")
-        return request.number
-
-    stream = fetch_ahead(iter(Source(10)), fetch)
-    assert [next(stream)[1] for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(RemoteUnavailableError):
-        next(stream)
+    with stream(Source(10), Numbers(fails_at=30)) as found:
+        assert [next(found) for _ in range(3)] == [0, 10, 20]
+        with pytest.raises(RemoteUnavailableError):
+            next(found)

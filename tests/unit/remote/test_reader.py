@@ -10,6 +10,7 @@ import pytest
 
 import tiered.plan.read as plan_read
 import tiered.remote.fetch as fetch_module
+from tests.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, other_batches, records, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, RemoteUnavailableError
@@ -23,7 +24,7 @@ from tiered.model import AbortedTxn, NewRecord, TimestampType
 from tiered.plan.read import ByteRange
 from tiered.remote.assembly import SegmentDiffers
 from tiered.remote.cache import ByteCache
-from tiered.remote.reader import MAX_REFRESHES, RemotePartition
+from tiered.remote.reader import MAX_REFRESHES
 from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 
@@ -40,8 +41,8 @@ def log(store: RecordingStore) -> RemoteLog:
     return RemoteLog(store)
 
 
-def partition(log: RemoteLog, *, verify_crc: bool = True, cache: ByteCache | None = None) -> RemotePartition:
-    return RemotePartition(log.store, log.topic, log.topic_id, log.partition, verify_crc=verify_crc, cache=cache)
+def partition(log: RemoteLog, *, verify_crc: bool = True, cache: ByteCache | None = None) -> RemoteFace:
+    return RemoteFace(log.store, log.topic, log.topic_id, log.partition, verify_crc=verify_crc, cache=cache)
 
 
 def offsets(parts: Iterable[memoryview]) -> list[int]:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
+from tests.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, RemoteLog, batches, seal
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
 from tiered.format.keys import segment_key
 from tiered.model import TopicPartition
 from tiered.remote.assembly import SegmentScan
-from tiered.remote.reader import RemotePartition
 from tiered.store.memory import MemoryStore
 
 END = 200
@@ -31,7 +31,7 @@ def offsets(parts: Iterable[memoryview]) -> list[int]:
     return [record.offset for part in parts for record in decode_records(part)]
 
 
-def made(index: Callable[[bytes], bytes], times: Callable[[bytes], bytes] = bytes, *, sparse: bool) -> RemotePartition:
+def made(index: Callable[[bytes], bytes], times: Callable[[bytes], bytes] = bytes, *, sparse: bool) -> RemoteFace:
     """A log of one segment whose bundle was uploaded with these indexes."""
     parts = batches(0, END, each=EACH)
     if sparse:
@@ -43,7 +43,7 @@ def made(index: Callable[[bytes], bytes], times: Callable[[bytes], bytes] = byte
     )
     log = RemoteLog(MemoryStore())
     log.add(segment)
-    return RemotePartition(log.store, log.topic, log.topic_id, log.partition)
+    return RemoteFace(log.store, log.topic, log.topic_id, log.partition)
 
 
 def moved(entry: int, by: int) -> Callable[[bytes], bytes]:

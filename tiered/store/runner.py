@@ -1,0 +1,51 @@
+"""What a face runs its steps with: a store, or none, and clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tiered.clock import Clock, IdSource
+from tiered.errors import ConfigError
+from tiered.store.base import Outcome, Steps, Store, StoreRequest
+from tiered.store.driver import drive, drive_stream
+
+T = TypeVar("T")
+
+
+class _NoStore:
+    """Stands where a log has no bucket: steps that only wait for the disk never ask it."""
+
+    url = ""
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """Raises ConfigError."""
+        raise _no_store(request)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+_NO_STORE = _NoStore()
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Runs steps on the calling thread."""
+
+    store: Store | None = None
+    clock: Clock | None = None
+    ids: IdSource | None = None
+
+    def run(self, steps: Steps[T]) -> T:
+        """To their end."""
+        return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
+
+    def stream(self, steps: Steps[object]) -> Generator[Any, None, object]:
+        """What they emit."""
+        return drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
+
+
+def _no_store(request: StoreRequest) -> ConfigError:
+    return ConfigError(f"there is no store to carry out {type(request).__name__}", hint="name one")
