@@ -216,6 +216,7 @@ class Topic(TopicReads):
         self._logs = logs
         self._waiter = waiter
         self._partitioner = Partitioner(len(logs))
+        self._is_internal = is_state_log(name)
 
     def append(
         self,
@@ -324,7 +325,7 @@ class Topic(TopicReads):
 
     def log(self, partition: int) -> PartitionLog:
         """One partition, to append to. ConfigError for the coordinator's own topic."""
-        if is_state_log(self.name):
+        if self._is_internal:
             raise ConfigError(
                 f"{self.name} is internal: only the transaction coordinator appends to it",
                 hint="`tiered dump-segment` shows what it holds",

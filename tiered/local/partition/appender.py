@@ -91,7 +91,8 @@ class Appender:
                 rules.check_size(size, settled)
             facts = ((size, base + count - 1, count, least, greatest),)
             rolled = self.store(data, facts, greatest, base + count, now_ms)
-        self.settle_append(rolled)
+        if rolled or base + count - self._flusher.flushed >= self._flush_messages:
+            self.settle_append(rolled)
         timestamp = now_ms if rules.timestamp_type else settled[0][2]
         return RecordMetadata(self._tp.topic, self._tp.partition, base, timestamp, base + count)
 
@@ -196,11 +197,12 @@ class Appender:
         ``answer`` is what the producer state said, ``bases`` the offsets of its batches (None: those that they had).
         ``reserved``: the end of a transaction, for which the disk reserve is kept, too.
         """
-        self._condition.check_writable()
-        segments = self._segments
+        condition, segments = self._condition, self._segments
+        condition.check_writable()
         token, follows = None, epoch is not None
         if epoch is None:  # offsets are given here: a follower's are its leader's, who has given them before
-            self._condition.check_continues(segments.end)
+            if condition.upload is not None:
+                condition.check_continues(segments.end)
             if not self._beginning.begun:
                 token = self._beginning.need()
             epoch = self._leadership.epoch
@@ -216,9 +218,7 @@ class Appender:
             except TieredError:
                 raise
             except BaseException:
-                self._condition.go_offline(
-                    LocalIOError(f"{self._tp}: an append was interrupted while it began a segment")
-                )
+                condition.go_offline(LocalIOError(f"{self._tp}: an append was interrupted while it began a segment"))
                 raise
             active = segments.active
             if end - 1 - active.base_offset > MAX_RELATIVE_OFFSET:
@@ -234,10 +234,10 @@ class Appender:
         except DiskFullError:
             raise
         except TieredError as error:
-            self._condition.go_offline(error)
+            condition.go_offline(error)
             raise
         except BaseException:  # an interrupt: the file and what is known of it may differ, only a new open can tell
-            self._condition.go_offline(LocalIOError(f"{self._tp}: an append was interrupted while it wrote"))
+            condition.go_offline(LocalIOError(f"{self._tp}: an append was interrupted while it wrote"))
             raise
         if not self._beginning.begun:
             self._beginning.settle(token, follows=follows)

@@ -283,7 +283,8 @@ class PartitionLog:
         """Its components. ConfigError where this process may not write, ForkedLogError in a fork."""
         if self._writer is None:
             raise ConfigError(f"{self.tp} was opened read-only", hint="open the log directory for writing")
-        self._check_process()
+        if os.getpid() != self._pid:
+            self._check_process()  # which says what is wrong
         return self._writer
 
     def _check_process(self) -> None:
