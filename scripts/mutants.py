@@ -272,7 +272,7 @@ HOT = [
             "if indexes.position_of(header.last_offset) != position or header.last_offset >= recovery_point:",
         ),
         ("a time entry of another batch", "if header.last_offset != at or header.max_timestamp != timestamp:"),
-        ("aborts without their index", "if producers and _has_aborts(log, position):"),
+        ("aborts without their index", "if producers and any(True for _ in abort_markers(log, position)):"),
     ),
     *of(
         f"tests/unit/local {MATRIX}",

@@ -13,13 +13,15 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name
+from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name, txn_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.names import bases_of, local_files
+from tiered.local.disk.snapshots import snapshot_offsets
 from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.reading import Extent, View
+from tiered.local.segment.replaying import abort_markers
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -37,6 +39,7 @@ class GrowingSegment:
         self.path = directory / log_name(base_offset)
         self.base_offset = base_offset
         self._files = files
+        self._txns: tuple[int, FileState | None, list[AbortedTxn]] | None = None
         self._forget()
 
     def _forget(self) -> None:
@@ -54,13 +57,26 @@ class GrowingSegment:
         return self._indexes
 
     def aborted_txns(self) -> list[AbortedTxn]:
-        """Aborted transactions whose markers lie here: held against the note that a clean close left, if it fits."""
+        """Aborted transactions whose markers lie here: held against the note that a clean close left, or the log."""
         files, directory, base = self._files, self.path.parent, self.base_offset
         state = files.state(self.path)
         noted = None if state is None else read_note(files, self.path.with_suffix(SEAL_SUFFIX), state.size)
-        if noted is None:
-            return load_growing_txns(files, directory, base)
-        return load_txn_index(files, Place(directory, self.path, base, self.end_offset), noted)
+        if noted is not None:
+            return load_txn_index(files, Place(directory, self.path, base, self.end_offset), noted)
+        size, index = self.size_bytes, files.state(directory / txn_index_name(base))
+        if self._txns is not None and self._txns[:2] == (size, index):
+            return self._txns[2]
+        found = load_growing_txns(files, directory, base)
+        with LogFile(files, self.path) as log:
+            missing = set(abort_markers(log, size)) ^ {(txn.producer_id, txn.last_offset) for txn in found}
+        # Behind the newest snapshot an abort whose entry is late counts as open: its writer puts the marker first.
+        newest = max(snapshot_offsets(files, directory), default=0)
+        late = {marker for marker in missing if marker[1] >= newest}
+        if missing != late:
+            told = load_txn_index(files, Place(directory, self.path, base, self.end_offset, size), None)
+            found = [txn for txn in told if (txn.producer_id, txn.last_offset) not in late]
+        self._txns = (size, index, found)
+        return found
 
     def grow(self, promised: int) -> None:
         """Walks what was added since the last call. At ``promised`` a batch ends, if any batch lies behind it."""

@@ -97,7 +97,8 @@ class PartitionProducers:
             return
         start = segments.log_start
         tiered = self._condition.upload is not None
-        self._replay_all(segments.all, floor=min(start, segments.first_base - 1) if tiered else start)
+        floor = min(start, segments.first_base - 1) if tiered else start
+        self._replay_all(segments.all, floor=floor, whole=not tiered or segments.first_base == 0)
 
     def prepare(
         self, batches: Sequence[ProducerBatch], origin: Origin, guard: int = NO_GUARD
@@ -261,8 +262,12 @@ class PartitionProducers:
         for point in (end,) if left else points_of_rebuild(bases, end):
             self._take_empty(point)
 
-    def _replay_all(self, segments: Sequence[Replayable], *, floor: int) -> None:
-        """From the newest good snapshot above ``floor`` and the batches behind it."""
+    def _replay_all(self, segments: Sequence[Replayable], *, floor: int, whole: bool) -> None:
+        """From the newest good snapshot above ``floor`` and the batches behind it.
+
+        ``whole``: nothing but the segments and their snapshots tells of producers. Else a snapshot at the base of a
+        segment, made without one from before it, would say of what the bucket holds that nothing was open there.
+        """
         log_start, end = self._segments.log_start, self._segments.end
         if self._birth is not None and end <= self._birth:
             self._files.unlink(self._directory / snapshot_name(self._birth))
@@ -287,8 +292,9 @@ class PartitionProducers:
         if found is None or found.offset != self._birth:
             self._birth = None
         points = points_of_rebuild(bases, end)
+        known = whole or found is not None
         for segment, following in itertools.zip_longest(segments, segments[1:]):
-            if segment.base_offset in points and segment.base_offset >= state.map_end_offset:
+            if known and segment.base_offset in points and segment.base_offset >= state.map_end_offset:
                 self.take(segment.base_offset)
             self._replay(state, segment, following)
         self.take(end)

@@ -10,8 +10,9 @@ import logging
 import threading
 from pathlib import Path
 
-from tiered.errors import ConfigError, TieredError
+from tiered.errors import ConfigError, CorruptionError, TieredError
 from tiered.format.keys import log_name, snapshot_name
+from tiered.format.txn_index import truncate
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import remove_snapshots_above
@@ -29,8 +30,8 @@ from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
-from tiered.local.segment.sealed import rename_away
-from tiered.model import EpochEntry
+from tiered.local.segment.sealed import SealedLocalSegment, rename_away
+from tiered.model import AbortedTxn, EpochEntry
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -146,11 +147,14 @@ class Truncation:
         going = segments.sealed[staying:]
         if active.base_offset <= offset:
             base, size, indexes = active.base_offset, active.size_bytes, active.indexes
+            aborted = self._aborted_below(active, offset)
         else:
             staying -= 1  # the last of them is appended to again: its files keep their names
             last = segments.sealed[staying]
             base, size, indexes = last.base_offset, last.size_bytes, last.lookup
+            aborted = self._aborted_below(last, offset)
         found, straddled = find_cut(self._files, directory / log_name(base), size, indexes, offset)
+        found.aborted = aborted
         records_end = max(found.records_end, base)
         self._flusher.gap = (records_end, offset)
         self._take_back(offset, records_end)
@@ -181,6 +185,14 @@ class Truncation:
             self._condition.break_off(error)
             raise
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
+
+    def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
+        """The aborted transactions of what a cut leaves of a segment; None: only what is left of the log may tell."""
+        try:
+            return truncate(segment.aborted_txns(), offset)
+        except CorruptionError as error:
+            LOGGER.warning("txn_index_not_cut path=%s error=%s", segment.path, error)
+            return None
 
     def _take_back(self, offset: int, recovery_point: int) -> None:
         """Before anything is cut: what lies above is promised no more, neither here nor on the disk.

@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tiered.errors import CorruptionError
-from tiered.format.batch import decode_records
-from tiered.format.control import ControlType, control_type
 from tiered.format.keys import TXN_INDEX_SUFFIX
-from tiered.format.walk import hop
 from tiered.local.disk.files import Files
 from tiered.local.disk.snapshots import tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
+from tiered.local.segment.replaying import abort_markers
 from tiered.local.segment.scan import LogFile
 
 
@@ -49,21 +47,11 @@ def known_prefix(files: Files, log: LogFile, base_offset: int, size_bytes: int, 
             return None
         if position + header.size_bytes > size_bytes:
             return None
-        if producers and _has_aborts(log, position):
+        if producers and any(True for _ in abort_markers(log, position)):
             return None  # the index that should be there is not
         return Prefix(position, header.base_offset, log.header_at(0, size_bytes).max_timestamp, indexes)
     except CorruptionError:
         return None
-
-
-def _has_aborts(log: LogFile, end: int) -> bool:
-    """Whether a transaction was aborted below ``end``: a hop from header to header, only markers are read."""
-    for position, header in hop(lambda at: log.header_at(at, end), 0, end):
-        if header.is_control and header.is_transactional:
-            batch = log.read_at(position, header.size_bytes)
-            if any(control_type(record) is ControlType.ABORT for record in decode_records(batch)):
-                return True
-    return False
 
 
 def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> None:

@@ -127,7 +127,7 @@ class Recovery:
                     first -= 1
             if not whole:
                 segments = self._recover(segments, first, recovery_point)
-                self._rebuild_txn_indexes([segment.base_offset for segment in segments])
+                self._rebuild_txn_indexes(segments)
         if not segments or segments[-1].end_offset < start_offset:
             if segments:
                 self._set_all_aside(segments)
@@ -344,12 +344,13 @@ class Recovery:
         states = [self._files.state(self._directory / name) for name in names]
         return None not in states and states[0] is not None and states[0].size == 0
 
-    def _rebuild_txn_indexes(self, bases: list[int]) -> None:
-        """Of the segments that were read and hold transactions; those of an empty tail have no file yet."""
-        on_disk = [base for base in bases if self._files.state(self._directory / log_name(base)) is not None]
-        for base in on_disk:
-            if base in self._transactional:
-                rebuild_txn_index(self._files, self._directory, on_disk, base)
+    def _rebuild_txn_indexes(self, segments: list[FoundSegment]) -> None:
+        """Of the sealed segments that were read and hold transactions; that of the last one is settled later."""
+        *sealed, tail = segments
+        for segment in sealed:
+            if segment.base_offset in self._transactional:
+                rebuild_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
+        tail.aborted = None if tail.base_offset in self._transactional else []
 
     def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int, limit: int) -> bool:
         """Copies what lies behind ``position`` aside, cuts the file there, and reads the rest again for its indexes.

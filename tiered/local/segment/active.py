@@ -86,6 +86,7 @@ class ActiveSegment:
         self._aborted, self._txn_crc = (stats.aborted, stats.txn_crc) if stats is not None and size_bytes else (-1, 0)
         if not size_bytes:
             self._aborted = 0
+        self._lost: CorruptionError | None = None  # why nobody can tell what was aborted
         self._known = SnapshotFacts.unknown()
         self.size_bytes = size_bytes
         self.created_ms = created_ms
@@ -202,13 +203,17 @@ class ActiveSegment:
         if self._aborted >= 0:
             self._aborted, self._txn_crc = self._aborted + len(txns), crc32c(entries, self._txn_crc)
 
-    def count_aborted(self) -> None:
-        """Takes the transaction index as the open has left it for what it must be: nobody noted anything else."""
-        entries = encode_txns(load_growing_txns(self._files, self.directory, self.base_offset))
-        self._aborted, self._txn_crc = len(entries) // TXN_ENTRY_BYTES, crc32c(entries)
+    def settle_aborted(self, entries: bytes | CorruptionError) -> None:
+        """What the transaction index holds, as its note or the log tells; the error: neither can tell it."""
+        if isinstance(entries, CorruptionError):
+            self._lost, self._aborted = entries, -1
+        else:
+            self._aborted, self._txn_crc = len(entries) // TXN_ENTRY_BYTES, crc32c(entries)
 
     def aborted_txns(self) -> list[AbortedTxn]:
         """Aborted transactions whose markers lie in the segment. Raises CorruptionError if entries are gone."""
+        if self._lost is not None:
+            raise self._lost
         expected = self._aborted
         found = load_growing_txns(self._files, self.directory, self.base_offset)
         if len(found) < expected:

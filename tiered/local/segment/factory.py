@@ -9,17 +9,19 @@ from uuid import UUID
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
-from tiered.format.crc import crc32c
 from tiered.format.keys import local_name, log_name, txn_index_name
 from tiered.format.txn_index import encode_txns
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
+from tiered.local.disk.snapshots import PLAIN_NAME, tells_of_producers
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.replaying import abort_markers
+from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, read_note
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
-from tiered.local.segment.side_files import Place, load_txn_index
+from tiered.local.segment.side_files import Place, settle_txn_index, store_txn_index
 from tiered.model import TopicPartition
 from tiered.plan.roll import jitter_ms
 
@@ -72,8 +74,6 @@ class SegmentFactory:
         """The active segment of a log that was open before, or of one that has no file yet."""
         path = self._directory / log_name(tail.base_offset)
         stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
-        if stats is not None:
-            self._settle_txn_index(tail.base_offset, stats)
         modified_ms = min(self._modified_ms(tail.base_offset, now_ms), now_ms)
         is_new = self._files.state(path) is None
         first_append_ms = -1
@@ -93,10 +93,7 @@ class SegmentFactory:
             first_timestamp=tail.first_timestamp,
             first_append_ms=first_append_ms,
         )
-        if (
-            stats is None and tail.size_bytes
-        ):  # after a recovery or a cut, and after a close that did not know the totals
-            active.count_aborted()
+        self._settle_txn_index(active, tail, stats)
         if tail.largest is not None:
             active.max_timestamp, active.max_timestamp_offset = tail.largest
         active.leader_epoch = self._epochs.latest
@@ -104,21 +101,35 @@ class SegmentFactory:
             active.preallocate()
         return active
 
-    def _settle_txn_index(self, base_offset: int, stats: SegmentStats) -> None:
-        """Writes the transaction index anew if it is not what was noted when the log was closed."""
-        path = self._directory / txn_index_name(base_offset)
-        place = Place(self._directory, self._directory / log_name(base_offset), base_offset, base_offset)
-        if stats.aborted < 0 or (stats.aborted == 0 and self._files.state(path) is None):
-            return
+    def _settle_txn_index(self, active: ActiveSegment, tail: FoundSegment, stats: SegmentStats | None) -> None:
+        """Holds the transaction index against the note of the close, what is known, or else the log."""
+        path = self._directory / txn_index_name(tail.base_offset)
+        noted = stats is not None and stats.aborted >= 0
+        known = None if noted else tail.aborted
+        if not tail.size_bytes:
+            known = []
         try:
-            entries = load_txn_index(self._files, place, stats)
-            data = encode_txns(entries)
-            stats.aborted, stats.txn_crc = len(entries), crc32c(data)
-            if self._files.state(path) is None or self._files.read(path) != data:
-                self._files.replace(path, data)
-                LOGGER.warning("txn_index_rebuilt path=%s entries=%d", path, len(entries))
+            if not noted and known is None and not self._may_have_aborts(tail, path):
+                known = []
+            if known is None:
+                place = Place(self._directory, active.path, tail.base_offset, tail.end_offset)
+                active.settle_aborted(settle_txn_index(self._files, place, stats))
+            else:
+                active.settle_aborted(store_txn_index(self._files, path, encode_txns(known)))
         except CorruptionError as error:
+            active.settle_aborted(error)
             LOGGER.error("txn_index_lost path=%s error=%s hint=reads of read_committed will say so", path, error)
+
+    def _may_have_aborts(self, tail: FoundSegment, path: Path) -> bool:
+        """Whether all of the segment has to be asked; a log that no producer ever wrote to is not even looked at."""
+        state = self._files.state(path)
+        if state is not None and state.size:
+            return True
+        plain = self._files.state(self._directory / PLAIN_NAME) is not None
+        if plain and not tells_of_producers(self._files, self._directory):
+            return False
+        with LogFile(self._files, self._directory / log_name(tail.base_offset)) as log:
+            return any(True for _ in abort_markers(log, tail.size_bytes))
 
     def adopt(self, found: FoundSegment) -> SealedLocalSegment:
         """A sealed segment that was on disk before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tiered.local.segment.indexes import SegmentIndexes
+from tiered.model import AbortedTxn
 
 
 @dataclass(slots=True)
@@ -13,6 +14,7 @@ class FoundSegment:
 
     ``records_end``: where the last batch ends, -1 if nobody looked or there is none.
     ``largest``: the largest timestamp and the last offset of its batch; None: the last entry of the time index.
+    ``aborted``: the transactions whose ABORT markers it holds; None: its note, or the log, has to be asked.
     """
 
     base_offset: int
@@ -23,6 +25,7 @@ class FoundSegment:
     damaged: bool = False
     largest: tuple[int, int] | None = None
     records_end: int = -1
+    aborted: list[AbortedTxn] | None = None
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@
 A transaction whose beginning has left the disk needs its entry only where a bucket may hold that beginning.
 
 Reads, compaction and uploads share this: a lost file would show aborted records, or hide committed ones, for ever.
-Nothing is written: a file beside a log that is in use is its writer's, and a rebuilt one costs a walk, never data.
+Nothing is written: a file beside a log that is in use is its writer's, and a rebuilt one costs a walk, never data. Only
+the open for writing mends what it finds (:func:`settle_txn_index`), before anybody reads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.crc import crc32c
 from tiered.format.keys import log_name, parse_partition_dir, snapshot_name, txn_index_name
-from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
+from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import log_bases
 from tiered.local.disk.snapshots import snapshot_offsets
@@ -67,12 +68,16 @@ class SideFiles:
 
 
 class Place(NamedTuple):
-    """A sealed segment on the disk; ``log`` is its ``.log``, which may be on its way out under another name."""
+    """A segment on the disk; ``log`` is its ``.log``, which may be on its way out under another name.
+
+    ``size_bytes``: so much of one that grows is asked; -1: all of it.
+    """
 
     directory: Path
     log: Path
     base_offset: int
     end_offset: int
+    size_bytes: int = -1
 
 
 def load_side_files(files: Files, place: Place, noted: SegmentStats | None) -> SideFiles:
@@ -90,6 +95,23 @@ def load_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> li
     return decode_txns(_Beside(files, place, noted).txn_index(), place.base_offset)
 
 
+def settle_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> bytes:
+    """The transaction index, encoded, its file written anew if it is not that. Raises as :func:`load_side_files`.
+
+    Only while nobody else reads or writes the segment.
+    """
+    path = place.directory / txn_index_name(place.base_offset)
+    return store_txn_index(files, path, _Beside(files, place, noted).txn_index(exact=True))
+
+
+def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
+    """Replaces the file if it does not hold the encoded ``entries``; no file is made for none. Returns them."""
+    if (_read(files, path) or b"") != entries:
+        files.replace(path, entries)
+        LOGGER.warning("txn_index_rebuilt path=%s entries=%d", path, len(entries) // TXN_ENTRY_BYTES)
+    return entries
+
+
 def load_growing_txns(files: Files, directory: Path, base_offset: int) -> list[AbortedTxn]:
     """The whole entries in the transaction index of a segment that is being written; an absent one is an empty one."""
     return decode_txns(_read(files, directory / txn_index_name(base_offset)) or b"", base_offset)
@@ -104,8 +126,11 @@ class _Beside:
         self._noted = noted
         self._told: Followed | None = None
 
-    def txn_index(self) -> bytes:
-        """The entries, encoded."""
+    def txn_index(self, *, exact: bool = False) -> bytes:
+        """The entries, encoded. ``exact``: what is not as noted is what the log tells, if it tells all.
+
+        Otherwise a file that may be right is taken: its entries may go back to records that compaction took.
+        """
         name = txn_index_name(self._place.base_offset)
         found = _read(self._files, self._place.directory / name) or b""
         noted_crc: int | None = None
@@ -114,8 +139,10 @@ class _Beside:
             if len(found) == self._noted.aborted * TXN_ENTRY_BYTES and crc32c(found) == noted_crc:
                 return found
         told = self._replayed()
-        if told.orphans and not told.whole and not self._was_uploaded():
+        if not told.whole and not self._was_uploaded():
             told = told._replace(whole=True)  # what a transaction wrote before the first segment is nowhere any more
+        if exact and told.whole:
+            return encode_txns(told.aborted)
         return self._settled(name, judge_txn_index(found, self._place.base_offset, told, noted_crc))
 
     def producer_snapshot(self) -> bytes:
@@ -142,14 +169,16 @@ class _Beside:
                 "with read_committed",
             )
         if judged.flaw is not None:
-            LOGGER.warning("side_file_rebuilt path=%s reason=%s written=False", path, judged.flaw)
+            # A writer puts its marker first: of a log that grows the index may only be late.
+            level = logging.WARNING if self._place.size_bytes < 0 else logging.INFO
+            LOGGER.log(level, "side_file_rebuilt path=%s reason=%s written=False", path, judged.flaw)
         return judged.data
 
     def _replayed(self) -> Followed:
         if self._told is None:
             place = self._place
             bases = log_bases(self._files, place.directory)
-            self._told = replay(self._files, place.directory, place.log, place.base_offset, bases)
+            self._told = replay(self._files, place.directory, place.log, place.base_offset, bases, place.size_bytes)
         return self._told
 
     def _was_uploaded(self) -> bool:
