@@ -65,7 +65,7 @@ class Output:
         except BrokenPipeError as cause:
             raise StdoutClosed from cause
         except OSError as cause:
-            raise _output_error(cause) from cause
+            raise output_error(cause) from cause
 
     def flush(self) -> None:
         """Pushes data out now: at the end of a run, and whenever a follower would wait for it."""
@@ -74,7 +74,7 @@ class Output:
         except BrokenPipeError as cause:
             raise StdoutClosed from cause
         except OSError as cause:
-            raise _output_error(cause) from cause
+            raise output_error(cause) from cause
 
     def message(self, message_type: str, **fields: Any) -> None:
         """One JSON line."""
@@ -144,7 +144,8 @@ def _talk(text: str) -> None:
         sys.stderr.flush()
 
 
-def _output_error(cause: OSError) -> TieredError:
+def output_error(cause: OSError) -> TieredError:
+    """What standard output refused."""
     text = f"standard output: {cause.strerror or cause}"
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(text, hint="free space where the output goes, and run the command again")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import errno
 import re
+import traceback
 from collections.abc import Mapping
 
 import click
 
 from tiered.errors import ConfigError, DiskFullError, LocalIOError, LocalPermissionError, NotFoundError, TieredError
+from tiered.program.output import output_error
 from tiered.program.settings import suggestion
 
 WORDS = (
@@ -65,7 +67,7 @@ def as_error(cause: Exception, program: str, options: Mapping[str, str] | None =
     if isinstance(cause, click.ClickException):
         return ConfigError(_sentence(cause), hint=_usage_hint(cause, program, options or {}))
     if isinstance(cause, OSError):
-        return _os_error(cause)
+        return output_error(cause) if _is_echo(cause) else _os_error(cause)
     if isinstance(cause, MemoryError):
         return TieredError("this machine has no memory left for the command", hint="read a smaller range")
     error = TieredError(
@@ -74,6 +76,12 @@ def as_error(cause: Exception, program: str, options: Mapping[str, str] | None =
     )
     error.__cause__ = cause
     return error
+
+
+def _is_echo(cause: BaseException) -> bool:
+    """Whether it is of click, which prints for both programs: files of the log have errors of their own."""
+    frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    return bool(frames) and frames[-1].f_globals.get("__name__") == "click.utils"
 
 
 def _sentence(cause: click.ClickException) -> str:

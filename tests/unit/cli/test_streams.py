@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import tiered
+from tiered.errors import LocalIOError
+from tiered.program.wording import as_error
 
 PROGRAMS = ["tiered", "uploader"]
 
@@ -95,3 +100,47 @@ run_program(lambda: interrupted)
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=os.environ)
     assert (done.returncode, done.stderr) == (130, ""), program
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tiered status --log-dir {d}",
+        "tiered status --log-dir {d} --json",
+        "tiered cat t --log-dir {d}",
+        "tiered --help",
+        "tiered cat --help",
+        "daemon status --log-dir {d}",
+        "daemon status --log-dir {d} --json",
+        "daemon --help",
+        "daemon status --help",
+    ],
+)
+def test_an_output_that_is_full_is_one_sentence(tmp_path: Path, line: str) -> None:
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True).append(b"x")
+    done = shell(line.format(d=tmp_path / "log") + " > /dev/full")
+    assert done.stderr == (
+        "error: standard output: No space left on device\n"
+        "  next: free space where the output goes, and run the command again\n"
+    )
+    assert done.returncode == 75
+
+
+class FailingDisk(io.StringIO):
+    """An output that goes where nothing can be written."""
+
+    def write(self, _: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_what_the_system_refuses_of_the_output_is_no_defect() -> None:
+    with pytest.raises(OSError) as caught:
+        click.echo("x", file=FailingDisk())
+    told = as_error(caught.value, "tiered-uploader")
+    assert (told.message, told.hint) == ("standard output: Input/output error", "look at where the output goes")
+    assert (told.exit_code, type(told)) == (1, LocalIOError)
+    named = as_error(OSError(errno.EIO, "Input/output error", "uploader.toml"), "tiered-uploader")
+    assert (named.message, named.hint) == ("uploader.toml: Input/output error", "")
+    assert "this is a defect" in as_error(ValueError("x"), "tiered-uploader").hint
