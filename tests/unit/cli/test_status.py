@@ -11,6 +11,7 @@ from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import uploader_lock
+from tiered.model import TopicPartition
 
 
 @pytest.fixture
@@ -36,6 +37,49 @@ def test_nobody_uploads(cli: Cli, tmp_path: Path, url: str) -> None:
         shown = cli("status", "--log-dir", directory, "--remote", url).text
     assert shown.splitlines()[-1] == "OK"
     assert ") for 0s" in shown
+
+
+def lose_a_beginning(directory: Path, url: str) -> Path:
+    """A sealed segment that aborts what only the bucket holds; without its index, and what could tell it."""
+    tp = TopicPartition("t", 0)
+    with tiered.open(directory, remote=url) as log:
+        topic = log.topic("t", create=True)
+        txn = topic.transaction("tx")
+        txn.append(b"aborted")
+        log.sync()
+        topic.append(b"good")
+        txn.abort()
+        log._local.partition(tp).roll()
+        topic.append(b"more")
+    folder = directory / "t-0"
+    for name in (f"{0:020d}.log", f"{0:020d}.index", f"{0:020d}.timeindex", f"{0:020d}.seal", f"{1:020d}.snapshot"):
+        (folder / name).unlink()
+    return folder / f"{1:020d}.txnindex"
+
+
+def test_a_segment_whose_side_files_cannot_be_rebuilt(cli: Cli, tmp_path: Path, url: str) -> None:
+    """Nobody else says it before an uploader comes: records that stay on this disk, and what would let them go."""
+    directory = tmp_path / "d"
+    index = lose_a_beginning(directory, url)
+    kept = index.read_bytes()
+    well = cli("status", "--log-dir", directory, "--remote", url, "--json")
+    assert (well.code, well.summary["problems"]) == (0, [])
+    index.unlink()
+    problem = (
+        f"the upload waits: {index}: the transaction that was aborted at offset 2 has no entry, and its beginning is"
+        f" not known; {1:020d}.log alone cannot tell what it held: what came before it has left this disk;"
+        " put the file back from a copy of this disk; until then the segment is neither uploaded nor read with"
+        " read_committed"
+    )
+    for command in (["--remote", url], []):
+        stuck = cli("status", "--log-dir", directory, *command)
+        assert stuck.code == 3
+        assert stuck.text.splitlines()[-1] == f"problem: t-0: {problem}"
+        told = cli("status", "--log-dir", directory, *command, "--json").summary
+        assert (told["exit_code"], told["problems"]) == (3, [f"t-0: {problem}"])
+        assert [one["problems"] for one in told["partitions"]] == [[], [problem]]
+    index.write_bytes(kept)
+    assert cli("status", "--log-dir", directory, "--remote", url).code == 0
 
 
 def test_a_log_that_was_never_tiered_waits_for_nobody(cli: Cli, tmp_path: Path) -> None:
