@@ -81,7 +81,7 @@ def as_error(cause: Exception, program: str, options: Mapping[str, str] | None =
 def _is_echo(cause: BaseException) -> bool:
     """Whether it is of click, which prints for both programs: files of the log have errors of their own."""
     frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
-    return bool(frames) and frames[-1].f_globals.get("__name__") == "click.utils"
+    return any((frame.f_globals.get("__name__"), frame.f_code.co_name) == ("click.utils", "echo") for frame in frames)
 
 
 def _sentence(cause: click.ClickException) -> str:

@@ -11,6 +11,8 @@ from tiered.errors import ConfigError
 from tiered.local.segment.seal import read_note
 
 INDEXES = (".index", ".timeindex")
+TOLD = (*INDEXES, ".seal", ".txnindex")
+"""What the log tells, as long as the snapshots at the bases of its segments say what was open there."""
 
 
 def close(world: World) -> None:
@@ -19,7 +21,7 @@ def close(world: World) -> None:
     world.logs.close()
     for subject in world.subjects.values():
         subject.model.flush()
-    damage(world, INDEXES)
+    damage(world, TOLD)
     world.open()
     settle(world, clean=True)
 
@@ -28,7 +30,7 @@ def kill(world: World) -> None:
     """SIGKILL: the page cache survives."""
     world.say("kill and open")
     world.kill()
-    damage(world, (*INDEXES, ".snapshot", ".seal"))
+    damage(world, world.dice.choice([TOLD, (*INDEXES, ".snapshot", ".seal")]))
     world.open()
     settle(world, clean=False)
 
@@ -38,7 +40,7 @@ def cut_power(world: World) -> None:
     world.say("cut power and open")
     world.kill()
     world.files.cut_power(world.dice)
-    damage(world, INDEXES)
+    damage(world, TOLD)
     world.open()
     for subject in world.subjects.values():
         end = world.partition(subject).positions().end_offset
@@ -56,8 +58,14 @@ def damage(world: World, suffixes: tuple[str, ...]) -> None:
         for path in sorted(directory.glob("*-0/*")):
             if path.suffix not in suffixes or dice.random() > 0.2:
                 continue
-            if path.suffix != ".snapshot" or len([*path.parent.glob("*.snapshot")]) > 1:  # one of them is needed
+            if path.suffix != ".snapshot" or not is_needed(path):
                 world.say(f"  {spoil(world, path)} {path.parent.name}/{path.name}")
+
+
+def is_needed(path: Path) -> bool:
+    """The only snapshot of a partition, and the oldest where a bucket holds what came before: nothing else tells it."""
+    snapshots = sorted(path.parent.glob("*.snapshot"))
+    return len(snapshots) == 1 or (path.parent.name.startswith("tiered-") and path == snapshots[0])
 
 
 def spoil(world: World, path: Path) -> str:

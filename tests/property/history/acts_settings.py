@@ -17,7 +17,9 @@ CHANGES: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("local.retention.ms", (HOUR_MS, 2 * HOUR_MS)),
     ("delete.retention.ms", (60_000, HOUR_MS)),
     ("max.message.bytes", (900, 1_200)),
+    ("segment.bytes", (1_300, 2_000, 3_500)),
 )
+POLICIES = ("delete", "compact", "compact,delete")
 THREADS = 2
 BATCHES = 3
 THREADED = ("plain", "tiered")
@@ -27,7 +29,17 @@ THREADED = ("plain", "tiered")
 def alter(world: World, subject: Subject) -> None:
     """One setting of the topic; it holds from now on."""
     name, values = world.dice.choice(CHANGES)
-    value = world.dice.choice(values)
+    change(world, subject, name, world.dice.choice(values))
+
+
+def alter_policy(world: World, subject: Subject) -> None:
+    """Compaction begins over what was written without keys, or ends and leaves its gaps."""
+    change(world, subject, "cleanup.policy", world.dice.choice(POLICIES))
+    subject.cleaned = subject.cleaned or subject.config.compacted
+
+
+def change(world: World, subject: Subject, name: str, value: object) -> None:
+    """One setting gets a value."""
     info = outcome(lambda: world.logs.alter_topic(subject.tp.topic, {name: str(value)}))
     world.say(f"alter {subject.name} {name}={value}: {info}"[:120])
     if isinstance(info, Raised):  # more on the local tier than in all

@@ -96,7 +96,7 @@ def check_aborted(subject: Subject, partition: PartitionLog) -> None:
         if later > earlier and not holds_data(model, between):  # it was deleted, or cleaned away
             other = other._replace(first_offset=txn.first_offset)
         if txn.last_stable_offset < model.start or (
-            subject.config.compacted and other.last_stable_offset > txn.last_stable_offset
+            subject.cleaned and other.last_stable_offset > txn.last_stable_offset
         ):
             other = other._replace(last_stable_offset=txn.last_stable_offset)
         same(other, txn, f"{subject.name} aborted")

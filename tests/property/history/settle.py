@@ -90,7 +90,7 @@ def settle_producers(world: World, subject: Subject, *, exact: bool) -> None:
         assert expired or (gone and not exact), f"{subject.name} producer {pid} is gone: {full[pid]}"
         forget(subject, pid)
     state = world.writer(subject).producers.state
-    loose = subject.config.compacted and not exact
+    loose = subject.cleaned and not exact
     for pid in sorted(found):
         assert pid in full, f"{subject.name} producer {pid} came from nowhere: {found[pid]}"
         known = [full[pid]] if exact else pasts(model, pid, readable)

@@ -47,6 +47,7 @@ LOCAL: list[tuple[int, Callable[[World, Subject], None]]] = [
     (10, acts_read.read_committed),
     (20, acts_read.find_time),
     (8, acts_settings.alter),
+    (4, acts_settings.alter_policy),
     (10, acts_settings.append_from_threads),
     (5, acts_life.move),
     (2, acts_life.recreate),

@@ -94,7 +94,7 @@ class Subject:
 
     ``uploaded``: what a bucket is said to hold; ``dirty``: where the next cleaning begins; ``first_base``,
     ``active_base``: those of its first and of its last segment; ``expired``: producers that were forgotten, and the
-    last offset that each had written.
+    last offset that each had written; ``cleaned``: compaction may have taken records, whatever the policy is now.
     """
 
     tp: TopicPartition
@@ -106,6 +106,7 @@ class Subject:
     first_base: int = 0
     active_base: int = 0
     expired: dict[int, int] = field(default_factory=dict)
+    cleaned: bool = False
 
     @property
     def name(self) -> str:
@@ -162,7 +163,7 @@ class World:
         self.logs.create_topic(topic, 1, config)
         tp = TopicPartition(topic, 0)
         model = ModelLog(config=config, epochs=[EpochEntry(0, 0)])
-        self.subjects[topic] = Subject(tp, model)
+        self.subjects[topic] = Subject(tp, model, cleaned=config.compacted)
         return self.subjects[topic]
 
     def partition(self, subject: Subject) -> PartitionLog:
