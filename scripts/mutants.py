@@ -404,6 +404,30 @@ HOT = [
         ("an error of the write is swallowed", "if mine.error is not None:"),
     ),
     *of(
+        "tests/unit/local/test_side_files_at_open.py",
+        "tiered/local/segment/factory.py",
+        (
+            "aborted transactions without a note are not asked of the log",
+            "if not noted and known is None and not self._may_have_aborts(tail, path):",
+            "if not noted:",
+        ),
+        ("aborted transactions that nobody can tell", "active.settle_aborted(error)"),
+    ),
+    *of(
+        "tests/unit/local/test_side_files_at_open.py",
+        "tiered/local/partition/producers.py",
+        (
+            "a snapshot before which nothing is known",
+            "if known and segment.base_offset in points and segment.base_offset >= state.map_end_offset:",
+            "if segment.base_offset in points and segment.base_offset >= state.map_end_offset:",
+        ),
+    ),
+    *of(
+        "tests/unit/local/test_side_files_at_open.py",
+        "tiered/local/partition/foreign.py",
+        ("an index that is lost under a reader", "if missing != late:"),
+    ),
+    *of(
         "tests/unit/local/test_side_files.py",
         "tiered/local/segment/side_files.py",
         (
@@ -433,8 +457,8 @@ HOT = [
         ),
         (
             "a batch that is replayed and stands elsewhere",
-            "for span, view in log.segment(0, log.size(), offsets):",
-            "for span, view in log.batches(0, log.size()):",
+            "for span, view in log.segment(0, log.size() if size_bytes < 0 else size_bytes, offsets):",
+            "for span, view in log.batches(0, log.size() if size_bytes < 0 else size_bytes):",
         ),
         (
             "a beginning that nobody knows",

@@ -57,7 +57,9 @@ class LogSegments:
         self._factory.dense = not self.sparse
         *sealed, tail = loaded.segments
         self.sealed: tuple[SealedLocalSegment, ...] = tuple(self._factory.adopt(segment) for segment in sealed)
+        self._factory.starts_inside = start_offset is not None and start_offset > loaded.segments[0].base_offset
         self.active: ActiveSegment = self._factory.resume(tail, now_ms)
+        self._factory.starts_inside = False
         self.closing: list[ActiveSegment] = []
         self.end = tail.end_offset
         self.log_start = loaded.segments[0].base_offset if start_offset is None else start_offset

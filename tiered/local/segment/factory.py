@@ -43,6 +43,7 @@ class SegmentFactory:
     ) -> None:
         self.config = TopicConfig()
         self.dense = False
+        self.starts_inside = False  # the log start lies above the base of the first segment
         self._files = files
         self._ids = ids
         self._directory = directory
@@ -113,7 +114,7 @@ class SegmentFactory:
                 known = []
             if known is None:
                 place = Place(self._directory, active.path, tail.base_offset, tail.end_offset)
-                active.settle_aborted(settle_txn_index(self._files, place, stats))
+                active.settle_aborted(settle_txn_index(self._files, place, stats, whole=self.starts_inside))
             else:
                 active.settle_aborted(store_txn_index(self._files, path, encode_txns(known)))
         except CorruptionError as error:

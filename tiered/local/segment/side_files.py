@@ -95,13 +95,13 @@ def load_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> li
     return decode_txns(_Beside(files, place, noted).txn_index(), place.base_offset)
 
 
-def settle_txn_index(files: Files, place: Place, noted: SegmentStats | None) -> bytes:
+def settle_txn_index(files: Files, place: Place, noted: SegmentStats | None, *, whole: bool = False) -> bytes:
     """The transaction index, encoded, its file written anew if it is not that. Raises as :func:`load_side_files`.
 
-    Only while nobody else reads or writes the segment.
+    Only while nobody else reads or writes the segment. ``whole``: nobody may read what came before the first segment.
     """
     path = place.directory / txn_index_name(place.base_offset)
-    return store_txn_index(files, path, _Beside(files, place, noted).txn_index(exact=True))
+    return store_txn_index(files, path, _Beside(files, place, noted).txn_index(exact=True, whole=whole))
 
 
 def store_txn_index(files: Files, path: Path, entries: bytes) -> bytes:
@@ -126,7 +126,7 @@ class _Beside:
         self._noted = noted
         self._told: Followed | None = None
 
-    def txn_index(self, *, exact: bool = False) -> bytes:
+    def txn_index(self, *, exact: bool = False, whole: bool = False) -> bytes:
         """The entries, encoded. ``exact``: what is not as noted is what the log tells, if it tells all.
 
         Otherwise a file that may be right is taken: its entries may go back to records that compaction took.
@@ -139,7 +139,7 @@ class _Beside:
             if len(found) == self._noted.aborted * TXN_ENTRY_BYTES and crc32c(found) == noted_crc:
                 return found
         told = self._replayed()
-        if not told.whole and not self._was_uploaded():
+        if not told.whole and (whole or not self._was_uploaded()):
             told = told._replace(whole=True)  # what a transaction wrote before the first segment is nowhere any more
         if exact and told.whole:
             return encode_txns(told.aborted)
