@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Drops one safety check at a time from a copy of the tree, to see a test object: ``scripts/mutants.py [name]``.
+"""Drops one safety check at a time from a copy of the tree, to see a test object: ``scripts/mutants.py [part ...]``.
 
 Each mutant names one line of one file, what stands there instead, and the tests that have to object. A line that is not
 there exactly once "does not apply": the table has to follow the code. ``--list`` shows the table, ``--check`` only
@@ -9,6 +9,7 @@ Ends with 1 if a mutant survives or does not apply.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -116,7 +117,7 @@ HOT = [
         ("a short read is taken as it is", "if self._files.read_into(self._handle, buffer, position) < length:"),
     ),
     *of(
-        "tests/unit/local/test_side_files.py",
+        "tests/unit/local/test_damage_rules.py",
         "tiered/local/segment/sealed.py",
         ("a sealed segment that lost its end", "if lost_end(self._files, log, self.base_offset, self.size_bytes):"),
     ),
@@ -126,9 +127,18 @@ HOT = [
         ("a copy that is not fsynced", "self._files.sync(handle)"),
     ),
     *of(
-        "tests/crash/matrix/test_matrix.py",
+        "tests/unit/local/test_segment_copy.py",
         "tiered/local/segment/replacement.py",
-        ("a copy whose offsets go back", "if not self.fits(header.last_offset) or header.last_offset < self._end:"),
+        (
+            "a copy whose offsets go back",
+            "if not self.fits(header.last_offset) or header.last_offset < self._end:",
+            "if not self.fits(header.last_offset):",
+        ),
+        (
+            "a copy whose offsets do not fit its base",
+            "if not self.fits(header.last_offset) or header.last_offset < self._end:",
+            "if header.last_offset < self._end:",
+        ),
     ),
     *of(
         "tests/unit/local/test_damage_rules.py",
@@ -1089,13 +1099,23 @@ def run(mutants: list[Mutant], tree: Path, *, quick: bool = False) -> Iterator[t
         yield mutant, "caught" if caught else "SURVIVED"
 
 
+def asked(arguments: list[str]) -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description="Drop one safety check at a time, to see a test object.")
+    parser.add_argument("part", nargs="*", help="only the mutants whose names hold every one of these")
+    parser.add_argument("--list", action="store_true", help="show the table, run nothing")
+    parser.add_argument("--check", action="store_true", help="show the lines that are not there, run nothing")
+    parser.add_argument("--quick", action="store_true", help=f"leave out {', '.join(SLOW)}")
+    return parser.parse_args(arguments)
+
+
 def main(arguments: list[str]) -> int:
     """Prints one line each, then the sums."""
-    wanted = [argument for argument in arguments if not argument.startswith("--")]
-    mutants = [mutant for mutant in (*HOT, *COLD) if all(part in mutant.name for part in wanted)]
-    if "--list" in arguments or "--check" in arguments:
+    wanted = asked(arguments)
+    mutants = [mutant for mutant in (*HOT, *COLD) if all(part in mutant.name for part in wanted.part)]
+    if wanted.list or wanted.check:
         gone = [mutant for mutant in mutants if mutated((ROOT / mutant.file).read_text(), mutant) is None]
-        for mutant in mutants if "--list" in arguments else gone:
+        for mutant in mutants if wanted.list else gone:
             print(mutant.name, "(does not apply)" if mutant in gone else "")
         print(f"{len(HOT)} of the hot tier, {len(COLD)} of the cold one; {len(gone)} do not apply")
         return bool(gone)
@@ -1107,7 +1127,7 @@ def main(arguments: list[str]) -> int:
         for file in ROOT.iterdir():
             if file.is_file():
                 shutil.copy(file, tree)
-        for mutant, fate in run(mutants, tree, quick="--quick" in arguments):
+        for mutant, fate in run(mutants, tree, quick=wanted.quick):
             counts[fate] = counts.get(fate, 0) + 1
             print(f"{time.strftime('%H:%M:%S')} {fate:12} {mutant.name}", flush=True)
     print(", ".join(f"{count} {fate}" for fate, count in sorted(counts.items())))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.local.bench import CaseBench, batch
+from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.keys import log_name
 from tiered.format.walk import Offsets
 from tiered.local.disk.files import PosixFiles
+from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SegmentStats, measure, read_note, write_note
 
@@ -77,6 +78,21 @@ def test_a_note_of_an_older_release_is_believed(tmp_path: Path) -> None:
         b'"leader_epoch": 1, "first_append_ms": 40}'
     )
     assert read_note(PosixFiles(), path, 100) == SegmentStats(100, 7, 3, 50, 60, 1, 40)
+
+
+def test_a_sealed_segment_with_gaps_that_lost_its_end_is_neither_measured_nor_uploaded(tmp_path: Path) -> None:
+    """Whole batches at its end are gone; where offsets may be left out, only its note and its indexes tell."""
+    bench = CaseBench(tmp_path / "log", per_segment=12, index_interval_bytes=100)
+    bench.fill(13)
+    bench.log.close()
+    (bench.folder / SPARSE_NAME).write_bytes(b"")
+    path = bench.folder / log_name(0)
+    path.write_bytes(path.read_bytes()[: 9 * RECORD_BYTES])
+    bench.open()
+    for ask in (lambda segment: segment.descriptor, lambda segment: segment.indexes()):
+        with pytest.raises(CorruptionError, match="it was longer when it was sealed") as error:
+            ask(bench.partition.sealed_segments()[0])
+        assert (error.value.path_or_key, error.value.position) == (str(path), 9 * RECORD_BYTES)
 
 
 def test_a_cut_lowers_the_recovery_point_first(tmp_path: Path) -> None:
