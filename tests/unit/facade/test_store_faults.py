@@ -84,6 +84,25 @@ def test_an_outage_from_any_request_on_is_an_error_and_the_next_sync_mends_it(tm
         log.close()
 
 
+@pytest.mark.parametrize("kind", [FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER])
+def test_a_commit_in_doubt_is_settled_by_the_next_sync(tmp_path: Path, kind: FaultKind) -> None:
+    """The same process goes on with a new claim: nothing else tells whether the commit that it sent has landed."""
+    log, store, tiering, clock = make(tmp_path, [])
+    fill(log, 0, 10)
+    tiering.sync({TP: 10}, None)
+    fill(log, 10, 20)
+    store.add(Fault(kind, operation="put", key="*/root", times=-1))
+    with pytest.raises(CommitUnknown):
+        tiering.sync({TP: 20}, None)
+    assert log.partition(TP).positions().uploaded_offset == 10
+    store.clear()
+    fill(log, 20, 30)
+    tiering.sync({TP: 30}, None)
+    assert log.partition(TP).positions().uploaded_offset == 30
+    assert remote_values(store, log.partition(TP).topic_id, clock) == [b"%05d" % i * 20 for i in range(30)]
+    log.close()
+
+
 def test_a_refusal_is_not_retried_and_names_the_resource(tmp_path: Path) -> None:
     log, store, tiering, _ = make(tmp_path, [Fault(FaultKind.PERMISSION, operation="put", key="*/root", times=-1)])
     fill(log, 0, 10)

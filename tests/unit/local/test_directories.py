@@ -152,6 +152,23 @@ def test_a_partition_moves(tmp_path: Path) -> None:
         assert found == [b"%d" % i for i in range(3, 21)]
 
 
+def test_a_move_is_durable_before_its_mark_goes(tmp_path: Path) -> None:
+    """Every file before the copy takes the name, and the name before the mark: a copy without it is thrown away."""
+    files = FaultyFiles()
+    logs = filled(tmp_path, files)
+    files.effects.clear()
+    logs.move(TP, tmp_path / "b")
+    effects = files.effects
+    renamed = effects.index(next(e for e in effects if e[0] == "rename" and e[1].name.endswith("-future")))
+    future, final = effects[renamed][1], tmp_path / "b" / "t-0"
+    for path in final.iterdir():
+        changes = [name for name, changed in effects[:renamed] if changed == future / path.name]
+        assert changes[-1] == "sync", path.name
+    gone = next(i for i, (name, path) in enumerate(effects) if (name, path.parent) == ("unlink", final))
+    assert effects[renamed + 1 : gone] == [("sync_directory", tmp_path / "b")]
+    logs.close()
+
+
 @pytest.mark.parametrize("nth", [*range(1, 60, 2), *range(60, 240, 7)])
 def test_a_crash_in_a_move_loses_nothing(tmp_path: Path, nth: int) -> None:
     files = FaultyFiles()

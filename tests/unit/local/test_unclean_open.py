@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.unit.local.bench import CaseBench
 from tests.unit.local.counting import CountingFiles
 from tiered.format.keys import log_name
+from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME
 from tiered.model import NewRecord
 
 VALUE = b"v" * 1000
@@ -63,6 +64,19 @@ def test_nothing_is_fsynced_where_nothing_follows(tmp_path: Path) -> None:
     assert files.log_bytes <= 3 * INTERVAL_BYTES
     assert [path.name for operation, path in files.effects if operation == "sync" and path.parent == bench.folder] == []
     assert bench.partition.positions().flushed_offset == 100
+
+
+def test_the_clean_mark_is_gone_for_good_before_anything_is_read(tmp_path: Path) -> None:
+    """If it came back after a power cut, what was written since would be taken for a clean end."""
+    bench = CaseBench(tmp_path)
+    bench.fill(3)
+    bench.log.close()
+    mark = bench.directory / CLEAN_SHUTDOWN_NAME
+    assert mark.exists()
+    effects = reopened(bench).effects
+    gone = effects.index(("unlink", mark))
+    assert effects[gone + 1] == ("sync_directory", bench.directory)
+    assert [path for _, path in effects[:gone] if bench.folder in (path, path.parent)] == []
 
 
 def test_an_index_that_lies_is_not_believed(tmp_path: Path) -> None:

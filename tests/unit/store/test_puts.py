@@ -127,6 +127,15 @@ def test_damaged_objects_are_never_verified(kind: FaultKind, capabilities: Capab
         drive(store, verify_stored("k", len(BODY), CRC, capabilities))
 
 
+@pytest.mark.parametrize("capabilities", [GOOD, BAD])
+def test_an_object_that_goes_on_behind_what_was_sent_is_not_verified(capabilities: Capabilities) -> None:
+    """All that is read back is right: only the size tells."""
+    store = small_store()
+    drive(store, put_unique("k", BODY + b"more", crc32c(BODY + b"more")))
+    with pytest.raises(CorruptionError, match=f"has {len(BODY) + 4} bytes, {len(BODY)} were sent"):
+        drive(store, verify_stored("k", len(BODY), CRC, capabilities))
+
+
 def test_verification_reads_back_where_the_store_checks_nothing() -> None:
     store = FaultStore(small_store())
     drive(store, put_unique("k", BODY, CRC))
