@@ -51,15 +51,8 @@ def of(tests: str, file: str, *lines: tuple[str, ...]) -> list[Mutant]:
 
 SLOW = ("tests/crash", "tests/sim", "tests/sweeps", "tests/damage")
 
-MATRIX = "tests/crash/matrix"
-CLEANING = f"tests/unit/cleaning tests/unit/local {MATRIX}"
-PRODUCERS = "tests/unit/producers tests/golden/test_producers.py tests/property/test_producer_state.py"
-FORMAT = "tests/unit/format tests/unit/root"
 CATALOG = "tests/unit/catalog tests/unit/plan tests/sim"
 REMOTE = "tests/unit/remote tests/damage/bucket"
-FACADE = "tests/unit/facade tests/sweeps tests/sim"
-DAEMON = "tests/unit/tiering tests/unit/uploader tests/sweeps tests/sim"
-STORE = "tests/unit/store tests/contract tests/unit/facade/test_store_faults.py"
 
 HOT = [
     *of(
@@ -314,7 +307,7 @@ HOT = [
         ("a clean mark that comes back", "files.sync_directory(directory)"),
     ),
     *of(
-        f"tests/unit/local {FACADE}",
+        "tests/unit/local/test_plans.py",
         "tiered/plan/retention.py",
         (
             "local bytes go before the bucket has them",
@@ -323,17 +316,25 @@ HOT = [
         ),
     ),
     *of(
-        PRODUCERS,
+        "tests/unit/producers/test_stable_offset.py",
         "tiered/plan/producer_rules.py",
         ("sequences that go on too high", "if lowest is not None and batch.base_sequence > lowest:"),
         ("records outside of their transaction", "if draft.in_txn and not batch.transactional:"),
         ("transactions that were not begun", "if not verification.accepts(batch.producer_id, guard):"),
     ),
     *of(
-        f"{FORMAT} tests/unit/local",
+        "tests/unit/format/test_batch.py::test_a_crc_mismatch_names_the_offset_and_both_values",
         "tiered/format/batch.py",
         ("CRCs are not compared", "if crc != header.crc:"),
+    ),
+    *of(
+        "tests/unit/format/test_batch.py::test_more_records_than_offsets_are_refused",
+        "tiered/format/batch.py",
         ("more records than offsets", "if header.records_count > header.last_offset_delta + 1:"),
+    ),
+    *of(
+        "tests/unit/format/test_batch.py::test_a_batch_beyond_the_formats_size_is_refused",
+        "tiered/format/batch.py",
         ("batches without a limit", "if size > MAX_BATCH_BYTES:"),
     ),
     *of(
@@ -595,6 +596,7 @@ HOT = [
 
 COLD = [
     *of(
+<<<<<<< HEAD
         FACADE,
         "tiered/tiering/run.py",
         ("a gap between bucket and disk", "if p.phase is Phase.CLAIMED and p.committed not in p.works and not late:"),
@@ -602,6 +604,35 @@ COLD = [
     *of(
         FACADE,
         "tiered/tiering/inline.py",
+=======
+        "tests/unit/facade/test_believes_nobody.py",
+        "tiered/tiering/inline.py",
+        (
+            "no root read-back before local deletion",
+            "drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)",
+        ),
+        (
+            "another process of the volume is not noticed",
+            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
+            "if not catalog.claim_epoch or catalog.in_doubt:",
+        ),
+    ),
+    *of(
+        "tests/unit/facade/test_store_faults.py::test_a_commit_in_doubt_is_settled_by_the_next_sync",
+        "tiered/tiering.py",
+        (
+            "a commit in doubt is gone on from",
+            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
+            'if not catalog.claim_epoch or not catalog.holds_token(self._proof(tp).token or ""):',
+        ),
+    ),
+    *of(
+        "tests/unit/facade/test_sync_refusals.py",
+        "tiered/tiering.py",
+        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
+        ("a store that ignores conditions", "if not capabilities.conditional_writes:"),
+        ("a gap between bucket and disk", "if first != committed:"),
+>>>>>>> d3dfefb (Mutants: one precise test file each; tests for what a sync refuses and a restore makes durable)
         ("a refused partition is not told", "if refused is not None:"),
     ),
     *of(
@@ -729,7 +760,7 @@ COLD = [
         ("a copy of this process under its claim", "elif state.last_commit != held.last_commit:", "elif False:"),
     ),
     *of(
-        REMOTE,
+        "tests/unit/remote/test_upload.py",
         "tiered/remote/upload.py",
         ("a segment of another partition", "if (descriptor.topic_id, descriptor.partition) != (topic_id, partition):"),
         ("stored objects are not verified", "if not (trusted and sent.etag and sent.crc32c == crc):"),
@@ -760,7 +791,7 @@ COLD = [
         ("a root that is absent and was known", "if not why:", "if True:"),
     ),
     *of(
-        REMOTE,
+        "tests/unit/remote/test_assembly.py",
         "tiered/remote/assembly.py",
         ("a batch beyond its segment", "if self._walk.position + size > self._row.size:"),
         ("a batch without a limit", "if size > MAX_BATCH_BYTES:"),
@@ -798,7 +829,7 @@ COLD = [
         ("an index that sends behind the offset", "if header.base_offset > self._start:"),
     ),
     *of(
-        REMOTE,
+        "tests/unit/remote/test_reader.py",
         "tiered/remote/fetch.py",
         ("an object that is gone", "if isinstance(found, Missing):"),
     ),
@@ -817,14 +848,14 @@ COLD = [
         ),
     ),
     *of(
-        STORE,
+        "tests/unit/store/test_puts.py",
         "tiered/store/puts.py",
         ("a stored object of another size", "if head.size != size:"),
         ("a stored object of another checksum", "if found != crc32c:"),
         ("an object that is absent after its PUT", "if not isinstance(head, Object):"),
     ),
     *of(
-        STORE,
+        "tests/unit/store/test_layers.py",
         "tiered/store/retry.py",
         (
             "conditional writes are repeated blindly",
@@ -833,7 +864,7 @@ COLD = [
         ),
     ),
     *of(
-        CATALOG,
+        "tests/unit/plan/test_intents.py",
         "tiered/plan/lifecycle.py",
         ("a deleted topic is claimed", "if root.state != STATE_OPEN:"),
         ("a volume that has lost records", "if volume.end_offset >= root.next_offset:", "if True:"),
@@ -898,15 +929,19 @@ COLD = [
         ),
     ),
     *of(
-        CATALOG,
+        "tests/unit/plan/test_intents.py",
         "tiered/plan/commit.py",
         ("the claim epoch is not compared", "if held.epoch != stamp.epoch:"),
+    ),
+    *of(
+        "tests/unit/catalog/test_commits.py",
+        "tiered/plan/commit.py",
         ("rows that do not join", "if flaw:"),
         ("an object named twice", "if len(uids) < len(rows) or _holds_any(root.rows, uids):"),
         ("a trim beyond the end", "if self.offset > root.next_offset:"),
     ),
     *of(
-        f"{FORMAT} tests/damage/bucket",
+        "tests/unit/root/test_root_bytes.py",
         "tiered/format/container.py",
         ("the checksum of a root", "if stored != computed:"),
         ("a root without a limit", "if len(data) > MAX_OBJECT_BYTES:"),
@@ -914,13 +949,13 @@ COLD = [
         ("a newer reader's root", "if needed > reader:"),
     ),
     *of(
-        f"{FORMAT} tests/unit/restore",
+        "tests/unit/root/test_bundle.py",
         "tiered/format/bundle.py",
         ("the checksum of a section", "if computed != section.crc:"),
         ("the checksum of a bundle's head", "if stored != computed:"),
     ),
     *of(
-        "tests/unit/restore tests/damage/bucket",
+        "tests/unit/restore/test_restore.py",
         "tiered/care/restore_segment.py",
         ("a restored file is not fsynced", "self._files.sync(handle)"),
         (
@@ -934,19 +969,36 @@ COLD = [
         ),
     ),
     *of(
-        "tests/unit/restore",
+        "tests/unit/restore/test_restore.py",
         "tiered/care/restore.py",
         ("no look at the room on the disk", "if needed > free:"),
     ),
     *of(
+<<<<<<< HEAD
         DAEMON,
         "tiered/tiering/steps.py",
         ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
         ("a store that ignores conditions", "check_capabilities(found, self._url)", "pass"),
         ("an upload that is not written down first", "yield Blocking(lambda: journal.put(entry))", "pass"),
+=======
+        "tests/unit/uploader/test_uploader_believes_nobody.py",
+        "tiered/tiering/bucket.py",
+        ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
+        (
+            "no root read-back after a commit",
+            "end_offset = await self._read_back(tp, catalog, rows)",
+            "end_offset = rows[-1].next",
+        ),
     ),
     *of(
-        DAEMON,
+        "tests/unit/uploader/test_uploader_beginning.py",
+        "uploader/bucket.py",
+        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
+        ("a bucket that was emptied", "if await self._drive(load_topic(topic)) is None:"),
+>>>>>>> d3dfefb (Mutants: one precise test file each; tests for what a sync refuses and a restore makes durable)
+    ),
+    *of(
+        "tests/unit/uploader/test_uploader_parts.py",
         "tiered/tiering/journal.py",
         ("a journal that is not fsynced", "self._files.sync(self._handle)"),
     ),
@@ -1077,8 +1129,8 @@ def mutated(text: str, mutant: Mutant) -> str | None:
 
 
 def tests_of(mutant: Mutant, tree: Path, *, quick: bool) -> list[str]:
-    """Those of its selection that are there."""
-    chosen = [name for name in mutant.tests.split() if (tree / name).exists()]
+    """Those of its selection whose files are there; one may be ``file::test``."""
+    chosen = [name for name in mutant.tests.split() if (tree / name.partition("::")[0]).exists()]
     return [name for name in chosen if not quick or not name.startswith(SLOW)] or chosen
 
 

@@ -38,6 +38,7 @@ from tiered.remote.snapshot import Snapshot
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS
+from tiered.testing.disk import FaultyFiles
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 TP = TopicPartition(TOPIC, 0)
@@ -234,6 +235,12 @@ def _cut_log(log: Scenario) -> None:
     log.replace(key, log.read(key)[:100])
 
 
+def _lengthen_log(log: Scenario) -> None:
+    """All that the row names is right: only the size tells that it is another object."""
+    key = log.log_key(log.rows()[1])
+    log.replace(key, log.read(key) + b"more")
+
+
 def _lose_log(log: Scenario) -> None:
     log.delete(log.log_key(log.rows()[1]))
 
@@ -247,6 +254,7 @@ def _garbage_root(log: Scenario) -> None:
     [
         (_flip_log, CorruptionError),
         (_cut_log, CorruptionError),
+        (_lengthen_log, CorruptionError),
         (_lose_log, CorruptionError),
         (_garbage_root, CorruptionError),
     ],
@@ -300,6 +308,17 @@ def test_a_disk_that_breaks_leaves_nothing_behind(log: Scenario, tmp_path: Path,
         restore(log.store, tmp_path / "new", files=FullDisk(10**12, renames))
     assert not (tmp_path / "new").exists()
     assert leftovers(tmp_path) == []
+
+
+def test_what_was_restored_is_durable_before_it_takes_its_name(log: Scenario, tmp_path: Path) -> None:
+    files = FaultyFiles()
+    target = tmp_path / "new"
+    restore(log.store, target, files=files)
+    named = next(at for at, (name, path) in enumerate(files.effects) if name == "rename" and "restore-" in path.name)
+    last = {path: name for name, path in files.effects[:named] if name in ("write", "truncate", "sync")}
+    logs = {path.name for path in last if path.suffix == ".log" and path.parent.name == str(TP)}
+    assert logs >= set(sealed_logs(target))
+    assert {path.name: name for path, name in last.items() if name != "sync"} == {}
 
 
 def test_names_that_are_not_there(log: Scenario, tmp_path: Path) -> None:

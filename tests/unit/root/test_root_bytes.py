@@ -266,6 +266,16 @@ def test_bombs_are_refused_before_anything_is_allocated() -> None:
         decode_root(resealed(bytes(data)), key=KEY)
 
 
+def test_a_root_beyond_the_limit_is_refused_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_root(make_root(make_rows(3)))
+    monkeypatch.setattr("tiered.format.container.MAX_OBJECT_BYTES", len(data))
+    assert decode_root(data, key=KEY).version == 9
+    monkeypatch.setattr("tiered.format.container.MAX_OBJECT_BYTES", len(data) - 1)
+    with pytest.raises(CorruptionError, match=f"{len(data)} bytes are more than the limit") as error:
+        decode_root(data, key=KEY)
+    assert (error.value.path_or_key, error.value.position) == (KEY, 0)
+
+
 @pytest.mark.parametrize(
     "text", [b"[" * 100_000, b'{"a": NaN}', b"\xff\xfe", b"[]", b"", b'{"min_reader": 1' + b"0" * 9000 + b"}"]
 )

@@ -18,6 +18,7 @@ from tiered.model import NewRecord
 from tiered.plan.tiering.facts import DrainMode, PartitionGone, PartitionSeen, SegmentSealed, WriterSeen
 from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.testing.clock import FakeClock
+from tiered.testing.disk import FaultyFiles
 from tiered.tiering.discover import Scanner
 from tiered.tiering.journal import COMPACT_LINES, Entry, Journal
 from uploader import status
@@ -50,6 +51,21 @@ def test_the_journal_survives_a_torn_line_and_forgets_what_is_done(tmp_path: Pat
     again.put(entry(20))
     again.close()
     assert [one.base for one in Journal(tmp_path, FILES).between(tp(0), 0, 21)] == [10, 20]
+
+
+def test_what_the_journal_announces_is_durable_at_once(tmp_path: Path) -> None:
+    """Before the first byte of an upload: a name that is forgotten is litter that nobody looks for."""
+    files = FaultyFiles()
+    journal = Journal(tmp_path, files)
+    for announce, expected in (
+        (lambda: journal.put(entry(0)), ["write", "sync"]),
+        (lambda: journal.part("k0.log", "u1"), ["write", "sync"]),
+        (lambda: journal.done(["k0.log"]), ["write"]),
+    ):
+        files.effects.clear()
+        announce()
+        assert files.effects == [(name, tmp_path / JOURNAL_NAME) for name in expected]
+    journal.close()
 
 
 def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
