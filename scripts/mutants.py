@@ -596,7 +596,6 @@ HOT = [
 
 COLD = [
     *of(
-<<<<<<< HEAD
         FACADE,
         "tiered/tiering/run.py",
         ("a gap between bucket and disk", "if p.phase is Phase.CLAIMED and p.committed not in p.works and not late:"),
@@ -604,35 +603,6 @@ COLD = [
     *of(
         FACADE,
         "tiered/tiering/inline.py",
-=======
-        "tests/unit/facade/test_believes_nobody.py",
-        "tiered/tiering/inline.py",
-        (
-            "no root read-back before local deletion",
-            "drive(self._store, catalog.read_back(rows), clock=self._clock, ids=self._ids)",
-        ),
-        (
-            "another process of the volume is not noticed",
-            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
-            "if not catalog.claim_epoch or catalog.in_doubt:",
-        ),
-    ),
-    *of(
-        "tests/unit/facade/test_store_faults.py::test_a_commit_in_doubt_is_settled_by_the_next_sync",
-        "tiered/tiering.py",
-        (
-            "a commit in doubt is gone on from",
-            ('if not catalog.claim_epoch or catalog.in_doubt or not catalog.holds_token(self._proof(tp).token or ""):'),
-            'if not catalog.claim_epoch or not catalog.holds_token(self._proof(tp).token or ""):',
-        ),
-    ),
-    *of(
-        "tests/unit/facade/test_sync_refusals.py",
-        "tiered/tiering.py",
-        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
-        ("a store that ignores conditions", "if not capabilities.conditional_writes:"),
-        ("a gap between bucket and disk", "if first != committed:"),
->>>>>>> d3dfefb (Mutants: one precise test file each; tests for what a sync refuses and a restore makes durable)
         ("a refused partition is not told", "if refused is not None:"),
     ),
     *of(
@@ -974,28 +944,11 @@ COLD = [
         ("no look at the room on the disk", "if needed > free:"),
     ),
     *of(
-<<<<<<< HEAD
         DAEMON,
         "tiered/tiering/steps.py",
         ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
         ("a store that ignores conditions", "check_capabilities(found, self._url)", "pass"),
         ("an upload that is not written down first", "yield Blocking(lambda: journal.put(entry))", "pass"),
-=======
-        "tests/unit/uploader/test_uploader_believes_nobody.py",
-        "tiered/tiering/bucket.py",
-        ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
-        (
-            "no root read-back after a commit",
-            "end_offset = await self._read_back(tp, catalog, rows)",
-            "end_offset = rows[-1].next",
-        ),
-    ),
-    *of(
-        "tests/unit/uploader/test_uploader_beginning.py",
-        "uploader/bucket.py",
-        ("another topic of that name", "if entry.topic_id != info.topic_id:"),
-        ("a bucket that was emptied", "if await self._drive(load_topic(topic)) is None:"),
->>>>>>> d3dfefb (Mutants: one precise test file each; tests for what a sync refuses and a restore makes durable)
     ),
     *of(
         "tests/unit/uploader/test_uploader_parts.py",
