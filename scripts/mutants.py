@@ -655,17 +655,21 @@ COLD = [
         ),
     ),
     *of(
-        CATALOG,
+        "tests/unit/catalog/test_commits.py",
         "tiered/remote/catalog.py",
         ("how an epoch ended is guessed", "if sealed is None:", "if sealed is None and False:"),
         ("a root that vanished at a commit", "if settled.status is PutStatus.ABSENT:"),
         ("a fenced process goes on", "if self._fenced:"),
         ("a commit in doubt goes on", "if self._doubt:"),
         ("a clock far before the store's", "if lead_ms > self._limits.max_clock_lead_ms:"),
+    ),
+    *of(
+        "tests/unit/catalog/test_claims.py",
+        "tiered/remote/catalog.py",
         ("a writer without a proof", "if role is Role.WRITER and (volume is None or self._persist is None):"),
     ),
     *of(
-        f"tests/unit/tiering tests/unit/uploader {CATALOG}",
+        "tests/unit/uploader/test_uploader_beginning.py",
         "tiered/remote/catalog.py",
         (
             "a log that got its first records is claimed as empty",
@@ -673,8 +677,8 @@ COLD = [
         ),
     ),
     *of(
-        "tests/unit/tiering tests/unit/uploader tests/unit/facade",
-        "tiered/local/partition/beginning.py",
+        "tests/unit/uploader/test_uploader_beginning.py",
+        "tiered/local/partition/state.py",
         ("a first record where the bucket may go on", "if why:"),
         (
             "a first record beside a claim that came meanwhile",
@@ -682,7 +686,7 @@ COLD = [
         ),
     ),
     *of(
-        f"{CATALOG} tests/sweeps",
+        "tests/unit/catalog/test_topics.py",
         "tiered/remote/roots.py",
         (
             "a 412 is taken for a root",
@@ -931,7 +935,7 @@ COLD = [
         (
             "an object of another size",
             "if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != end - start:",
-            "if not isinstance(found, Object):",
+            "if not isinstance(found, Object) or len(found.data) != end - start:",
         ),
         (
             "the bundle of another segment",

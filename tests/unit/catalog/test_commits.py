@@ -285,6 +285,27 @@ def test_the_root_that_vanished_is_terminal(world: World, desk: Desk) -> None:
         world.run(desk.catalog.append([desk.row(10, 20)]))
 
 
+def test_a_root_that_vanished_and_is_put_back_is_not_gone_on_from(
+    world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store said that it was gone: what is there a moment later may lack what others have committed."""
+    root = world.run(desk.catalog.append([desk.row(0, 10)]))
+    world.store.inner.execute(Delete((desk.catalog.key,)))
+    send = world.store._apply
+
+    def put_back(put: Put) -> PutResult:
+        result = send(put)
+        assert result.status is PutStatus.ABSENT
+        send(Put(desk.catalog.key, encode_root(root), ABSENT))
+        return result
+
+    monkeypatch.setattr(world.store, "_apply", put_back)
+    with pytest.raises(LogDestroyedError, match="gone"):
+        world.run(desk.catalog.append([desk.row(10, 20)]))
+    with pytest.raises(CommitUnknown):
+        world.run(desk.catalog.append([desk.row(10, 20)]))
+
+
 def test_a_catalog_that_was_never_there_is_none_to_a_reader(world: World) -> None:
     assert world.run(Catalog(TOPIC_ID, 0, "flights").load()) is None
 
