@@ -51,9 +51,6 @@ def of(tests: str, file: str, *lines: tuple[str, ...]) -> list[Mutant]:
 
 SLOW = ("tests/crash", "tests/sim", "tests/sweeps", "tests/damage")
 
-CATALOG = "tests/unit/catalog tests/unit/plan tests/sim"
-REMOTE = "tests/unit/remote tests/damage/bucket"
-
 HOT = [
     *of(
         "tests/unit/local/test_replace.py",
@@ -742,11 +739,10 @@ COLD = [
         ("a file of another checksum", "if crc != descriptor.crc32c:"),
     ),
     *of(
-        f"{REMOTE} tests/unit/catalog",
+        "tests/unit/catalog/test_commits.py",
         "tiered/remote/root_view.py",
         ("a row that the root lacks", "if flaw:"),
         ("a root that vanished", "if self.root is not None:"),
-        ("the root of another partition", "if (root.topic_id, root.partition) != (self.topic_id, self.partition):"),
         ("invariants are not compared", "if violations:"),
     ),
     *of(
@@ -913,6 +909,11 @@ COLD = [
         ("rows that do not join", "if flaw:"),
         ("an object named twice", "if len(uids) < len(rows) or _holds_any(root.rows, uids):"),
         ("a trim beyond the end", "if self.offset > root.next_offset:"),
+    ),
+    *of(
+        "tests/unit/root/test_root_bytes.py",
+        "tiered/format/root.py",
+        ("the root of another partition", "if expected is not None and expected != (topic_id, partition):"),
     ),
     *of(
         "tests/unit/root/test_root_bytes.py",

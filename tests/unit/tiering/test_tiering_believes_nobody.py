@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tests.unit.facade.lying import TP, LyingStore, fill, opened
-from tiered.errors import CommitUnknown, TieredError
+from tiered.errors import CommitUnknown, ConfigError, LogDestroyedError, TieredError
+from tiered.format.keys import topic_key
 from tiered.plan.tiering.facts import SegmentSealed
+from tiered.remote.topics import Registrant, register_topic
 from tiered.store.aio import ThreadedAioStore
+from tiered.store.base import Delete
+from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory
@@ -70,3 +75,25 @@ async def test_rows_of_an_older_claim_are_not_committed_under_a_newer_one(made: 
     await register(made)
     with pytest.raises(CommitUnknown):
         await committed(made, lambda: made[0].claim(TP))
+
+
+async def test_another_topic_of_that_name_is_not_uploaded_over(made: Made) -> None:
+    theirs = UUID(int=7)
+    steps = register_topic("t", theirs, 1, "", Registrant("other", frozenset({0}), frozenset()))
+    drive(made[2], steps, clock=FakeClock(), ids=SeededIds(4))
+    with pytest.raises(ConfigError, match=str(theirs)):
+        await register(made)
+
+
+async def test_a_bucket_that_was_emptied_is_told(made: Made) -> None:
+    bucket, directory, store = made
+    list(directory.scan())
+    await register(made)
+    await bucket.check_uploaded()  # nothing was uploaded from here so far
+    await bucket.claim(TP)
+    await bucket.check_uploaded()
+    store.execute(Delete((topic_key("t"),)))
+    await bucket.check_uploaded(["other"])
+    for topics in (None, ["t"]):
+        with pytest.raises(LogDestroyedError, match="does not know it"):
+            await bucket.check_uploaded(topics)
