@@ -197,7 +197,7 @@ HOT = [
         ("a cut that is not fsynced", "files.sync(handle)"),
     ),
     *of(
-        "tests/crash/matrix/test_matrix.py",
+        "tests/unit/local/test_producers_recovery.py::test_power_goes",
         "tiered/local/partition/flusher.py",
         ("sealed segments are not fsynced", "segment.sync()"),
     ),
