@@ -666,7 +666,7 @@ COLD = [
         ("a writer without a proof", "if role is Role.WRITER and (volume is None or self._persist is None):"),
     ),
     *of(
-        "tests/unit/uploader/test_uploader_beginning.py",
+        "tests/unit/tiering/test_tiering_beginning.py",
         "tiered/remote/catalog.py",
         (
             "a log that got its first records is claimed as empty",
@@ -674,8 +674,8 @@ COLD = [
         ),
     ),
     *of(
-        "tests/unit/uploader/test_uploader_beginning.py",
-        "tiered/local/partition/state.py",
+        "tests/unit/tiering/test_tiering_beginning.py",
+        "tiered/local/partition/beginning.py",
         ("a first record where the bucket may go on", "if why:"),
         (
             "a first record beside a claim that came meanwhile",
