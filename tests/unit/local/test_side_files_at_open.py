@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiered.stream import PartitionStream, ReadRange
 
 import tiered
 from tests.unit.local.test_side_files import TP, cut_entry, flip_first_offset, forget_notes, sealed_indexes, visible
@@ -14,6 +13,7 @@ from tiered.errors import CorruptionError
 from tiered.format.txn_index import decode_txns
 from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn
+from tiered.read.stream import PartitionStream, ReadRange
 
 BASES = [0, 2]
 
