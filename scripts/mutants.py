@@ -51,6 +51,9 @@ def of(tests: str, file: str, *lines: tuple[str, ...]) -> list[Mutant]:
 
 SLOW = ("tests/crash", "tests/sim", "tests/sweeps", "tests/damage")
 
+FACADE = "tests/unit/facade/test_believes_nobody.py tests/unit/facade/test_sync_refusals.py"
+DAEMON = "tests/unit/tiering tests/unit/uploader"
+
 HOT = [
     *of(
         "tests/unit/local/test_replace.py",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.store.test_puts import Emulator
+from tests.unit.store.emulator import Emulator
 from tiered.config import TopicConfig
 from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, OffsetGapError
 from tiered.local.directory.manager import LocalLog
@@ -15,7 +15,7 @@ from tiered.store.base import Store
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import FaultStore
-from tiered.tiering import Tiering
+from tiered.tiering.inline import Tiering
 
 GAPPED, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.local.test_side_files import TP, cut_entry, flip_first_offset, forget_notes, sealed_indexes, visible
+from tests.unit.local.aborting import TP, cut_entry, flip_first_offset, forget_notes, sealed_indexes, visible
 from tiered.errors import CorruptionError
 from tiered.format.txn_index import decode_txns
 from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn
-from tiered.read.stream import PartitionStream, ReadRange
+from tiered.read.stream import ReadRange
+from tiered.topic import PartitionStream
 
 BASES = [0, 2]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.store.emulator import Emulator
 from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.model import BytesSource
 from tiered.store.base import (
-    ABSENT,
     Absent,
     Capabilities,
     Get,
@@ -146,25 +146,6 @@ def test_verification_reads_back_where_the_store_checks_nothing() -> None:
     assert store.calls[1:] == [("head", "k"), ("get", "k")]
     with pytest.raises(CorruptionError, match="absent"):
         drive(store, verify_stored("other", 1, 1, GOOD))
-
-
-class Emulator(MemoryStore):
-    """An emulator that ignores some conditions, or checksums, or both."""
-
-    def __init__(self, *, ignores: str) -> None:
-        super().__init__()
-        self.ignores = ignores
-
-    def execute(self, request: StoreRequest) -> Outcome:
-        if isinstance(request, Put):
-            if self.ignores == "checksum":
-                request = Put(request.key, request.body, request.condition)
-            elif self.ignores == "all" or (self.ignores == "create") == (request.condition is ABSENT):
-                head = super().execute(Get(request.key))
-                if isinstance(head, Object):
-                    self._bucket.objects.pop(request.key)
-                request = Put(request.key, request.body, ABSENT, request.crc32c)
-        return super().execute(request)
 
 
 @pytest.mark.parametrize("ignores", ["create", "swap", "all"])

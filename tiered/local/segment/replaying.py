@@ -29,7 +29,7 @@ def abort_markers(log: LogFile, end: int) -> Iterator[tuple[int, int]]:
     Only markers are read. Raises CorruptionError where lengths lead no further.
     """
     for position, header in hop(lambda at: log.header_at(at, end), 0, end):
-        if header.is_control and header.is_transactional:
+        if header.is_control:
             batch = log.read_at(position, header.size_bytes)
             if any(control_type(record) is ControlType.ABORT for record in decode_records(batch)):
                 yield header.producer_id, header.base_offset
