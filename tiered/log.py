@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import logging
 import threading
 import weakref
@@ -42,8 +43,9 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
+from tiered.read.stream import TierStream
 from tiered.remote.reader import RemotePartition
-from tiered.store.base import Store
+from tiered.store.base import Blocking, Steps, Store
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
@@ -51,7 +53,7 @@ from tiered.store.runner import Runner
 from tiered.tiering.inline import Tiering
 from tiered.tiering.spread import Bucket, attach_all, bucket_of
 from tiered.tiering.wait import UploaderHandle, wait_uploaded
-from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, PartitionStream, Topic
+from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
 
 TICK_S = 1.0
@@ -159,7 +161,7 @@ class Log:
         requests: StoreMetrics | None = None,
     ) -> None:
         self._local = local
-        self._requests = requests or StoreMetrics()
+        self.request_counts = requests or StoreMetrics()
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -258,7 +260,13 @@ class Log:
         info = self._local.topics()[name]
         logs = [self._partition_or_error(TopicPartition(name, p)) for p in range(info.partitions)]
         return Topic(
-            name, config=info.config, logs=logs, open_stream=self._stream, now_ms=self._clock.now_ms, waiter=self
+            name,
+            config=info.config,
+            logs=logs,
+            open_stream=self._open_stream,
+            now_ms=self._clock.now_ms,
+            runner=self._runner,
+            waiter=self,
         )
 
     def _partition_or_error(self, tp: TopicPartition) -> PartitionLog | TieredError:
@@ -270,13 +278,18 @@ class Log:
                 return error
             raise
 
-    def _stream(self, tp: TopicPartition) -> PartitionStream:
+    def _open_stream(self, tp: TopicPartition) -> Steps[TierStream]:
+        """A partition that sleeps is loaded from the disk first."""
+        stream: TierStream = yield Blocking(functools.partial(self._stream, tp))
+        return stream
+
+    def _stream(self, tp: TopicPartition) -> TierStream:
         log = self._local.partition(tp)
         remote = None
         if self._store is not None and self._tiering is not None:
             known = self._tiering.known(tp)  # before the root is read: it is never below this
             remote = RemotePartition(tp.topic, log.topic_id, tp.partition, known=known)
-        return PartitionStream(tp, local=log, remote=remote, runner=self._runner)
+        return TierStream(tp, local=log, remote=remote)
 
     def transaction(
         self,
@@ -337,7 +350,7 @@ class Log:
 
         ``tiered.metrics.render`` makes Prometheus's text of them; names as in the uploader's ``/metrics``.
         """
-        return [*self._local.metrics(), *request_metrics(self._requests)]
+        return [*self._local.metrics(), *request_metrics(self.request_counts)]
 
     def sync(self, timeout: float | None = None) -> None:
         """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.

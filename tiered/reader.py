@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -20,20 +21,20 @@ from tiered.errors import ConfigError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.witness import known_topic
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import ConsumerRecord, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_table
-from tiered.read.stream import ReadRange
+from tiered.read.stream import ReadRange, TierBatch, TierStream
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read
-from tiered.store.base import Store
-from tiered.store.driver import drive
+from tiered.store.base import Blocking, Emit, Steps, Store
 from tiered.store.location import StoreLocation, open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.store.runner import Runner
 from tiered.times import Time
-from tiered.topic import PartitionStream, TopicReads
+from tiered.topic import TopicReads
 
 if TYPE_CHECKING:
     import pyarrow
@@ -110,7 +111,7 @@ class Reader:
     ) -> None:
         self._local = local
         self._store = store
-        self._metrics = metrics
+        self.request_counts = metrics
         self._clock = clock
         self._ids = ids
         self._runner = Runner(store, clock, ids)
@@ -132,11 +133,15 @@ class Reader:
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics of both tiers by name. Over a bucket this lists ``topics/``, the only listing a reader causes."""
+        return self._runner.run(self._topics_steps())
+
+    def _topics_steps(self) -> Steps[dict[str, TopicInfo]]:
+        """As :meth:`topics`, for whoever runs steps."""
         found: dict[str, TopicInfo] = {}
         if self._local is not None:
-            found.update(self._local.topics())
+            found.update((yield Blocking(self._local.topics)))
         if self._store is not None:
-            for entry in drive(self._store, list_topics(), clock=self._clock, ids=self._ids):
+            for entry in (yield from list_topics()):
                 config = TopicConfig.from_properties(entry.config)
                 found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, config)
         return dict(sorted(found.items()))
@@ -146,12 +151,18 @@ class Reader:
 
         LogDestroyedError and CorruptionError: the bucket holds less of it than the disk, or this reader, has seen.
         """
+        return self._runner.run(self._topic_steps(name))
+
+    def _topic_steps(self, name: str) -> Steps[TopicReads]:
+        """As :meth:`topic`, for whoever runs steps."""
         name = arguments.text("topic", name)
-        info = self._local.topics().get(name) if self._local is not None else None
-        known = self._known(name)  # before the bucket is asked: what is read after it is never below it
-        entry = self._entry(name, known) if self._store is not None else None
+        info: TopicInfo | None = None
+        known: dict[int, Known] = {}  # before the bucket is asked: what is read after it is never below it
+        if self._local is not None:
+            info, known = yield Blocking(partial(self._on_disk, self._local, name))
+        entry = (yield from self._entry(name, known)) if self._store is not None else None
         if entry is None and info is None:
-            names = list(self.topics())
+            names = list((yield from self._topics_steps()))
             near = difflib.get_close_matches(name, names, 1)
             raise UnknownTopicError(
                 f"there is no topic {name} in {self!r}",
@@ -168,19 +179,21 @@ class Reader:
             partitions,
             open_stream=lambda tp: self._stream(tp, entry, known.get(tp.partition, NOTHING_KNOWN)),
             now_ms=self._clock.now_ms,
+            runner=self._runner,
         )
 
-    def _known(self, name: str) -> dict[int, Known]:
-        """What the disk has seen of the topic's roots, by partition."""
-        if self._local is None or self._store is None:
-            return {}
-        return known_topic(name, self._local.uploads.read(), self._local.claims.read())
+    def _on_disk(self, local: LocalLog, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
+        """The topic as the disk has it, and what the disk has seen of its roots, by partition."""
+        info = local.topics().get(name)
+        if self._store is None:
+            return info, {}
+        return info, known_topic(name, local.uploads.read(), local.claims.read())
 
-    def _entry(self, name: str, known: Mapping[int, Known]) -> TopicEntry | None:
+    def _entry(self, name: str, known: Mapping[int, Known]) -> Steps[TopicEntry | None]:
         """The registry entry, held against what the disk, and this reader, have seen of it."""
         if self._store is None:
             return None
-        entry = drive(self._store, load_topic_to_read(name), clock=self._clock, ids=self._ids)
+        entry = yield from load_topic_to_read(name)
         with self._busy:
             check_entry(name, entry, known, where=self._store.url)
             check_successor(name, self._entries.get(name), entry, where=self._store.url)
@@ -188,16 +201,16 @@ class Reader:
                 self._entries[name] = entry
         return entry
 
-    def _stream(self, tp: TopicPartition, entry: TopicEntry | None, known: Known) -> PartitionStream:
-        local = None
-        if self._local is not None and tp in set(self._local.partitions()):
-            local = self._local.partition(tp)
+    def _stream(self, tp: TopicPartition, entry: TopicEntry | None, known: Known) -> Steps[TierStream]:
+        local: PartitionLog | None = None
+        if self._local is not None:
+            local = yield Blocking(partial(_partition, self._local, tp))
         remote = None
         # Of a partition that the entry does not name (yet) nothing says that its root was made.
         if self._store is not None and entry is not None:
             made = entry.roots and tp.partition < entry.partitions
             remote = RemotePartition(tp.topic, entry.topic_id, tp.partition, known=replace(known, made=made))
-        return PartitionStream(tp, local=local, remote=remote, runner=self._runner)
+        return TierStream(tp, local=local, remote=remote)
 
     def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
         """Earliest offset of each partition, over both tiers."""
@@ -224,27 +237,47 @@ class Reader:
 
         Segments whose timestamps lie outside the times are never fetched; all others are, whatever their key.
         """
+        report = FindReport(topic)
+        steps = self._runner.run(
+            self._find_steps(topic, report, key=key, since=since, until=until, partition=partition)
+        )
+        return Found(report, _one_by_one(self._runner.stream(steps)))
+
+    def _find_steps(
+        self,
+        topic: str,
+        report: FindReport,
+        *,
+        key: bytes,
+        since: Time | None,
+        until: Time | None,
+        partition: int | None,
+    ) -> Steps[Steps[None]]:
+        """Checks what :meth:`find` was given; gives the steps that emit the records."""
         key = bytes(arguments.key(key))
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
-        reads = self.topic(topic)
-        report = FindReport(topic)
-        return Found(report, self._search(reads, key, wanted, reads.chosen(partition), report))
+        reads = yield from self._topic_steps(topic)
+        return self._search(reads, key, wanted, reads.chosen(partition), report)
 
     def _search(
         self, reads: TopicReads, key: bytes, wanted: ReadRange, chosen: Sequence[int], report: FindReport
-    ) -> Iterator[ConsumerRecord]:
+    ) -> Steps[None]:
         before = self._received_bytes()
-        for partition in chosen:
-            stream = reads.stream(partition)
-            report.partitions += 1
-            report.segments_pruned += stream.pruned_segments(wanted)
-            for record in stream.records(wanted):
+
+        def matching(records: Iterable[ConsumerRecord]) -> Iterator[ConsumerRecord]:
+            for record in records:
                 report.records_scanned += 1
                 if record.key == key:
                     report.records_found += 1
                     report.bytes_read = self._received_bytes() - before
                     yield record
+
+        for partition in chosen:
+            stream = yield from reads._open_steps(partition)
+            report.partitions += 1
+            report.segments_pruned += yield from stream.pruned_segments(wanted)
+            yield from stream.records(wanted, through=matching)
         report.bytes_read = self._received_bytes() - before
         report.complete = True
 
@@ -261,23 +294,46 @@ class Reader:
 
         Needs the extra ``arrow``. The table is in memory whole: for more, use Spark or ``read``.
         """
+        names, steps = self._arrow_steps(topic, partition=partition, since=since, until=until, columns=columns)
+        return arrow_table([batch for piece in self._runner.stream(steps) for batch in piece], names)
+
+    def _arrow_steps(
+        self,
+        topic: str,
+        *,
+        partition: int | None,
+        since: Time | None,
+        until: Time | None,
+        columns: list[str] | None,
+    ) -> tuple[Sequence[str], Steps[None]]:
+        """Checks what :meth:`to_arrow` was given; gives the columns, and steps that emit lists of record batches."""
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)
-        reads = self.topic(topic)
-        chosen = reads.chosen(partition)
-        pieces = [piece for p in chosen for piece in _record_batches(reads.stream(p), wanted, names)]
-        return arrow_table(pieces, names)
+        return names, self._record_batches(topic, partition, wanted, names)
+
+    def _record_batches(
+        self, topic: str, partition: int | None, wanted: ReadRange, names: Sequence[str]
+    ) -> Steps[None]:
+        reads = yield from self._topic_steps(topic)
+        for number in reads.chosen(partition):
+            stream = yield from reads._open_steps(number)
+            for start, end in (yield from stream.windows(wanted)):
+                decoder = ArrowDecoder(
+                    stream.tp, columns=names, start=start, end=end, since_ms=wanted.since_ms, until_ms=wanted.until_ms
+                )
+                yield from stream.batches(start, end, shape=partial(_decoded, decoder))
+                yield Emit(list(decoder.finish()))
 
     def requests(self) -> dict[str, int]:
         """Requests made to the store so far, by operation."""
         counts: dict[str, int] = {}
-        for figures in self._metrics.snapshot():
+        for figures in self.request_counts.snapshot():
             counts[figures.op] = counts.get(figures.op, 0) + figures.requests
         return counts
 
     def _received_bytes(self) -> int:
-        return sum(figures.received_bytes for figures in self._metrics.snapshot())
+        return sum(figures.received_bytes for figures in self.request_counts.snapshot())
 
     def close(self) -> None:
         """Releases files and connections. Safe to call again."""
@@ -287,11 +343,14 @@ class Reader:
             self._store.close()
 
 
-def _record_batches(
-    stream: PartitionStream, wanted: ReadRange, columns: Sequence[str]
-) -> Iterator[pyarrow.RecordBatch]:
-    for start, end in stream.windows(wanted):
-        decoder = ArrowDecoder(
-            stream.tp, columns=columns, start=start, end=end, since_ms=wanted.since_ms, until_ms=wanted.until_ms
-        )
-        yield from decoder.record_batches((batch.header, batch.data) for batch in stream.batches(start, end))
+def _partition(local: LocalLog, tp: TopicPartition) -> PartitionLog | None:
+    return local.partition(tp) if tp in set(local.partitions()) else None
+
+
+def _decoded(decoder: ArrowDecoder, batch: TierBatch) -> list[pyarrow.RecordBatch] | None:
+    return list(decoder.add(batch.header, batch.data)) or None
+
+
+def _one_by_one(pieces: Iterable[Iterable[ConsumerRecord]]) -> Iterator[ConsumerRecord]:
+    for piece in pieces:
+        yield from piece

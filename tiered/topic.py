@@ -13,6 +13,7 @@ from tiered.partitioner import Partitioner
 from tiered.plan.read import LocalSpan, RemoteSpan
 from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, LocalPartition, ReadRange, TierBatch, TierStream, Window
 from tiered.remote.reader import RemotePartition
+from tiered.store.base import Steps
 from tiered.store.runner import Runner
 from tiered.times import Time, parse_time
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord, Transaction
@@ -29,17 +30,22 @@ DEFAULT_REMOTE_TIMEOUT_S = 900.0
 class PartitionStream:
     """Both tiers of one partition (``read.stream``), read on the calling thread. Not thread-safe: one per reader."""
 
-    def __init__(
-        self,
+    def __init__(self, steps: TierStream, runner: Runner) -> None:
+        self.tp = steps.tp
+        self.steps = steps
+        self._runner = runner
+
+    @classmethod
+    def of(
+        cls,
         tp: TopicPartition,
         *,
         local: LocalPartition | None,
         remote: RemotePartition | None,
         runner: Runner | None = None,
-    ) -> None:
-        self.tp = tp
-        self.steps = TierStream(tp, local=local, remote=remote)
-        self._runner = runner or Runner()
+    ) -> PartitionStream:
+        """Over these tiers; ``runner`` is needed where one of them is remote."""
+        return cls(TierStream(tp, local=local, remote=remote), runner or Runner())
 
     def refresh(self) -> None:
         """As ``TierStream.refresh``."""
@@ -101,22 +107,28 @@ class TopicReads:
         name: str,
         partitions: int,
         *,
-        open_stream: Callable[[TopicPartition], PartitionStream],
+        open_stream: Callable[[TopicPartition], Steps[TierStream]],
         now_ms: Callable[[], int],
+        runner: Runner,
     ) -> None:
         self.name = name
         self.partitions = partitions
         self._open_stream = open_stream
         self._now_ms = now_ms
+        self._runner = runner
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
 
     def stream(self, partition: int) -> PartitionStream:
         """Both tiers of one partition, looked at anew."""
+        return PartitionStream(self._runner.run(self._open_steps(partition)), self._runner)
+
+    def _open_steps(self, partition: int) -> Steps[TierStream]:
+        """As :meth:`stream`, for whoever runs steps."""
         partition = self.check_partition(partition)
-        stream = self._open_stream(TopicPartition(self.name, partition))
-        stream.refresh()
+        stream = yield from self._open_stream(TopicPartition(self.name, partition))
+        yield from stream.refresh()
         return stream
 
     def read(
@@ -136,6 +148,23 @@ class TopicReads:
         half-open, both on one side are a ConfigError. ``partition=None`` reads partition after partition; offsets
         then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError.
         """
+        chosen, wanted = self._wanted(
+            partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
+        )
+        return self._read(chosen, wanted, isolation, on_trimmed)
+
+    def _wanted(
+        self,
+        partition: int | None,
+        *,
+        start: int | str | None,
+        end: int | str | None,
+        since: Time | None,
+        until: Time | None,
+        isolation: str,
+        on_trimmed: str,
+    ) -> tuple[Sequence[int], ReadRange]:
+        """The arguments of :meth:`read`, checked."""
         arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
         arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
         wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
@@ -144,7 +173,7 @@ class TopicReads:
             raise ConfigError(
                 f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
             )
-        return self._read(chosen, wanted, isolation, on_trimmed)
+        return chosen, wanted
 
     def _read(
         self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str
@@ -162,8 +191,12 @@ class TopicReads:
 
     def offsets_for_times(self, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
         """Per partition the first (offset, timestamp) at or after ``time``; None where there is none."""
-        timestamp = parse_time(time, now_ms=self._now_ms())
-        return {TopicPartition(self.name, p): self.stream(p).offset_for_time(timestamp) for p in range(self.partitions)}
+        at = self._timestamp(time)
+        return {TopicPartition(self.name, p): self.stream(p).offset_for_time(at) for p in range(self.partitions)}
+
+    def _timestamp(self, time: Time) -> int:
+        """A time as users write it, in ms."""
+        return parse_time(time, now_ms=self._now_ms())
 
     def positions(self, partition: int) -> Positions:
         """Where the partition stands over both tiers, looked at anew; without a local tier all are remote."""
@@ -207,11 +240,12 @@ class Topic(TopicReads):
         *,
         config: TopicConfig,
         logs: Sequence[PartitionLog | TieredError],
-        open_stream: Callable[[TopicPartition], PartitionStream],
+        open_stream: Callable[[TopicPartition], Steps[TierStream]],
         now_ms: Callable[[], int],
+        runner: Runner,
         waiter: _Waiter,
     ) -> None:
-        super().__init__(name, len(logs), open_stream=open_stream, now_ms=now_ms)
+        super().__init__(name, len(logs), open_stream=open_stream, now_ms=now_ms, runner=runner)
         self.config = config
         self._logs = logs
         self._waiter = waiter

@@ -103,22 +103,27 @@ class ArrowDecoder:
 
     def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
         """All of ``batches``; a record batch is handed on as soon as it is full. Raises CorruptionError."""
-        reader = self._reader
         for header, data in batches:
-            if header.is_control or header.records_count == 0:
-                continue
-            if header.magic < 2:
-                yield from self._flush()
-                yield from self._legacy(header, data)
-                continue
-            if not reader.accepts(header):
-                yield from self._flush()
-            reader.add(header, data)
-            if reader.size_bytes >= self._batch_bytes or reader.rows >= RECORD_BATCH_ROWS:
-                yield from self._flush()
-        yield from self._flush()
+            yield from self.add(header, data)
+        yield from self.finish()
 
-    def _flush(self) -> Iterator[pa.RecordBatch]:
+    def add(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
+        """One batch more; what is full by now."""
+        reader = self._reader
+        if header.is_control or header.records_count == 0:
+            return
+        if header.magic < 2:
+            yield from self.finish()
+            yield from self._legacy(header, data)
+            return
+        if not reader.accepts(header):
+            yield from self.finish()
+        reader.add(header, data)
+        if reader.size_bytes >= self._batch_bytes or reader.rows >= RECORD_BATCH_ROWS:
+            yield from self.finish()
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """What was added and not yet handed on."""
         if not self._reader.rows:
             return
         columns = self._reader.take()

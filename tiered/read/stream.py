@@ -54,6 +54,9 @@ Shape = Callable[[TierBatch], Any]
 """Makes of a batch what is emitted; None: nothing is."""
 
 
+Through = Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]
+
+
 class Window(NamedTuple):
     """Offsets ``start`` to ``end`` (exclusive; None: to the latest) that may hold wanted records."""
 
@@ -360,11 +363,16 @@ class TierStream:
                 close()
 
     def records(
-        self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
+        self,
+        wanted: ReadRange,
+        *,
+        isolation: str = "read_uncommitted",
+        on_trimmed: str = "raise",
+        through: Through | None = None,
     ) -> Steps[None]:
         """Emits the decoded records of ``wanted``, an iterator for each batch, without control records.
 
-        ``read_committed``: also without aborted ones.
+        ``read_committed``: also without aborted ones. ``through`` makes of such an iterator the one that is emitted.
         """
         committed_only = isolation == "read_committed"
         bound = (yield from self.last_stable_offset()) if committed_only else self._high_watermark()
@@ -373,7 +381,9 @@ class TierStream:
             if end is not None and start >= end:
                 continue
             aborted = Aborted((yield from self._aborted(start, end))) if committed_only else None
-            shape = partial(_shown, self.tp, wanted, start, end, aborted)
+            shape: Shape = partial(_shown, self.tp, wanted, start, end, aborted)
+            if through is not None:
+                shape = partial(_passed, through, shape)
             yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape)
 
     def _aborted(self, start: int, end: int | None) -> Steps[list[AbortedTxn]]:
@@ -390,6 +400,11 @@ class TierStream:
             if pinned is not None:
                 found.update((yield from self._remote.aborted_txns(start, stop)))
         return sorted(found, key=lambda txn: txn.first_offset)
+
+
+def _passed(through: Through, shape: Shape, batch: TierBatch) -> Iterator[ConsumerRecord] | None:
+    records = shape(batch)
+    return None if records is None else through(records)
 
 
 def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read

@@ -171,7 +171,7 @@ class PinnedPiece:
         if local is None and remote is None:
             return None
         runner = Runner(store)
-        return PartitionStream(piece.tp, local=local, remote=remote, runner=runner)
+        return PartitionStream.of(piece.tp, local=local, remote=remote, runner=runner)
 
     def _still_there(self, pinned: Snapshot | None) -> bool:
         """Whether the partition lives. Raises CorruptionError for a root that went back."""

@@ -229,7 +229,7 @@ def _tiers(
         known = replace(known, made=tp.partition < topic.made)
         remote = RemotePartition(tp.topic, UUID(topic.topic_id), tp.partition, known=known)
     runner = Runner(store)
-    stream = PartitionStream(tp, local=on_disk, remote=remote, runner=runner)
+    stream = PartitionStream.of(tp, local=on_disk, remote=remote, runner=runner)
     return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner)
 
 

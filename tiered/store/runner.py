@@ -1,15 +1,15 @@
-"""What a face runs its steps with: a store, or none, and clocks."""
+"""What a face runs its steps with: a store, or none, and clocks. One class for threads, one for asyncio."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import ConfigError
-from tiered.store.base import Outcome, Steps, Store, StoreRequest
-from tiered.store.driver import drive, drive_stream
+from tiered.store.base import AioStore, Outcome, Steps, Store, StoreRequest
+from tiered.store.driver import adrive, adrive_stream, drive, drive_stream
 
 T = TypeVar("T")
 
@@ -27,7 +27,20 @@ class _NoStore:
         """Nothing to do."""
 
 
-_NO_STORE = _NoStore()
+class _NoAioStore:
+    """As :class:`_NoStore` for asyncio."""
+
+    url = ""
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        """Raises ConfigError."""
+        raise _no_store(request)
+
+    async def close(self) -> None:
+        """Nothing to do."""
+
+
+_NO_STORE, _NO_AIO_STORE = _NoStore(), _NoAioStore()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,23 @@ class Runner:
     def stream(self, steps: Steps[object]) -> Generator[Any, None, object]:
         """What they emit."""
         return drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class AioRunner:
+    """Runs steps on the event loop."""
+
+    store: AioStore | None = None
+    clock: Clock | None = None
+    ids: IdSource | None = None
+
+    async def run(self, steps: Steps[T]) -> T:
+        """To their end."""
+        return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
+
+    def stream(self, steps: Steps[object]) -> AsyncGenerator[Any, None]:
+        """What they emit."""
+        return adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
 
 
 def _no_store(request: StoreRequest) -> ConfigError:

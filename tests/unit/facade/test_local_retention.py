@@ -43,7 +43,7 @@ class World:
     def stream(self) -> PartitionStream:
         remote = RemotePartition("t", self.partition.topic_id, 0)
         runner = Runner(self.store, self.clock, self.ids)
-        return PartitionStream(TP, local=self.partition, remote=remote, runner=runner)
+        return PartitionStream.of(TP, local=self.partition, remote=remote, runner=runner)
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)

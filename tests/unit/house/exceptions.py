@@ -49,25 +49,10 @@ UNJOURNALLED: set[str] = set()
 
 SIGNATURES: set[str] = {
     "Log.attach",
-    "Log.check_remote",
-    "Log.close",
-    "Log.directory",
-    "Log.remote",
-    "Log.transaction",
-    "Reader.beginning_offsets",
-    "Reader.close",
-    "Reader.end_offsets",
-    "Reader.offsets_for_times",
-    "Reader.requests",
-    "Topic.check_partition",
-    "Topic.chosen",
     "Topic.group",
     "Topic.log",
     "Topic.route",
-    "Topic.stream",
     "Transaction.state",
-    "open",
-    "open_reader",
 }
 """6: what one face has and the other one has not, or has otherwise."""
 
@@ -95,8 +80,6 @@ WITHOUT_CALLERS: set[str] = {
     # Retention of the bucket: decided and tested against Kafka's cases; the maintainer that commits it comes next.
     "tiered/plan/expiry.py: plan_remote_expiry",
     "tiered/remote/catalog.py: Catalog.trim",
-    # Streams of the asyncio face, which still asks the sync one.
-    "tiered/store/driver.py: adrive_stream",
     # What a format fixes, by its name.
     "tiered/format/rows.py: TRASH_BYTES",
     "tiered/remote/index_cache.py: CACHE_DIRECTORY",

@@ -243,6 +243,8 @@ def test_6_both_faces_have_the_same_signatures() -> None:
     found = set()
     for name in ("Log", "Topic", "Transaction", "Reader"):
         found |= set(differences(name, getattr(tiered, name), getattr(tiered.aio, name)))
+    for name in ("PartitionStream", "TopicReads"):
+        found |= set(differences(name, getattr(tiered.topic, name), getattr(tiered.aio, name)))
     for name in ("open", "open_reader"):
         if shape(getattr(tiered, name)) != shape(getattr(tiered.aio, name)):
             found.add(name)

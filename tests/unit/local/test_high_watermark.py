@@ -181,7 +181,7 @@ def test_markers_count_once_it_has_passed_them(tmp_path: Path) -> None:
 def test_whoever_reads_a_topic_reads_up_to_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)
-    stream = PartitionStream(bench.partition.tp, local=bench.partition, remote=None)
+    stream = PartitionStream.of(bench.partition.tp, local=bench.partition, remote=None)
     assert [r.offset for r in stream.records(ReadRange())] == list(range(10))
     bench.partition.replica.update_high_watermark(6)
     assert [r.offset for r in stream.records(ReadRange())] == list(range(6))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -14,9 +13,6 @@ from tiered.errors import ClosedError
 
 WORKER_THREADS = 4
 """Threads of one open log or reader: calls beyond these wait their turn."""
-RECORDS_PER_STEP = 512
-"""Records that one step of a stream decodes before it hands them to the event loop."""
-
 WAITING_THREADS = 16
 """Calls of one log that wait for ``durability="remote"`` at once; those beyond wait their turn."""
 
@@ -49,29 +45,18 @@ class Worker:
             pool.shutdown(wait=False)
 
     async def _run(self, pool: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-        if self.closed:
-            raise ClosedError("the log or reader was closed", hint="open it again")
+        self.check_open()
         return await asyncio.get_running_loop().run_in_executor(pool, work)
 
-    async def iterate(self, make: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        records = await self.call(make)
-        try:
-            while step := await self.call(_take, records):
-                for record in step:
-                    yield record
-        finally:
-            # A generator may be running on its thread when the caller is cancelled: it is closed after that step.
-            if isinstance(records, Generator) and not self.closed:
-                self._pool.submit(records.close)
+    def check_open(self) -> None:
+        """Raises ClosedError once the log or reader is closed."""
+        if self.closed:
+            raise ClosedError("the log or reader was closed", hint="open it again")
 
     def close(self) -> None:
         self.closed = True
         self._pool.shutdown(wait=False)
         self._waiting.shutdown(wait=False)
-
-
-def _take(records: Iterator[T]) -> list[T]:
-    return list(itertools.islice(records, RECORDS_PER_STEP))
 
 
 class Opening(Awaitable[T]):

@@ -1,0 +1,40 @@
+"""The same names for asyncio: ``async with aio.open(...) as log``, ``await topic.append(...)``, ``async for record``.
+
+::
+
+    from tiered import aio
+
+    async with aio.open("data/log", remote="s3://acme-logs/prod") as log:
+        orders = await log.topic("orders", create=True)
+        await orders.append(b"hello", key=b"C-88", durability="disk")
+        async for record in orders.read(since="-1h"):
+            ...
+
+Reads run the same steps as those of the sync face (``read.stream``) on the event loop: S3 is asked through aiobotocore,
+without a thread. Files have no asynchronous interface, so what waits for this machine's disk runs on a small pool of
+threads of each log (``WORKER_THREADS``); calls that wait for a commit have threads of their own (``WAITING_THREADS``),
+and so have ``sync`` and ``close``, which end such waits. Cancelling an ``await`` leaves no task behind: a step that is
+under way on a thread ends there, and its outcome is what it is (a cancelled append may have landed).
+"""
+
+from __future__ import annotations
+
+from tiered.aio.log import Log, open  # noqa: A004  (the word that users expect: aio.open)
+from tiered.aio.reader import Found, Reader, open_reader
+from tiered.aio.topic import PartitionStream, Topic, TopicReads
+from tiered.aio.transaction import Transaction
+
+Reads = TopicReads
+
+__all__ = [
+    "Found",
+    "Log",
+    "PartitionStream",
+    "Reader",
+    "Reads",
+    "Topic",
+    "TopicReads",
+    "Transaction",
+    "open",
+    "open_reader",
+]

@@ -1,0 +1,163 @@
+"""A log that this process writes, for asyncio."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tiered import log as sync_log
+from tiered.aio.topic import Topic
+from tiered.aio.transaction import Transaction, begin
+from tiered.aio.worker import Opening, Worker
+from tiered.metrics import Metric
+from tiered.model import Positions, TopicPartition
+from tiered.store.base import AioStore
+from tiered.store.location import StoreLocation
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.runner import AioRunner
+from tiered.transaction import DEFAULT_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tiered.clock import Clock, IdSource
+    from tiered.config import LogConfig, TopicConfig
+    from tiered.local.disk.topics import TopicInfo
+
+
+def open(  # noqa: A001  (the word that users expect: aio.open)
+    path: str | Path | Sequence[str | Path],
+    remote: str | None = None,
+    *,
+    create: bool = True,
+    uploader: sync_log.UploaderComponent | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    deadline_seconds: float | None = None,
+    config: LogConfig | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Opening[Log]:
+    """As ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
+
+    async def opening() -> Log:
+        worker = Worker("log")
+        try:
+            log = await worker.call(
+                sync_log.open,
+                path,
+                remote,
+                create=create,
+                uploader=uploader,
+                endpoint_url=endpoint_url,
+                region=region,
+                deadline_seconds=deadline_seconds,
+                config=config,
+                clock=clock,
+                ids=ids,
+            )
+        except BaseException:
+            worker.close()
+            raise
+        store: AioStore | None = None
+        if remote is not None:
+            store = StoreLocation.parse(remote, endpoint_url=endpoint_url, region=region).open_aio(
+                clock=clock,
+                ids=ids,
+                metrics=log.request_counts,
+                deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
+                create=False,
+            )
+        return Log(log, worker, AioRunner(store, clock, ids))
+
+    return Opening(opening, _close)
+
+
+async def _close(log: Log, _: BaseException | None) -> None:
+    await log.close()
+
+
+class Log:
+    """An open log (``tiered.log.Log`` for asyncio)."""
+
+    def __init__(self, log: sync_log.Log, worker: Worker, runner: AioRunner) -> None:
+        self._log = log
+        self._worker = worker
+        self._runner = runner
+
+    @property
+    def directory(self) -> Path:
+        """As ``Log.directory``."""
+        return self._log.directory
+
+    @property
+    def remote(self) -> str | None:
+        """As ``Log.remote``."""
+        return self._log.remote
+
+    async def topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        create: bool = False,
+        config: TopicConfig | Mapping[str, object] | None = None,
+    ) -> Topic:
+        """As ``Log.topic``."""
+        topic = await self._worker.call(self._log.topic, name, partitions=partitions, create=create, config=config)
+        return Topic(topic, self._worker, self._runner)
+
+    def transaction(
+        self,
+        transactional_id: str,
+        *,
+        topic: Topic | None = None,
+        timeout: float = DEFAULT_TIMEOUT_S,
+        durability: str = "disk",
+    ) -> Opening[Transaction]:
+        """As ``Log.transaction``."""
+        sync_topic = topic._topic if isinstance(topic, Topic) else topic
+        make = functools.partial(self._log.transaction, topic=sync_topic, timeout=timeout, durability=durability)
+        return begin(functools.partial(make, transactional_id), self._worker, durability)
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """The topics on this disk by name."""
+        return self._log.topics()
+
+    def positions(self) -> dict[TopicPartition, Positions]:
+        """As ``Log.positions``."""
+        return self._log.positions()
+
+    async def delete_topic(self, name: str) -> None:
+        """As ``Log.delete_topic``."""
+        await self._worker.call(self._log.delete_topic, name)
+
+    def check_remote(self) -> None:
+        """As ``Log.check_remote``."""
+        self._log.check_remote()
+
+    async def wait_uploaded(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
+        """As ``Log.wait_uploaded``."""
+        await self._worker.call_alone(self._log.wait_uploaded, ends, timeout_s)
+
+    async def flush(self) -> None:
+        """As ``Log.flush``."""
+        await self._worker.call(self._log.flush)
+
+    async def metrics(self) -> list[Metric]:
+        """As ``Log.metrics``."""
+        return await self._worker.call(self._log.metrics)
+
+    async def sync(self, timeout: float | None = None) -> None:
+        """As ``Log.sync``."""
+        await self._worker.call_alone(self._log.sync, timeout)
+
+    async def close(self) -> None:
+        """As ``Log.close``."""
+        if not self._worker.closed:
+            try:
+                await self._worker.call_alone(self._log.close)
+            finally:
+                self._worker.close()
+                if self._runner.store is not None:
+                    await self._runner.store.close()

@@ -1,0 +1,161 @@
+"""Reading without writing, for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tiered import reader as sync_reader
+from tiered.aio.topic import TopicReads, one_by_one
+from tiered.aio.worker import Opening, Worker
+from tiered.model import ConsumerRecord, TopicPartition
+from tiered.read.arrow import arrow_table
+from tiered.reader import FindReport
+from tiered.store.base import AioStore
+from tiered.store.location import StoreLocation
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.runner import AioRunner
+from tiered.times import Time
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from tiered.clock import Clock, IdSource
+    from tiered.local.disk.topics import TopicInfo
+
+
+def open_reader(
+    remote: str | None = None,
+    *,
+    log_dir: str | Path | None = None,
+    endpoint_url: str | None = None,
+    region: str | None = None,
+    deadline_seconds: float | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Opening[Reader]:
+    """As ``tiered.open_reader``."""
+
+    async def opening() -> Reader:
+        worker = Worker("reader")
+        try:
+            reader = await worker.call(
+                sync_reader.open_reader,
+                remote,
+                log_dir=log_dir,
+                endpoint_url=endpoint_url,
+                region=region,
+                deadline_seconds=deadline_seconds,
+                clock=clock,
+                ids=ids,
+            )
+        except BaseException:
+            worker.close()
+            raise
+        store: AioStore | None = None
+        if remote is not None:
+            store = StoreLocation.parse(remote, endpoint_url=endpoint_url, region=region).open_aio(
+                clock=clock,
+                ids=ids,
+                metrics=reader.request_counts,
+                deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
+                create=False,
+            )
+        return Reader(reader, worker, AioRunner(store, clock, ids))
+
+    return Opening(opening, _close)
+
+
+async def _close(reader: Reader, _: BaseException | None) -> None:
+    await reader.close()
+
+
+class Found:
+    """Records that match, as an asynchronous iterator (``tiered.reader.Found`` for asyncio)."""
+
+    def __init__(self, report: FindReport, records: AsyncGenerator[ConsumerRecord, None]) -> None:
+        self.report = report
+        self._records = records
+
+    def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        return self._records
+
+
+class Reader:
+    """Read-only view of one log (``tiered.reader.Reader`` for asyncio)."""
+
+    def __init__(self, reader: sync_reader.Reader, worker: Worker, runner: AioRunner) -> None:
+        self._reader = reader
+        self._worker = worker
+        self._runner = runner
+
+    async def topics(self) -> dict[str, TopicInfo]:
+        """As ``Reader.topics``."""
+        self._worker.check_open()
+        return await self._runner.run(self._reader._topics_steps())
+
+    async def topic(self, name: str) -> TopicReads:
+        """As ``Reader.topic``."""
+        self._worker.check_open()
+        return TopicReads(await self._runner.run(self._reader._topic_steps(name)), self._worker, self._runner)
+
+    async def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
+        """As ``Reader.beginning_offsets``."""
+        return await (await self.topic(topic)).beginning_offsets()
+
+    async def end_offsets(self, topic: str) -> dict[TopicPartition, int]:
+        """As ``Reader.end_offsets``."""
+        return await (await self.topic(topic)).end_offsets()
+
+    async def offsets_for_times(self, topic: str, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
+        """As ``Reader.offsets_for_times``."""
+        return await (await self.topic(topic)).offsets_for_times(time)
+
+    async def find(
+        self,
+        topic: str,
+        *,
+        key: bytes,
+        since: Time | None = None,
+        until: Time | None = None,
+        partition: int | None = None,
+    ) -> Found:
+        """As ``Reader.find``: ``async for record in await reader.find(...)``; ``report`` is final at the end."""
+        self._worker.check_open()
+        report = FindReport(topic)
+        steps = await self._runner.run(
+            self._reader._find_steps(topic, report, key=key, since=since, until=until, partition=partition)
+        )
+        return Found(report, one_by_one(self._runner.stream(steps)))
+
+    async def to_arrow(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        columns: list[str] | None = None,
+    ) -> pyarrow.Table:
+        """As ``Reader.to_arrow``."""
+        self._worker.check_open()
+        names, steps = self._reader._arrow_steps(topic, partition=partition, since=since, until=until, columns=columns)
+        async with aclosing(self._runner.stream(steps)) as pieces:
+            found = [batch async for piece in pieces for batch in piece]
+        return arrow_table(found, names)
+
+    def requests(self) -> dict[str, int]:
+        """As ``Reader.requests``."""
+        return self._reader.requests()
+
+    async def close(self) -> None:
+        """As ``Reader.close``."""
+        if not self._worker.closed:
+            try:
+                await self._worker.call(self._reader.close)
+            finally:
+                self._worker.close()
+                if self._runner.store is not None:
+                    await self._runner.store.close()

@@ -1,0 +1,229 @@
+"""A topic for asyncio: reads run on the event loop, appends on the log's threads."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+
+from tiered.aio.transaction import Transaction, begin
+from tiered.aio.worker import Opening, Worker
+from tiered.model import ConsumerRecord, Headers, Positions, RecordMetadata, TopicPartition
+from tiered.plan.read import LocalSpan, RemoteSpan
+from tiered.read.stream import ReadRange, TierBatch, TierStream, Window
+from tiered.store.runner import AioRunner
+from tiered.times import Time
+from tiered.topic import Topic as SyncTopic
+from tiered.topic import TopicReads as SyncTopicReads
+from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord
+
+RECORDS_PER_TURN = 512
+"""Records that a stream decodes before the event loop has a turn, whatever is held already."""
+
+
+class PartitionStream:
+    """Both tiers of one partition (``tiered.topic.PartitionStream`` for asyncio). One per reader."""
+
+    def __init__(self, steps: TierStream, runner: AioRunner) -> None:
+        self.tp = steps.tp
+        self.steps = steps
+        self._runner = runner
+
+    async def refresh(self) -> None:
+        """As ``TierStream.refresh``."""
+        await self._runner.run(self.steps.refresh())
+
+    async def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
+        """As ``TierStream.spans``."""
+        return await self._runner.run(self.steps.spans())
+
+    async def earliest(self) -> int:
+        """As ``TierStream.earliest``."""
+        return await self._runner.run(self.steps.earliest())
+
+    async def latest(self) -> int:
+        """As ``TierStream.latest``."""
+        return await self._runner.run(self.steps.latest())
+
+    async def positions(self) -> Positions:
+        """As ``TierStream.positions``."""
+        return await self._runner.run(self.steps.positions())
+
+    async def last_stable_offset(self) -> int:
+        """As ``TierStream.last_stable_offset``."""
+        return await self._runner.run(self.steps.last_stable_offset())
+
+    async def offset(self, wanted: int | str) -> int:
+        """As ``TierStream.offset``."""
+        return await self._runner.run(self.steps.offset(wanted))
+
+    async def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """As ``TierStream.offset_for_time``."""
+        return await self._runner.run(self.steps.offset_for_time(timestamp))
+
+    async def windows(self, wanted: ReadRange) -> list[Window]:
+        """As ``TierStream.windows``."""
+        return await self._runner.run(self.steps.windows(wanted))
+
+    async def pruned_segments(self, wanted: ReadRange) -> int:
+        """As ``TierStream.pruned_segments``."""
+        return await self._runner.run(self.steps.pruned_segments(wanted))
+
+    def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> AsyncIterator[TierBatch]:
+        """As ``TierStream.batches``."""
+        return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed))
+
+    def records(
+        self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
+    ) -> AsyncGenerator[ConsumerRecord, None]:
+        """As ``TierStream.records``, one by one."""
+        steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
+        return one_by_one(self._runner.stream(steps))
+
+
+async def one_by_one(
+    pieces: AsyncGenerator[Iterable[ConsumerRecord], None],
+) -> AsyncGenerator[ConsumerRecord, None]:
+    """The records of each piece; the event loop has its turns also where nothing has to be waited for."""
+    given = 0
+    async with aclosing(pieces):
+        async for piece in pieces:
+            for record in piece:
+                yield record
+                given += 1
+                if not given % RECORDS_PER_TURN:
+                    await asyncio.sleep(0)
+
+
+class TopicReads:
+    """What can be read of a topic (``tiered.topic.TopicReads`` for asyncio)."""
+
+    def __init__(self, topic: SyncTopicReads, worker: Worker, runner: AioRunner) -> None:
+        self._reads = topic
+        self._worker = worker
+        self._runner = runner
+        self.name = topic.name
+        self.partitions = topic.partitions
+
+    async def stream(self, partition: int) -> PartitionStream:
+        """As ``TopicReads.stream``."""
+        self._worker.check_open()
+        return PartitionStream(await self._runner.run(self._reads._open_steps(partition)), self._runner)
+
+    def read(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        isolation: str = "read_uncommitted",
+        on_trimmed: str = "raise",
+    ) -> AsyncIterator[ConsumerRecord]:
+        """As ``TopicReads.read``; errors are raised at the first step."""
+        wanted = functools.partial(
+            self._reads._wanted,
+            partition,
+            start=start,
+            end=end,
+            since=since,
+            until=until,
+            isolation=isolation,
+            on_trimmed=on_trimmed,
+        )
+        return self._read(wanted, isolation, on_trimmed)
+
+    async def _read(
+        self, check: functools.partial[tuple[Sequence[int], ReadRange]], isolation: str, on_trimmed: str
+    ) -> AsyncGenerator[ConsumerRecord, None]:
+        chosen, wanted = check()
+        for partition in chosen:
+            stream = await self.stream(partition)
+            async with aclosing(stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)) as records:
+                async for record in records:
+                    yield record
+
+    async def beginning_offsets(self) -> dict[TopicPartition, int]:
+        """Earliest offset of each partition, over both tiers."""
+        return {TopicPartition(self.name, p): await (await self.stream(p)).earliest() for p in range(self.partitions)}
+
+    async def end_offsets(self) -> dict[TopicPartition, int]:
+        """Latest offset (exclusive end) of each partition, over both tiers."""
+        return {TopicPartition(self.name, p): await (await self.stream(p)).latest() for p in range(self.partitions)}
+
+    async def offsets_for_times(self, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Per partition the first (offset, timestamp) at or after ``time``."""
+        at = self._reads._timestamp(time)
+        numbers = range(self.partitions)
+        return {TopicPartition(self.name, p): await (await self.stream(p)).offset_for_time(at) for p in numbers}
+
+    async def positions(self, partition: int) -> Positions:
+        """As ``TopicReads.positions``."""
+        return await (await self.stream(partition)).positions()
+
+    def chosen(self, partition: int | None) -> Sequence[int]:
+        """As ``TopicReads.chosen``."""
+        return self._reads.chosen(partition)
+
+    def check_partition(self, partition: int) -> int:
+        """As ``TopicReads.check_partition``."""
+        return self._reads.check_partition(partition)
+
+
+class Topic(TopicReads):
+    """A topic open for appending (``tiered.topic.Topic`` for asyncio)."""
+
+    def __init__(self, topic: SyncTopic, worker: Worker, runner: AioRunner) -> None:
+        super().__init__(topic, worker, runner)
+        self._topic = topic
+        self.config = topic.config
+
+    async def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        durability: str = "memory",
+    ) -> RecordMetadata:
+        """As ``Topic.append``."""
+        return await self._worker.write(
+            durability,
+            functools.partial(self._topic.append, durability=durability),
+            value,
+            key=key,
+            partition=partition,
+            timestamp=timestamp,
+            headers=headers,
+        )
+
+    async def append_many(
+        self, records: Iterable[AppendRecord], *, partition: int | None = None, durability: str = "memory"
+    ) -> list[RecordMetadata]:
+        """As ``Topic.append_many``."""
+        append_many = functools.partial(self._topic.append_many, durability=durability)
+        return await self._worker.write(durability, append_many, records, partition=partition)
+
+    async def append_batches(self, data: bytes, *, partition: int = 0, durability: str = "memory") -> RecordMetadata:
+        """As ``Topic.append_batches``."""
+        append_batches = functools.partial(self._topic.append_batches, durability=durability)
+        return await self._worker.write(durability, append_batches, data, partition=partition)
+
+    def transaction(
+        self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
+    ) -> Opening[Transaction]:
+        """As ``Topic.transaction``: ``async with topic.transaction("billing-7") as txn``."""
+        make = functools.partial(self._topic.transaction, timeout=timeout, durability=durability)
+        return begin(functools.partial(make, transactional_id), self._worker, durability)
+
+    async def flush(self) -> None:
+        """As ``Topic.flush``."""
+        await self._worker.call(self._topic.flush)
+
+    def positions(self, partition: int) -> Positions:  # type: ignore[override]  # of this disk: nothing is waited for
+        """As ``Topic.positions``; it makes no request and does not block."""
+        return self._topic.positions(partition)

@@ -1,0 +1,74 @@
+"""A transaction for asyncio: what is appended and decided, on the log's threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from tiered.aio.worker import Opening, Worker
+from tiered.model import Headers, RecordMetadata
+from tiered.times import Time
+from tiered.transaction import AppendRecord
+from tiered.transaction import Transaction as SyncTransaction
+
+
+class Transaction:
+    """A transaction (``tiered.transaction.Transaction`` for asyncio): committed where its block ends, or aborted."""
+
+    def __init__(self, txn: SyncTransaction, worker: Worker, durability: str) -> None:
+        self._txn = txn
+        self._worker = worker
+        self._durability = durability
+        self.transactional_id = txn.transactional_id
+
+    @property
+    def state(self) -> str:
+        """As ``Transaction.state``."""
+        return self._txn.state
+
+    async def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+        topic: str | None = None,
+    ) -> RecordMetadata:
+        """As ``Transaction.append``."""
+        return await self._worker.call(
+            self._txn.append,
+            value,
+            key=key,
+            partition=partition,
+            timestamp=timestamp,
+            headers=headers,
+            topic=topic,
+        )
+
+    async def append_many(
+        self, records: Iterable[AppendRecord], *, partition: int | None = None, topic: str | None = None
+    ) -> list[RecordMetadata]:
+        """As ``Transaction.append_many``."""
+        return await self._worker.call(self._txn.append_many, records, partition=partition, topic=topic)
+
+    async def commit(self) -> None:
+        """As ``Transaction.commit``."""
+        await self._worker.write(self._durability, self._txn.commit)
+
+    async def abort(self) -> None:
+        """As ``Transaction.abort``."""
+        await self._worker.call(self._txn.abort)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """The end of its block."""
+        await self._worker.write(self._durability, self._txn.__exit__, type(error) if error else None, error, None)
+
+
+def begin(begin: Callable[[], SyncTransaction], worker: Worker, durability: str) -> Opening[Transaction]:
+    """A transaction that begins where its block does."""
+
+    async def opening() -> Transaction:
+        return Transaction(await worker.call(begin), worker, durability)
+
+    return Opening(opening, Transaction._leave)
