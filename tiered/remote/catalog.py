@@ -325,6 +325,7 @@ class Catalog(RootView):
             raise self._destroyed()  # and in doubt for ever: there is nothing left to settle it
         if settled.status is PutStatus.LANDED:
             self.root, self.etag = planned, settled.etag
+            self._sent = put.body if isinstance(put.body, bytes) else b""
             return True
         return False
 
