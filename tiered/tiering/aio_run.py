@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -84,9 +84,9 @@ class Bucket:
         await self.capabilities()
         await self._drive(self._steps.register(topic), together=REGISTRATION_REQUESTS)
 
-    async def check_uploaded(self) -> None:
+    async def check_uploaded(self, topics: Collection[str] | None = None) -> None:
         """Raises LogDestroyedError for a bucket that does not know what this volume has uploaded."""
-        await self._drive(self._steps.check_uploaded())
+        await self._drive(self._steps.check_uploaded(topics))
 
     async def claim(self, tp: TopicPartition) -> Granted:
         """Takes the writer role, reads the root back."""
