@@ -54,7 +54,7 @@ class TableLayout:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return sum(_DTYPES[dtype].itemsize for _, dtype in self.columns)
+        return sum([_DTYPES[dtype].itemsize for _, dtype in self.columns])
 
 
 @dataclass(frozen=True, slots=True)
