@@ -22,7 +22,8 @@ PATIENCE_TRIES = 100
 PATIENCE_SECONDS = 0.02
 """Between two looks."""
 
-_MOVED = (OffsetOutOfRangeError, CorruptionError)
+_MOVED = (OffsetOutOfRangeError, CorruptionError, NotFoundError)
+"""NotFoundError: a file was renamed, or is gone, between its name was asked for and it was opened."""
 
 
 def patient_view(view: Callable[[], View], clock: Clock) -> View:
