@@ -186,15 +186,19 @@ HOT = [
         ),
     ),
     *of(
+        "tests/unit/local/test_producers_recovery.py::test_a_cut_makes_the_aborted_transactions_that_stay_durable",
+        "tiered/local/partition/truncation.py",
+        (
+            "the aborted transactions of a cut segment",
+            "self._flusher.sync_txn_index(directory / log_name(base))  # whoever wrote it has closed it without",
+        ),
+    ),
+    *of(
         "tests/crash/matrix/test_matrix.py",
         "tiered/local/partition/truncation.py",
         (
             "segments behind a cut that come back",
             "self._files.sync_directory(directory)  # else a power cut may bring them back behind a hole",
-        ),
-        (
-            "the aborted transactions of a cut segment",
-            "self._flusher.sync_txn_index(directory / log_name(base))  # whoever wrote it has closed it without",
         ),
         ("sealed segments that stay, not fsynced", "self._sync_closing()"),
         ("a cut that is not fsynced", "files.sync(handle)"),

@@ -12,6 +12,7 @@ from tests.unit.local.producer_bench import PID, ProducerBench, data, end
 from tiered.care.check import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
+from tiered.format.keys import txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn
@@ -157,6 +158,22 @@ def test_power_goes(bench: ProducerBench, seed: int) -> None:
     bench.open()
     assert bench.end >= flushed
     compare(bench)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_cut_makes_the_aborted_transactions_that_stay_durable(bench: ProducerBench, rolled: bool) -> None:
+    """Whoever wrote their index was closed by the cut, unflushed; who goes on in the segment did not write them."""
+    bench.send(0, txn=True)
+    bench.mark(abort=True)
+    end = bench.end
+    bench.send(0, epoch=1, txn=True)
+    if rolled:
+        bench.partition.roll()
+    bench.files.effects.clear()
+    bench.partition.truncate_to(end)
+    path = bench.directory / "t-0" / txn_index_name(0)
+    assert decode_txns(path.read_bytes(), 0) == [AbortedTxn(PID, 0, 1, 2)]
+    assert ("sync", path) in bench.files.effects
 
 
 def compare(bench: ProducerBench) -> None:
