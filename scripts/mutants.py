@@ -200,7 +200,6 @@ HOT = [
             "segments behind a cut that come back",
             "self._files.sync_directory(directory)  # else a power cut may bring them back behind a hole",
         ),
-        ("sealed segments that stay, not fsynced", "self._sync_closing()"),
         ("a cut that is not fsynced", "files.sync(handle)"),
     ),
     *of(
@@ -219,13 +218,22 @@ HOT = [
         ("a closing file is not fsynced", "self._files.sync(handle)"),
     ),
     *of(
-        "tests/crash/matrix/test_matrix.py",
+        "tests/unit/local/test_partition.py::test_a_cut_makes_the_sealed_segments_that_stay_durable",
+        "tiered/local/partition/truncation.py",
+        ("sealed segments that stay, not fsynced", "self._sync_closing()"),
+    ),
+    *of(
+        "tests/unit/local/test_partition.py::test_segments_that_are_not_flushed_stay",
         "tiered/local/partition/retention.py",
         (
             "segments that are not flushed may go",
             "if segment.end_offset > limit or segment.end_offset > flushed:",
             "if segment.end_offset > limit:",
         ),
+    ),
+    *of(
+        "tests/crash/matrix/test_matrix.py",
+        "tiered/local/partition/retention.py",
         ("removed segments that come back", "self._files.sync_directory(segments.directory)"),
     ),
     *of(

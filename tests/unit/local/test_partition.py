@@ -31,6 +31,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.uploads import PartitionUpload, SealRequest, UploadCheckpoint
 from tiered.model import EpochEntry, NewRecord, SealedSegment, TopicPartition
+from tiered.plan.roll import RollReason
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
 
@@ -280,6 +281,35 @@ def test_a_directory_that_was_tiered_once_stays_tiered(bench: Bench) -> None:
     assert bench.partition.delete_local_before(30) == []
     bench.log.claims.write(TP, last_append="b" * 32)
     assert bench.log.claims.read() == {TP: ClaimProof("a" * 32, "b" * 32)}
+
+
+def sealed_unflushed(bench: Bench) -> list[int]:
+    """Segments that an append has just sealed and not yet flushed, as another thread meets them. Their bases."""
+    for _ in range(3):
+        bench.append(b"v" * 100)
+        bench.log.roster.writers[TP].roller.roll_now(RollReason.REQUESTED, bench.clock.now_ms())
+    assert bench.partition.positions().flushed_offset == 0
+    return [segment.base_offset for segment in bench.log.roster.writers[TP].view().extents[:-1]]
+
+
+def test_segments_that_are_not_flushed_stay(bench: Bench) -> None:
+    """A power cut behind the removal would leave less than what was on the disk before it."""
+    bases = sealed_unflushed(bench)
+    assert bases == [0, 1, 2]
+    end = bench.partition.positions().end_offset
+    assert bench.partition.delete_local_before(end) == []
+    bench.partition.flush()
+    assert bench.partition.delete_local_before(end) == bases
+
+
+def test_a_cut_makes_the_sealed_segments_that_stay_durable(bench: Bench) -> None:
+    """It takes the recovery point up to the cut: what lies below has to be on the disk."""
+    bases = sealed_unflushed(bench)
+    bench.append(b"v", b"v")
+    bench.files.effects.clear()
+    bench.partition.truncate_to(bench.partition.positions().end_offset - 1)
+    synced = {path for effect, path in bench.files.effects if effect == "sync"}
+    assert synced >= {bench.directory / "t-0" / f"{base:020}.log" for base in bases}
 
 
 def test_a_purely_local_log_moves_its_start(bench: Bench) -> None:
