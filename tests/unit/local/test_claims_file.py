@@ -180,7 +180,19 @@ def test_a_line_torn_at_any_byte_was_never_kept_and_is_written_over(tmp_path: Pa
     assert Claims(tmp_path, PosixFiles()).read() == {**before, tp(3): ClaimProof("token3")}
 
 
-@pytest.mark.parametrize("data", [b'{"version": 3, "partitions": []}', b"[]", b"{}", b"", b"\0" * 64])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"version": 3, "partitions": []}',
+        b'{"version": 2, "partitions": []}',
+        b'{"version": 0, "partitions": []}',
+        b'{"partitions": []}',
+        b"[]",
+        b"{}",
+        b"",
+        b"\0" * 64,
+    ],
+)
 def test_a_file_of_no_known_version_is_not_taken_for_never_claimed(tmp_path: Path, data: bytes) -> None:
     (tmp_path / CLAIMS_NAME).write_bytes(data)
     said = "newer release" if b'"version": 3' in data else "cannot be read"
