@@ -51,7 +51,10 @@ def of(tests: str, file: str, *lines: tuple[str, ...]) -> list[Mutant]:
 
 SLOW = ("tests/crash", "tests/sim", "tests/sweeps", "tests/damage")
 
-FACADE = "tests/unit/facade/test_believes_nobody.py tests/unit/facade/test_sync_refusals.py"
+FACADE = " ".join(
+    f"tests/unit/facade/test_{name}.py"
+    for name in ("believes_nobody", "sync_refusals", "store_faults", "sync_meets_others")
+)
 DAEMON = "tests/unit/tiering tests/unit/uploader"
 
 HOT = [
@@ -964,10 +967,14 @@ COLD = [
         ("no look at the room on the disk", "if needed > free:"),
     ),
     *of(
+        "tests/unit/facade/test_sync_refusals.py",
+        "tiered/tiering/steps.py",
+        ("a store that ignores conditions", "check_capabilities(found, self._url)", "pass"),
+    ),
+    *of(
         DAEMON,
         "tiered/tiering/steps.py",
         ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
-        ("a store that ignores conditions", "check_capabilities(found, self._url)", "pass"),
         ("an upload that is not written down first", "yield Blocking(lambda: journal.put(entry))", "pass"),
     ),
     *of(

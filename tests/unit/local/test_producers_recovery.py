@@ -12,7 +12,7 @@ from tests.unit.local.producer_bench import PID, ProducerBench, data, end
 from tiered.care.check import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
-from tiered.format.keys import txn_index_name
+from tiered.format.keys import log_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn
@@ -174,6 +174,28 @@ def test_a_cut_makes_the_aborted_transactions_that_stay_durable(bench: ProducerB
     path = bench.directory / "t-0" / txn_index_name(0)
     assert decode_txns(path.read_bytes(), 0) == [AbortedTxn(PID, 0, 1, 2)]
     assert ("sync", path) in bench.files.effects
+
+
+def test_producers_whose_only_snapshot_lies_above_what_a_power_cut_left(bench: ProducerBench) -> None:
+    """A cut inside a batch ends the log above its last record; what the power takes ends it there."""
+    bench.send(0, 2)
+    for _ in range(10):
+        bench.clock.advance(1)
+        bench.append(b"p" * 50)
+    size = (bench.folder / log_name(0)).stat().st_size
+    bench.append(b"p", b"p")
+    bench.log.close()
+    bench.open()
+    bench.partition.truncate_to(13)
+    assert bench.snapshots == [13]
+    bench.append(b"lost")
+    bench.kill()
+    path = bench.folder / log_name(0)
+    path.write_bytes(path.read_bytes()[: size + 10])
+    bench.open()
+    assert bench.end == 12
+    assert bench.send(0, 2).offset == 0  # a repetition
+    assert bench.end == 12
 
 
 def compare(bench: ProducerBench) -> None:

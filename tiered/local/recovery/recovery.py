@@ -28,7 +28,7 @@ from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import remove_snapshots_above, snapshot_offsets
+from tiered.local.disk.snapshots import remove_snapshots_above, snapshot_offsets, tells_of_producers
 from tiered.local.recovery.aborted import has_entries, rebuild_txn_index
 from tiered.local.recovery.leftovers import INDEX_SUFFIXES, settle_leftovers
 from tiered.local.recovery.order import BatchOrder
@@ -137,6 +137,12 @@ class Recovery:
         self._epochs.truncate_from_end(segments[-1].end_offset + 1)
         return LoadedPartition(segments, self._torn_bytes)
 
+    def _forget_snapshots_above(self, end_offset: int) -> None:
+        """They may be the only ones: what is left of the log has to be asked for producers then, all of it."""
+        told = tells_of_producers(self._files, self._directory)
+        if remove_snapshots_above(self._files, self._directory, end_offset) and told:
+            self.met_producers = True
+
     def _check_overflow(self, bases: list[int]) -> None:
         """Only where the next base lies so far away can a segment hold offsets that do not fit."""
         for base, following in itertools.pairwise(bases):
@@ -221,7 +227,7 @@ class Recovery:
                 zeros = self._cut(segment, position, offset, recovery_point, limit)
                 if zeros and not last and segments[i + 1].base_offset == segment.end_offset:
                     continue
-                remove_snapshots_above(self._files, self._directory, segment.end_offset)
+                self._forget_snapshots_above(segment.end_offset)
                 for later in segments[i + 1 :]:
                     self._set_aside(later)
                 return kept
