@@ -70,9 +70,9 @@ def take_acks(writer: subprocess.Popen[str], count: int, acks: Acks) -> None:
 
 
 def keep(line: str, acks: Acks) -> None:
-    partition, offset, end, *names = line.split()
     if not line.endswith("\n"):
         return  # the kill cut the line: the call may not have returned
+    partition, offset, end, *names = line.split()
     assert len(names) == int(end) - int(offset)
     for at, name in enumerate(names):
         place = (int(partition), int(offset) + at)
