@@ -107,7 +107,7 @@ def kill(log: LocalLog) -> None:
     lock = log._directory_lock
     assert lock is not None
     assert lock._handle is not None
-    log.files.close(lock._handle)
+    lock._let_go()
     for writer in log.roster.writers.values():
         writer.segments.active.close()
 

@@ -185,7 +185,7 @@ class World:
             lock = log._directory_lock
             assert lock is not None
             assert lock._handle is not None
-            self.files.close(lock._handle)
+            lock._let_go()
             for writer in log.roster.awake():
                 for segment in (*writer.segments.closing, writer.segments.active):
                     segment.close()

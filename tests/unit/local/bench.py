@@ -99,7 +99,7 @@ class CaseBench(Bench):
         lock = self.log._directory_lock
         assert lock is not None
         assert lock._handle is not None
-        self.files.close(lock._handle)
+        lock._let_go()
         for segment in (*self.writer.segments.closing, self.writer.segments.active):
             segment.close()
 

@@ -444,7 +444,7 @@ def test_a_power_cut_at_any_effect_of_a_roll_loses_nothing_flushed(tmp_path: Pat
     holder = bench.log._directory_lock
     assert holder is not None
     assert holder._handle is not None
-    bench.files.close(holder._handle)
+    holder._let_go()
     bench.open()
     end = bench.partition.positions().end_offset
     assert 5 <= end <= 17
