@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING
 from tiered import log as sync_log
 from tiered.aio.topic import Topic
 from tiered.aio.transaction import Transaction, begin
-from tiered.aio.worker import Opening, Worker
+from tiered.aio.worker import Opening, Worker, open_beside
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
-from tiered.store.base import AioStore
-from tiered.store.location import StoreLocation
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.store.runner import AioRunner
 from tiered.transaction import DEFAULT_TIMEOUT_S
 
@@ -41,34 +38,30 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     """As ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
 
     async def opening() -> Log:
-        worker = Worker("log")
-        try:
-            log = await worker.call(
-                sync_log.open,
-                path,
-                remote,
-                create=create,
-                uploader=uploader,
-                endpoint_url=endpoint_url,
-                region=region,
-                deadline_seconds=deadline_seconds,
-                config=config,
-                clock=clock,
-                ids=ids,
-            )
-        except BaseException:
-            worker.close()
-            raise
-        store: AioStore | None = None
-        if remote is not None:
-            store = StoreLocation.parse(remote, endpoint_url=endpoint_url, region=region).open_aio(
-                clock=clock,
-                ids=ids,
-                metrics=log.request_counts,
-                deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
-                create=False,
-            )
-        return Log(log, worker, AioRunner(store, clock, ids))
+        make = functools.partial(
+            sync_log.open,
+            path,
+            remote,
+            create=create,
+            uploader=uploader,
+            endpoint_url=endpoint_url,
+            region=region,
+            deadline_seconds=deadline_seconds,
+            config=config,
+            clock=clock,
+            ids=ids,
+        )
+        log, worker, runner = await open_beside(
+            "log",
+            make,
+            remote,
+            endpoint_url=endpoint_url,
+            region=region,
+            deadline_seconds=deadline_seconds,
+            clock=clock,
+            ids=ids,
+        )
+        return Log(log, worker, runner)
 
     return Opening(opening, _close)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -9,13 +10,10 @@ from typing import TYPE_CHECKING
 
 from tiered import reader as sync_reader
 from tiered.aio.topic import TopicReads, one_by_one
-from tiered.aio.worker import Opening, Worker
+from tiered.aio.worker import Opening, Worker, open_beside
 from tiered.model import ConsumerRecord, TopicPartition
 from tiered.read.arrow import arrow_table
 from tiered.reader import FindReport
-from tiered.store.base import AioStore
-from tiered.store.location import StoreLocation
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.store.runner import AioRunner
 from tiered.times import Time
 
@@ -39,31 +37,27 @@ def open_reader(
     """As ``tiered.open_reader``."""
 
     async def opening() -> Reader:
-        worker = Worker("reader")
-        try:
-            reader = await worker.call(
-                sync_reader.open_reader,
-                remote,
-                log_dir=log_dir,
-                endpoint_url=endpoint_url,
-                region=region,
-                deadline_seconds=deadline_seconds,
-                clock=clock,
-                ids=ids,
-            )
-        except BaseException:
-            worker.close()
-            raise
-        store: AioStore | None = None
-        if remote is not None:
-            store = StoreLocation.parse(remote, endpoint_url=endpoint_url, region=region).open_aio(
-                clock=clock,
-                ids=ids,
-                metrics=reader.request_counts,
-                deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
-                create=False,
-            )
-        return Reader(reader, worker, AioRunner(store, clock, ids))
+        make = functools.partial(
+            sync_reader.open_reader,
+            remote,
+            log_dir=log_dir,
+            endpoint_url=endpoint_url,
+            region=region,
+            deadline_seconds=deadline_seconds,
+            clock=clock,
+            ids=ids,
+        )
+        reader, worker, runner = await open_beside(
+            "reader",
+            make,
+            remote,
+            endpoint_url=endpoint_url,
+            region=region,
+            deadline_seconds=deadline_seconds,
+            clock=clock,
+            ids=ids,
+        )
+        return Reader(reader, worker, runner)
 
     return Opening(opening, _close)
 

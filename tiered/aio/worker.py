@@ -7,9 +7,17 @@ import functools
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from tiered.errors import ClosedError
+from tiered.store.base import AioStore
+from tiered.store.location import StoreLocation
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.store.runner import AioRunner
+
+if TYPE_CHECKING:
+    from tiered.clock import Clock, IdSource
+    from tiered.store.metrics import StoreMetrics
 
 WORKER_THREADS = 4
 """Threads of one open log or reader: calls beyond these wait their turn."""
@@ -18,6 +26,17 @@ WAITING_THREADS = 16
 
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class SyncFace(Protocol):
+    """An open log or reader."""
+
+    @property
+    def request_counts(self) -> StoreMetrics | None: ...
+    def close(self) -> None: ...
+
+
+F = TypeVar("F", bound=SyncFace)
 
 
 class Worker:
@@ -81,3 +100,37 @@ class Opening(Awaitable[T]):
     ) -> None:
         if self._opened is not None:
             await self._close(self._opened, error)
+
+
+async def open_beside(
+    name: str,
+    make: Callable[[], F],
+    remote: str | None,
+    *,
+    endpoint_url: str | None,
+    region: str | None,
+    deadline_seconds: float | None,
+    clock: Clock | None,
+    ids: IdSource | None,
+) -> tuple[F, Worker, AioRunner]:
+    """Opens the sync face on a thread and its bucket for the event loop. If one cannot be opened both are let go."""
+    worker = Worker(name)
+    try:
+        face = await worker.call(make)
+        try:
+            store: AioStore | None = None
+            if remote is not None:
+                store = StoreLocation.parse(remote, endpoint_url=endpoint_url, region=region).open_aio(
+                    clock=clock,
+                    ids=ids,
+                    metrics=face.request_counts,
+                    deadline_seconds=RETRY_DEADLINE_SECONDS if deadline_seconds is None else deadline_seconds,
+                    create=False,
+                )
+        except BaseException:
+            await worker.call(face.close)
+            raise
+    except BaseException:
+        worker.close()
+        raise
+    return face, worker, AioRunner(store, clock, ids)

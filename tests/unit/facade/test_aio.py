@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tiered import aio
-from tiered.errors import ClosedError, UnknownTopicError
+from tiered.errors import ClosedError, ConfigError, UnknownTopicError
 from tiered.model import TopicPartition
+from tiered.store.location import StoreLocation
 
 
 async def test_the_same_names_give_the_same_answers(tmp_path: Path) -> None:
@@ -63,3 +64,20 @@ async def test_leaving_a_stream_early_leaves_no_task(tmp_path: Path) -> None:
 
 async def _all(topic: aio.Topic) -> int:
     return len([r async for r in topic.read()])
+
+
+async def test_a_bucket_that_cannot_be_opened_for_the_loop_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example without the extra ``aio``: the log is free for who comes next."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("the extra aio is missing")
+
+    url = f"file://{tmp_path / 'store'}"
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreLocation, "open_aio", refuse)
+        with pytest.raises(ConfigError, match="the extra aio is missing"):
+            await aio.open(tmp_path / "log", remote=url)
+    async with aio.open(tmp_path / "log", remote=url) as log:
+        assert log.remote is not None
