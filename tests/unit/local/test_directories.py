@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.local.several import SMALL, TP, opened, values
 from tiered.errors import ConfigError, LocalIOError, LockedError, UnknownTopicError
-from tiered.format.batch import decode_records
+from tiered.format.batch import decode_records, encode_batch
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
-from tiered.model import NewRecord, TopicPartition
+from tiered.model import EpochEntry, NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 
@@ -150,6 +150,18 @@ def test_a_partition_moves(tmp_path: Path) -> None:
         assert logs.directory_of(TP) == tmp_path / "b"
         found = [r.value for b in logs.partition(TP).read_batches(3) for r in decode_records(b)]
         assert found == [b"%d" % i for i in range(3, 21)]
+
+
+def test_a_move_leaves_the_leader_epochs_as_they_are(tmp_path: Path) -> None:
+    """All of it is durable, so that no batch is asked again which epoch it is of: an older leader's came last."""
+    with filled(tmp_path) as logs:
+        logs.partition(TP).new_leader_epoch(2)
+        logs.partition(TP).append([NewRecord(b"20")])
+        older = encode_batch([NewRecord(b"21", timestamp=1)], base_offset=21, leader_epoch=1)
+        logs.partition(TP).replica.append_as_follower(older)
+        logs.move(TP, tmp_path / "b")
+        assert logs.partition(TP).leader_epochs() == (EpochEntry(0, 0), EpochEntry(1, 21))
+        assert values(logs) == [b"%d" % i for i in range(22)]
 
 
 def test_a_move_is_durable_before_its_mark_goes(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
 
     B/{tp}.{uuid}-future/     a copy; appends to A go on while it grows
     A closed to appends       the rest is copied, all of it fsynced
-    B/..-future/tiered-move-ready        says: complete, from directory A, log start S
+    B/..-future/tiered-move-ready        says: complete, from directory A, log start S, all below R durable
     A/tiered-topics.json      no longer claims the partition
     A/{tp} -> A/{tp}.{uuid}-delete       the commit point
     B/..-future -> B/{tp}
@@ -45,10 +45,11 @@ CATCH_UP_ROUNDS = 4
 
 
 class Ready(NamedTuple):
-    """What the mark of a complete copy says: the directory that it was made from, and the log start."""
+    """What the mark of a complete copy says: the directory that it was made from, log start and recovery point."""
 
     source: UUID
     log_start: int
+    recovery_point: int
 
 
 def copy_partition(log: LocalLog, tp: TopicPartition, target: Path, *, filled_in: bool) -> None:
@@ -125,12 +126,12 @@ def _move(source: LocalLog, target: LocalLog, tp: TopicPartition, future: Path, 
     try:
         copy_partition(source, tp, future, filled_in=filled_in)
         files.sync_directory(future)
-        ready = Ready(source.volume_id, start)
-        files.replace(future / READY_NAME, json.dumps({"source": str(ready.source), "log_start": start}).encode())
+        ready = Ready(source.volume_id, start, writer.flusher.recovery_point)
+        files.replace(future / READY_NAME, json.dumps({**ready._asdict(), "source": str(ready.source)}).encode())
         source.registry.release(topic._replace(held=frozenset(topic.here) - {tp.partition}), tp)
     except TieredError:
         if files.is_directory(source.directory / partition_dir(tp)):  # it stays; the copy goes with the next open
-            source.roster.adopt(tp, clean=True, recovery_point=0, start=start)
+            source.roster.adopt(tp, clean=True, recovery_point=writer.flusher.recovery_point, start=start)
         raise
     swap_in(target, future.name, tp, topic, ready)
 
@@ -146,7 +147,7 @@ def swap_in(target: LocalLog, name: str, tp: TopicPartition, topic: TopicInfo, r
     known = target.topics().get(tp.topic)
     held = frozenset(known.here) if known is not None else frozenset[int]()
     info = topic._replace(held=held | {tp.partition})
-    target.registry.take(info, tp, ready.log_start)
+    target.registry.take(info, tp, log_start=ready.log_start, recovery_point=ready.recovery_point)
     target.notes.arrived(tp)
 
 
@@ -154,6 +155,6 @@ def read_ready(files: Files, future: Path) -> Ready | None:
     """The mark of a complete copy; None: it is not complete."""
     try:
         value = json.loads(files.read(future / READY_NAME))
-        return Ready(UUID(value["source"]), int(value["log_start"]))
+        return Ready(UUID(value["source"]), int(value["log_start"]), int(value.get("recovery_point", 0)))
     except (NotFoundError, ValueError, KeyError, TypeError):
         return None

@@ -141,11 +141,11 @@ class TopicRegistry:
             self._leaving.rename(tp, self._clock.now_ms() + rest.config.file_delete_delay_ms)
             self.forget([tp])
 
-    def take(self, topic: TopicInfo, tp: TopicPartition, log_start: int) -> None:
+    def take(self, topic: TopicInfo, tp: TopicPartition, *, log_start: int, recovery_point: int) -> None:
         """``tp`` has come from another directory, complete and durable."""
         with self._lock:
             self.topics = {**self.topics, topic.name: topic}
-            self._roster.adopt(tp, clean=True, recovery_point=0, start=log_start)
+            self._roster.adopt(tp, clean=True, recovery_point=recovery_point, start=log_start)
             self.store(topic)
             self._checkpoint()
 
