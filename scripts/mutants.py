@@ -284,7 +284,7 @@ HOT = [
     ),
     *of(
         "tests/unit/local/test_known_prefix.py",
-        "tiered/local/recovery/prefix.py",
+        "tiered/local/recovery/rebuilding.py",
         (
             "an index entry of another batch",
             "if indexes.position_of(header.last_offset) != position or header.last_offset >= recovery_point:",

@@ -20,7 +20,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.witness import known_topic
+from tiered.local.disk.uploads import known_topic
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import ConsumerRecord, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known

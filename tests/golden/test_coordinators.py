@@ -28,8 +28,7 @@ from tiered.format.layouts import Layout, read_struct, write_struct
 from tiered.format.walk import walk_headers
 from tiered.format.wire import WireReader, WireWriter
 from tiered.model import Record
-from tiered.plan.transaction_steps import Step
-from tiered.plan.transactions import TransactionCoordinator
+from tiered.plan.transactions import Step, TransactionCoordinator
 
 DELETED = "<DELETE>"
 

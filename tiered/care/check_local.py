@@ -40,8 +40,7 @@ from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import bases_of, local_files
 from tiered.local.disk.topics import read_topics
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.disk.witness import known_of
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint, known_of
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition

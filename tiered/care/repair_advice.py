@@ -15,7 +15,7 @@ from tiered.care.check_registry import describe, find_unnamed, survey
 from tiered.errors import CorruptionError, LogDestroyedError
 from tiered.format.keys import partition_prefix, root_key, topic_key
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.witness import known_partitions
+from tiered.local.disk.uploads import known_partitions
 from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import RootView

@@ -14,6 +14,9 @@ offset stays: the partition goes offline, recovery writes the entry again. Recov
 Source: Kafka's ProducerStateManager and ProducerAppendInfo.
 
 Kafka's rules: docs/kafka-semantics.md#producer-state, #markers, #last-stable-offset and #producer-snapshots.
+
+At the end stand the rules that say which snapshots to load, to keep and to write. The offset of a snapshot is the
+*exclusive* end of the state in it; that of a sealed segment is the base of the next.
 """
 
 from __future__ import annotations
@@ -25,8 +28,7 @@ from tiered.errors import ConfigError
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.plan.open_txns import CompletedTxn, OpenTxn, OpenTxns
 from tiered.plan.producer import NO_OFFSET, BatchSpan, Origin, Producer, ProducerBatch
-from tiered.plan.producer_rules import Draft, check_data, check_form, check_marker
-from tiered.plan.verification import NO_GUARD, Verification
+from tiered.plan.producer_rules import NO_GUARD, Draft, Verification, check_data, check_form, check_marker
 
 DEFAULT_EXPIRATION_MS = 86_400_000
 """Kafka's ``producer.id.expiration.ms``: an idle producer is forgotten after a day."""
@@ -267,7 +269,7 @@ class ProducerState:
     def is_current(self, log_start: int, log_end: int) -> bool:
         """Whether the state is that of ``log_end`` already, so that a truncation needs no reload; takes the start over.
 
-        False: ``load`` the newest of ``plan.snapshots.loadable`` that can be read, then ``replay`` what is above it.
+        False: ``load`` the newest of :func:`loadable` that can be read, then ``replay`` what is above it.
         """
         if self._map_end != log_end:
             return False
@@ -291,3 +293,30 @@ class ProducerState:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+
+def stray(offsets: Iterable[int], bases: Iterable[int]) -> list[int]:
+    """Snapshots to delete at a load: those at no segment's base, but the largest may stay above all bases.
+
+    That one is the snapshot of a clean shutdown, at the end of the log.
+    """
+    live = set(bases)
+    strays = sorted(set(offsets) - live)
+    if strays and strays[-1] > max(live, default=-1):
+        strays.pop()
+    return strays
+
+
+def out_of_range(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
+    """Snapshots that say nothing about ``log_start`` to ``log_end``: to be deleted before a reload."""
+    return sorted(offset for offset in offsets if offset > log_end or offset <= log_start)
+
+
+def loadable(offsets: Iterable[int], log_start: int, log_end: int) -> list[int]:
+    """Snapshots to try, newest first; one that is corrupt is deleted and the next is tried."""
+    return sorted((offset for offset in offsets if log_start < offset <= log_end), reverse=True)
+
+
+def points_of_rebuild(bases: Sequence[int], log_end: int) -> list[int]:
+    """Where a rebuild leaves snapshots: at the bases of the two last segments, and at the end of the log."""
+    return sorted({*sorted(bases)[-2:], log_end})

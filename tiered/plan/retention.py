@@ -1,15 +1,21 @@
-"""Which segments may go? Local part: files that leave the disk. Pure; nothing goes unless a setting says so.
+"""Which segments may go, from the disk and from the bucket? Pure; nothing goes unless a setting says so.
 
-Only prefixes die: the pass stops at the first segment that must stay. With a remote tier a segment goes only below
-the committed end that was read back from the bucket; without one ``retention.*`` rule and the log start moves.
+Only prefixes die: the pass stops at the first segment that must stay. With a remote tier a segment leaves the disk only
+below the committed end that was read back from the bucket; without one ``retention.*`` rule and the log start moves.
+
+For the bucket Kafka's comparisons of its remote tier hold. What is decided is a new log start; ``Catalog.trim`` commits
+it, and only then do objects become trash. A segment that is being uploaded is in no root yet: it cannot expire.
+
+Kafka's rule: docs/kafka-semantics.md#remote-retention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tiered.config import SAME_AS_TOPIC, UNLIMITED, TopicConfig
+from tiered.model import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +124,41 @@ def _reason(
 
 def _local(local: int, whole: int) -> int:
     return whole if local == SAME_AS_TOPIC else local
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteExpiry:
+    """Trim to ``start_offset``: ``segments`` rows go, ``size_bytes`` of data, for ``reasons``, oldest first."""
+
+    start_offset: int
+    segments: int = 0
+    size_bytes: int = 0
+    reasons: tuple[str, ...] = ()
+
+
+def plan_remote_expiry(
+    rows: Iterable[Row], *, config: TopicConfig, now_ms: int, start_offset: int, local_only_bytes: int = 0
+) -> RemoteExpiry:
+    """What of ``rows`` (ascending, those of the root) goes at ``now_ms``; only a prefix does.
+
+    A row below the log start goes; one whose newest record is ``retention.ms`` old (not strictly older, unlike on
+    disk); and the oldest while all of it, ``local_only_bytes`` on disk included, stays at or above ``retention.bytes``.
+    """
+    kept = list(rows)
+    excess = sum(row.size for row in kept) + local_only_bytes - config.retention_bytes
+    start, gone, size = start_offset, 0, 0
+    reasons: list[str] = []
+    for row in kept:
+        if row.next <= start_offset:
+            reason = "log start offset"
+        elif config.retention_ms >= 0 and row.max_ts <= now_ms - config.retention_ms:
+            reason = "retention.ms"
+        elif config.retention_bytes >= 0 and excess > 0 and excess >= row.size:
+            reason = "retention.bytes"
+        else:
+            break
+        excess -= row.size
+        start, gone, size = max(start, row.next), gone + 1, size + row.size
+        if reason not in reasons:
+            reasons.append(reason)
+    return RemoteExpiry(start, gone, size, tuple(reasons))

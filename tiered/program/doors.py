@@ -16,7 +16,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import DirectoryView, PartitionFolder
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME
 from tiered.local.disk.files import PosixFiles
-from tiered.local.disk.witness import known_partitions
+from tiered.local.disk.uploads import known_partitions
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.program.application import Application

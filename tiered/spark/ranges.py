@@ -20,7 +20,7 @@ from tiered.errors import ConfigError, OffsetGapError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
-from tiered.local.disk.witness import known_partitions
+from tiered.local.disk.uploads import known_partitions
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known

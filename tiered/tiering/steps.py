@@ -32,7 +32,7 @@ from tiered.errors import (
 )
 from tiered.format.keys import Role, segment_key
 from tiered.format.root import Root
-from tiered.local.disk.witness import known_of, known_topic
+from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.plan.tiering.facts import SegmentRef

@@ -20,7 +20,7 @@ DEEP_CLASSES: set[str] = set()
 
 WALKERS: set[str] = {
     "tiered/local/partition/steady.py",
-    "tiered/local/recovery/prefix.py",
+    "tiered/local/recovery/rebuilding.py",
 }
 """4: files with a loop over batches."""
 
@@ -78,7 +78,7 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/format/keys.py: page_key",
     "tiered/format/keys.py: pin_key",
     # Retention of the bucket: decided and tested against Kafka's cases; the maintainer that commits it comes next.
-    "tiered/plan/expiry.py: plan_remote_expiry",
+    "tiered/plan/retention.py: plan_remote_expiry",
     "tiered/remote/catalog.py: Catalog.trim",
     # What a format fixes, by its name.
     "tiered/format/rows.py: TRASH_BYTES",

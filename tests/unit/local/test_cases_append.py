@@ -21,7 +21,7 @@ from tiered.errors import (
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.keys import parse_partition_dir, renamed_dir
-from tiered.local.segment.listing import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
+from tiered.local.partition.replica import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP
 from tiered.model import NewRecord, Record, TimestampType, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS

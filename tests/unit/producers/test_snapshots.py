@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.producers.building import Log, data, marker
-from tiered.plan.producer_state import ProducerState, Snapshot
-from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
+from tiered.plan.producer_state import ProducerState, Snapshot, loadable, out_of_range, points_of_rebuild, stray
 
 
 def test_case_57_a_snapshot_is_written_once() -> None:

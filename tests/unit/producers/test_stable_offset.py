@@ -8,8 +8,8 @@ from tests.unit.producers.building import PID, Log, data, marker
 from tiered.errors import InvalidTxnStateError, OutOfOrderSequenceError, ProducerFencedError
 from tiered.model import AbortedTxn
 from tiered.plan.producer import Origin, ProducerBatch
+from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import Prepared, ProducerState, Snapshot
-from tiered.plan.verification import NO_GUARD
 
 
 @pytest.mark.parametrize("reload", [False, True])

@@ -15,7 +15,7 @@ from tiered.errors import ClosedError, ConfigError, CorruptionError
 from tiered.format.root import encode_root
 from tiered.format.rows import ROW_BYTES
 from tiered.model import Row, TopicPartition
-from tiered.plan.expiry import plan_remote_expiry
+from tiered.plan.retention import plan_remote_expiry
 from tiered.remote.fetch import read_bundle, read_range
 from tiered.remote.index_cache import CACHE_DIRECTORY, IndexCache
 from tiered.store.base import Get, Object

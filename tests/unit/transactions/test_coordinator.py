@@ -11,8 +11,7 @@ from tests.unit.producers.building import Log, data, marker
 from tiered.errors import ConfigError, InvalidTxnStateError, ProducerFencedError
 from tiered.format.coordinator_records import TxnState, TxnValue
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
-from tiered.plan.transaction_steps import Step, TxnMarker, Unfinished
-from tiered.plan.transactions import TransactionCoordinator
+from tiered.plan.transactions import Step, TransactionCoordinator, TxnMarker, Unfinished
 
 ID = "orders-writer"
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

@@ -23,7 +23,7 @@ from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.walk import Span
 from tiered.local.disk.files import Files
 from tiered.local.partition.writer import PartitionWriter
-from tiered.local.segment.found import FoundSegment
+from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.isolation import aborted_txns
 from tiered.local.segment.replacement import SegmentCopy
 from tiered.local.segment.scan import LogFile

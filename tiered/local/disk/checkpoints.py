@@ -1,16 +1,18 @@
 """Kafka's small files of a log directory: offset checkpoints, ``meta.properties``, the mark of a clean shutdown.
 
 A checkpoint that is damaged counts as empty, as in Kafka, but says so: the price is a longer recovery, not data.
+A file of our own that a newer release wrote is no damage: it is left as it is, and the error says "upgrade".
 """
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import CorruptionError, NotFoundError
+from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
 from tiered.format.checkpoint import decode_clean_shutdown, decode_offsets, encode_clean_shutdown, encode_offsets
 from tiered.local.disk.files import Files
 from tiered.model import TopicPartition
@@ -81,3 +83,22 @@ def take_clean_mark(directory: Path, files: Files) -> bool:
 def usable_id(value: UUID) -> bool:
     """Kafka reserves the ids 0 to 100 (unassigned, lost, migrating)."""
     return value.int > 100
+
+
+def refuse_newer(path: Path, value: object, known: int) -> None:
+    """Raises NewerFormatError if ``value``, the file's JSON, names a version above ``known``."""
+    version = value.get("version") if isinstance(value, dict) else None
+    if isinstance(version, int) and not isinstance(version, bool) and version > known:
+        raise NewerFormatError(
+            f"{path} was written by a newer release: it has version {version}, this one knows {known}",
+            path_or_key=str(path),
+            hint="upgrade tieredlog; nothing was changed",
+        )
+
+
+def first_json(data: bytes) -> object:
+    """The JSON value of the first line, None if that is none."""
+    try:
+        return json.loads(data.partition(b"\n")[0])
+    except ValueError:
+        return None

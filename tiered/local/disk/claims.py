@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from tiered.errors import CorruptionError, LocalIOError, TieredError
 from tiered.format.crc import crc32c
+from tiered.local.disk.checkpoints import first_json, refuse_newer
 from tiered.local.disk.files import MAX_SMALL_FILE_BYTES, Files, FileState
-from tiered.local.disk.newer import first_json, refuse_newer
 from tiered.model import TopicPartition
 
 CLAIMS_NAME = "tiered-claims.json"

@@ -19,8 +19,8 @@ from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS, TopicConfig
 from tiered.errors import CorruptionError, NewerFormatError, NotFoundError, TieredError
+from tiered.local.disk.checkpoints import refuse_newer
 from tiered.local.disk.files import Files
-from tiered.local.disk.newer import refuse_newer
 
 TOPICS_NAME = "tiered-topics.json"
 VERSION = 1

@@ -13,6 +13,8 @@ file                                  written by          says
 
 Each but the last (``disk.claims``) is replaced atomically, so a reader sees one version or the other. A file that
 cannot be parsed is an error, never "nothing uploaded": deletion and fencing rest on it.
+
+``known_*`` say what a log directory has seen of its bucket, from the checkpoint and the claims.
 """
 
 from __future__ import annotations
@@ -25,11 +27,13 @@ from types import MappingProxyType
 from typing import Any
 
 from tiered.errors import CorruptionError
-from tiered.local.disk.claims import CLAIMS_NAME
+from tiered.local.disk.checkpoints import refuse_newer
+from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
-from tiered.local.disk.newer import refuse_newer
 from tiered.model import TopicPartition
+from tiered.plan.known import Known
+from tiered.plan.lifecycle import held_ids
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
@@ -213,3 +217,32 @@ class SealRequest:
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
     """The lock of the one uploader of a log directory."""
     return DirectoryLock(directory, files, name=UPLOADER_LOCK_NAME)
+
+
+def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> Known:
+    """Of one partition. ``made``: what its registry entry says."""
+    upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
+    version, restored_end = proof.restored_from or (0, 0)
+    return Known(
+        made=made,
+        version=version,
+        start_offset=max(upload.start_offset, 0),
+        next_offset=max(upload.end_offset, restored_end),
+        writer_epoch=max(upload.claim_epoch, 0),
+        tokens=held_ids(proof.token or ""),
+    )
+
+
+def known_partitions(
+    uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
+) -> dict[TopicPartition, Known]:
+    """Of every partition that one of the two names."""
+    return {tp: known_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
+
+
+def known_topic(
+    topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
+) -> dict[int, Known]:
+    """Of every partition of one topic that one of the two names, by number; the others cost a comparison each."""
+    named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
+    return {tp.partition: known_of(uploads.get(tp), claims.get(tp)) for tp in named}

@@ -22,9 +22,9 @@ from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.model import NewRecord, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp, read_producer
+from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import Duplicate, Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
-from tiered.plan.verification import NO_GUARD
 
 PRODUCER_ID = slice(43, 51)
 """Where a v2 batch has its producer id; those that are appended are all v2."""

@@ -13,7 +13,7 @@ from tiered.local.partition.condition import Condition
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.trash import Trash
-from tiered.local.segment.found import FoundSegment
+from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.replacement import remove_copy, swap_in
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.sealed import SealedLocalSegment

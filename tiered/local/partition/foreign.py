@@ -16,8 +16,7 @@ from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name, txn_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
-from tiered.local.disk.names import bases_of, local_files
-from tiered.local.disk.snapshots import snapshot_offsets
+from tiered.local.disk.names import bases_of, local_files, snapshot_offsets
 from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.reading import Extent, View

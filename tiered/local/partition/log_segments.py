@@ -16,8 +16,7 @@ from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.segment.active import ActiveSegment
-from tiered.local.segment.factory import SegmentFactory
-from tiered.local.segment.found import FoundSegment, LoadedPartition
+from tiered.local.segment.factory import FoundSegment, LoadedPartition, SegmentFactory
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 

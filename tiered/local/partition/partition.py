@@ -22,7 +22,7 @@ from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.plan.open_txns import OpenTxn
 from tiered.plan.producer import ProducerStamp
-from tiered.plan.verification import NO_GUARD
+from tiered.plan.producer_rules import NO_GUARD
 
 
 class PartitionLog:

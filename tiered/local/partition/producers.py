@@ -20,7 +20,7 @@ from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
+from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
 from tiered.local.partition.condition import Condition
 from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.watermark import HighWatermark
@@ -29,10 +29,18 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SnapshotFacts
 from tiered.plan.open_txns import CompletedTxn, OpenTxn
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
-from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
+from tiered.plan.producer_rules import NO_GUARD
+from tiered.plan.producer_state import (
+    Duplicate,
+    Prepared,
+    ProducerState,
+    Snapshot,
+    loadable,
+    out_of_range,
+    points_of_rebuild,
+    stray,
+)
 from tiered.plan.side_files import NO_PRODUCERS
-from tiered.plan.snapshots import loadable, out_of_range, points_of_rebuild, stray
-from tiered.plan.verification import NO_GUARD
 
 LOGGER = logging.getLogger("tiered.local")
 

@@ -1,9 +1,12 @@
-"""What only followers and brokers need of a partition: a leader's batches, the high watermark, raw fetches."""
+"""What only followers and brokers need of a partition: a leader's batches, the high watermark, fetches, ListOffsets.
+
+Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
+"""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tiered.clock import Clock
 from tiered.errors import OffsetOutOfRangeError, RecordTooLargeError
@@ -18,15 +21,6 @@ from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.steady import steadily
 from tiered.local.partition.watermark import HighWatermark
 from tiered.local.segment.fetch import Fetched, Isolation, fetch
-from tiered.local.segment.listing import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    LATEST_TIERED,
-    MAX_TIMESTAMP,
-    NO_EPOCH,
-    ListedOffset,
-)
 from tiered.local.segment.reading import View
 from tiered.model import EpochEntry, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
@@ -37,6 +31,20 @@ if TYPE_CHECKING:
     from tiered.local.partition.foreign import ForeignPartition
     from tiered.local.partition.partition import PartitionLog
     from tiered.local.partition.writer import PartitionWriter
+
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+"""What a timestamp below 0 asks for."""
+
+NO_EPOCH = -1
+
+
+class ListedOffset(NamedTuple):
+    """``timestamp`` -1 where an end of the log was asked for; ``leader_epoch`` -1 if it is not known."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
 
 
 class Follower:

@@ -15,7 +15,7 @@ from tiered.format.keys import log_name, snapshot_name
 from tiered.format.txn_index import truncate
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import remove_snapshots_above
+from tiered.local.disk.names import remove_snapshots_above
 from tiered.local.partition.beginning import Beginning
 from tiered.local.partition.condition import Condition
 from tiered.local.partition.flusher import Flusher
@@ -26,7 +26,7 @@ from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.trash import Trash
 from tiered.local.partition.watermark import HighWatermark
 from tiered.local.segment.active import ActiveSegment
-from tiered.local.segment.found import FoundSegment
+from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX

@@ -32,7 +32,7 @@ from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.trash import Trash
 from tiered.local.partition.truncation import Truncation
 from tiered.local.partition.watermark import HighWatermark
-from tiered.local.segment.found import LoadedPartition
+from tiered.local.segment.factory import LoadedPartition
 from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import SealedLocalSegment

@@ -1,8 +1,9 @@
-"""Makes the segment objects of one partition: new, resumed after a stop, adopted, sealed."""
+"""Makes the segment objects of one partition (new, resumed after a stop, adopted, sealed) from what a load found."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -13,17 +14,45 @@ from tiered.format.keys import local_name, log_name, txn_index_name
 from tiered.format.txn_index import encode_txns
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import PLAIN_NAME, tells_of_producers
+from tiered.local.disk.names import PLAIN_NAME, tells_of_producers
 from tiered.local.segment.active import ActiveSegment
-from tiered.local.segment.found import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.replaying import abort_markers
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, read_note
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
 from tiered.local.segment.side_files import Place, settle_txn_index, store_txn_index
-from tiered.model import TopicPartition
+from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import jitter_ms
+
+
+@dataclass(slots=True)
+class FoundSegment:
+    """One ``.log`` after loading. ``end_offset`` exclusive; ``indexes`` None: load when needed.
+
+    ``records_end``: where the last batch ends, -1 if nobody looked or there is none.
+    ``largest``: the largest timestamp and the last offset of its batch; None: the last entry of the time index.
+    ``aborted``: the transactions whose ABORT markers it holds; None: its note, or the log, has to be asked.
+    """
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    indexes: SegmentIndexes | None = None
+    first_timestamp: int = -1
+    damaged: bool = False
+    largest: tuple[int, int] | None = None
+    records_end: int = -1
+    aborted: list[AbortedTxn] | None = None
+
+
+@dataclass(slots=True)
+class LoadedPartition:
+    """Segments ascending, the last one to be appended to; ``torn_bytes`` were copied aside."""
+
+    segments: list[FoundSegment]
+    torn_bytes: int = 0
+
 
 LOGGER = logging.getLogger("tiered.local")
 

@@ -31,7 +31,7 @@ from tiered.format.keys import (
 from tiered.format.txn_index import encode_txns
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
-from tiered.local.segment.found import FoundSegment
+from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import rename_away

@@ -14,7 +14,7 @@ from tiered.format.keys import log_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.walk import NO_LIMIT, Offsets, hop
 from tiered.local.disk.files import Files
-from tiered.local.disk.snapshots import PLAIN_NAME, snapshot_offsets
+from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets
 from tiered.local.segment.scan import LogFile
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot

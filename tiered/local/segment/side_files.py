@@ -27,8 +27,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import log_name, parse_partition_dir, snapshot_name, txn_index_name
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.local.disk.files import Files
-from tiered.local.disk.names import log_bases
-from tiered.local.disk.snapshots import snapshot_offsets
+from tiered.local.disk.names import log_bases, snapshot_offsets
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.replaying import replay
 from tiered.local.segment.seal import SegmentStats

@@ -43,8 +43,7 @@ from tiered.local.transactions.markers import Markers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
 from tiered.model import TopicPartition
-from tiered.plan.transaction_steps import Step
-from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, TransactionCoordinator
+from tiered.plan.transactions import DEFAULT_TIMEOUT_MS, Step, TransactionCoordinator
 
 LOGGER = logging.getLogger("tiered.local")
 

@@ -12,7 +12,7 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.state_log import Host
 from tiered.model import TopicPartition
 from tiered.plan.open_txns import OpenTxn
-from tiered.plan.transaction_steps import TxnMarker
+from tiered.plan.transactions import TxnMarker
 
 
 class Markers:

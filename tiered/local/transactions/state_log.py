@@ -13,8 +13,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
-from tiered.plan.transaction_steps import Step
-from tiered.plan.transactions import TransactionCoordinator
+from tiered.plan.transactions import Step, TransactionCoordinator
 
 STATE_CONFIG = TopicConfig(cleanup_policy="compact", segment_bytes=104_857_600, seal_ms=UNLIMITED)
 """Kafka's ``transaction.state.log.segment.bytes``; no upload waits for a seal."""
