@@ -169,13 +169,19 @@ def test_an_entry_whose_beginning_only_the_bucket_holds_is_kept(tmp_path: Path, 
         assert [r.value for r in reader.topic("t").read(isolation="read_committed")] == [b"before", b"good"]
 
 
+@pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_entry_that_is_lost_and_whose_beginning_is_not_known_is_an_error(tmp_path: Path, clean: bool) -> None:
+def test_an_entry_that_is_lost_and_whose_beginning_is_not_known_is_an_error(
+    tmp_path: Path, clean: bool, named: bool
+) -> None:
+    """``named``: whoever opened it first said that it has a bucket; its directory knows that, too."""
     remote = f"file://{tmp_path}/store"
     index = fill_tiered(tmp_path / "log", remote)
     if not clean:
         reopened_uncleanly(tmp_path / "log")
     index.unlink()
+    with tiered.open(tmp_path / "log", remote=remote if named else None) as log:
+        assert log._local.partition(TP).positions().end_offset == 6
     for _ in range(2):  # the note of a close does not make it known
         with tiered.open(tmp_path / "log", remote=remote) as log:
             with pytest.raises(CorruptionError, match="what came before it has left this disk") as error:

@@ -28,8 +28,12 @@ def open_writer(
     recovery_point: int = UNKNOWN_POINT,
     start: int | None = None,
     high_watermark: int | None = None,
+    upload: PartitionUpload | None = None,
 ) -> PartitionWriter:
-    """``start`` and ``high_watermark`` were checkpointed, None if they were not. A missing directory is created."""
+    """``start`` and ``high_watermark`` were checkpointed, None if they were not. A missing directory is created.
+
+    ``upload``: what is known of the bucket; without it a load of the producers would take the disk for all there is.
+    """
     files = around.files
     if not files.is_directory(path):
         files.make_directory(path)
@@ -61,6 +65,8 @@ def open_writer(
         recovery_point=end if clean else max(recovery_point, 0),
         high_watermark=high_watermark,
     )
+    if upload is not None:
+        writer.set_uploaded(upload)
     writer.load_producers(met=recovery.met_producers)
     if clean:
         writer.segments.note_opened()

@@ -124,10 +124,8 @@ class Roster:
                 recovery_point=recovery_point,
                 start=start,
                 high_watermark=high_watermark,
+                upload=self._upload_of(tp),
             )
-            upload = self._upload_of(tp)
-            if upload is not None:
-                writer.set_uploaded(upload)
             writer.retention.settle_start()
             self.writers[tp] = writer
             self._logs[tp] = writable_log(self._around, writer)
