@@ -104,6 +104,7 @@ def cut(world: World, subject: Subject, offset: int) -> None:
     model, writer = subject.model, world.writer(subject)
     if offset < model.end:
         subject.dirty = None if subject.dirty is None else min(subject.dirty, offset)
+        subject.rebuilt = offset
     if offset < subject.first_base:
         start_over(world, subject, offset)
     elif offset < model.end:

@@ -27,7 +27,7 @@ def settle_one(world: World, subject: Subject, *, clean: bool) -> None:
         model.start_over(model.log_start)  # files ended below the start: Kafka's log starts anew there
     subject.active_base = writer.segments.active.base_offset
     whole = end_on_disk(subject) == model.end  # else the snapshot at the end is above what files tell: it goes
-    model.end = end_on_disk(subject)
+    model.end = subject.rebuilt = end_on_disk(subject)
     model.history = [b for b in model.history if b.last < model.end]  # their offsets are given again, to others
     model.flushed = min(model.flushed, model.end)
     if clean:
