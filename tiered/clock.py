@@ -48,11 +48,8 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
         return event.wait(seconds)
@@ -67,5 +64,4 @@ class SystemIds:
     def uid(self) -> str:
         return uuid.uuid4().hex
 
-    def random(self) -> float:
-        return random.random()
+    random = staticmethod(random.random)

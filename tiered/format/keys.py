@@ -21,6 +21,7 @@ objects, too). Parsers of local names follow Kafka and raise ``ConfigError`` whe
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import re
 from typing import NamedTuple
@@ -35,6 +36,8 @@ MAX_DIR_CHARS = 255
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 TOPICS_PREFIX = "topics/"
+PREFIXES_KEPT = 4096
+"""Prefixes of partitions that are remembered: each costs a hash."""
 
 FLAG_MAINTAINER = 0x1
 """Row flag: the objects' keys begin with ``m``: written by compaction or another rewrite."""
@@ -106,6 +109,7 @@ def h2(topic_id: UUID, partition: int) -> str:
     return hashlib.blake2b(topic_id.bytes + partition.to_bytes(4, "big"), digest_size=16).hexdigest()[:2]
 
 
+@functools.lru_cache(maxsize=PREFIXES_KEPT)
 def partition_prefix(topic_id: UUID, partition: int) -> str:
     """``{h2}/{topic_id}-{partition}/``: all objects of one partition."""
     return f"{h2(topic_id, partition)}/{topic_id.hex}-{partition}/"
@@ -201,9 +205,8 @@ def join_uid(id_hi: int, id_lo: int) -> str:
 
 def _segment_stem(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
     name = segment_name(segment) if isinstance(segment, Row) else segment
-    base = _bounded(name.base, MAX_INT64, "base offset")
     prefix = partition_prefix(topic_id, partition)
-    return f"{prefix}s/{name.role.value}{_epoch_hex(name.epoch)}/{base:020d}-{_check_uid(name.uid)}"
+    return f"{prefix}s/{name.role}{_epoch_hex(name.epoch)}/{local_name(name.base, '')}-{_check_uid(name.uid)}"
 
 
 def _partition_of(match: re.Match[str] | None) -> tuple[UUID, int] | None:
@@ -297,7 +300,9 @@ def snapshot_name(end: int) -> str:
 
 def local_name(base: int, suffix: str, work: str = "") -> str:
     """Base offset as 20 digits and the suffixes."""
-    return f"{_bounded(base, MAX_INT64, 'base offset'):020d}{suffix}{work}"
+    if not 0 <= base <= MAX_INT64:
+        _bounded(base, MAX_INT64, "base offset")  # which says so
+    return f"{base:020d}{suffix}{work}"
 
 
 def parse_local_name(name: str) -> LocalFile | None:

@@ -159,6 +159,8 @@ class LocalLogs:
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions, sorted; those of an offline directory included."""
+        if self._only is not None:
+            return self._only.partitions()
         return sorted(tp for log in self._logs.values() for tp in log.partitions())
 
     @property

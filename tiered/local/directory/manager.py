@@ -246,8 +246,9 @@ class LocalLog:
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
         """Opened now if nobody asked for it before. Raises UnknownTopicError, CorruptionError (out of service)."""
-        self._check_open()
-        if self.read_only:
+        if self._closed or os.getpid() != self._pid:
+            self._check_open()  # which says what is wrong
+        if self._directory_lock is None:
             with self._lock:
                 if tp not in self._survey.partitions:
                     self._survey.look()

@@ -54,6 +54,7 @@ class DirectoryNotes:
         self._lock = threading.Lock()
         self._coming: dict[TopicPartition, int] = {}
         self._written: dict[TopicPartition, int] | None = None
+        self._starts_written: dict[TopicPartition, int] | None = None
 
     def read(self) -> Noted:
         """What the last process noted. Where there is no file yet an empty one is left, as by Kafka's first start."""
@@ -90,12 +91,14 @@ class DirectoryNotes:
             self._coming.pop(tp, None)
 
     def write_starts(self) -> int:
-        """Log starts, where the segments do not tell them. Returns how many there are."""
+        """Log starts, where the segments do not tell them; only if one has moved. Returns how many there are."""
         with self._lock:
             starts = {**self._coming, **self._roster.log_starts()}
-            known = self.files.state(self.starts.path)
-            if starts or (known is not None and known.size):
-                self.starts.write(starts)
+            if starts != self._starts_written:
+                known = self.files.state(self.starts.path)
+                if starts or (known is not None and known.size):
+                    self.starts.write(starts)
+                self._starts_written = starts
             return len(starts)
 
     def write_watermarks(self) -> int:

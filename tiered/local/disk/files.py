@@ -125,12 +125,16 @@ class PosixFiles:
     """The real disk."""
 
     def open_write(self, path: Path) -> int:
-        with _translated("open", path):
+        try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise translate(error, "open", path) from error
 
     def open_read(self, path: Path) -> int:
-        with _translated("open", path):
+        try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise translate(error, "open", path) from error
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -182,20 +186,26 @@ class PosixFiles:
             raise translate(error, "fsync", _name(handle)) from error
 
     def sync_directory(self, path: Path) -> None:
-        with _translated("fsync", path):
+        try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(handle)
             finally:
                 os.close(handle)
+        except OSError as error:
+            raise translate(error, "fsync", path) from error
 
     def rename(self, source: Path, target: Path) -> None:
-        with _translated("rename", source):
+        try:
             source.rename(target)
+        except OSError as error:
+            raise translate(error, "rename", source) from error
 
     def unlink(self, path: Path) -> None:
-        with _translated("unlink", path):
+        try:
             path.unlink(missing_ok=True)
+        except OSError as error:
+            raise translate(error, "unlink", path) from error
 
     def make_directory(self, path: Path) -> None:
         with _translated("mkdir", path):
@@ -229,8 +239,11 @@ class PosixFiles:
         return path.is_dir()
 
     def read(self, path: Path) -> bytes:
-        with _translated("read", path), path.open("rb") as file:
-            data = file.read(MAX_SMALL_FILE_BYTES + 1)
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_SMALL_FILE_BYTES + 1)
+        except OSError as error:
+            raise translate(error, "read", path) from error
         if len(data) > MAX_SMALL_FILE_BYTES:
             raise LocalIOError(
                 f"{path} is larger than {MAX_SMALL_FILE_BYTES} bytes", hint="it is not a file of this log"

@@ -22,9 +22,10 @@ import resource
 import threading
 from operator import attrgetter
 from pathlib import Path
+from typing import NoReturn
 
 from tiered.errors import LocalIOError, TieredError
-from tiered.local.disk.files import DiskSpace, Files, FileState
+from tiered.local.disk.files import Files, FileState
 
 FIRST_LEASE = 1 << 32
 """Leases are numbered from here on; the system's descriptors stay below."""
@@ -81,6 +82,12 @@ class PooledFiles:
         self._leases: dict[int, Lease] = {}
         self._open: dict[int, Lease] = {}
         self.reopened = 0
+        # What needs no lease is the inner one's own.
+        self.sync_directory, self.rename, self.unlink = inner.sync_directory, inner.rename, inner.unlink
+        self.make_directory, self.remove_directory = inner.make_directory, inner.remove_directory
+        self.names, self.state, self.set_modified = inner.names, inner.state, inner.set_modified
+        self.is_directory, self.read, self.replace = inner.is_directory, inner.read, inner.replace
+        self.try_lock, self.space = inner.try_lock, inner.space
 
     @property
     def open_count(self) -> int:
@@ -88,7 +95,8 @@ class PooledFiles:
         return len(self._open)
 
     def open_write(self, path: Path) -> int:
-        self._make_room()
+        if len(self._open) >= self.limit:
+            self._make_room()
         lease = Lease(next(self._numbers), path, self.inner.open_write(path))
         lease.used = next(self._uses)
         with self._lock:
@@ -120,7 +128,10 @@ class PooledFiles:
                 self.inner.close(descriptor)
 
     def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
-        lease = self._lease(handle)
+        if handle < FIRST_LEASE:
+            self.inner.write_at(handle, data, position)
+            return
+        lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
             descriptor = lease.descriptor
             if descriptor < 0 or lease.failed is not None:
@@ -132,21 +143,21 @@ class PooledFiles:
     def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
         if handle < FIRST_LEASE:
             return self.inner.read_into(handle, buffer, position)
-        lease = self._lease(handle)
+        lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
             return self.inner.read_into(self._ready(lease), buffer, position)
 
     def size(self, handle: int) -> int:
         if handle < FIRST_LEASE:
             return self.inner.size(handle)
-        lease = self._lease(handle)
+        lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
             return self.inner.size(self._ready(lease))
 
     def is_hole(self, handle: int, position: int) -> bool:
         if handle < FIRST_LEASE:
             return self.inner.is_hole(handle, position)
-        lease = self._lease(handle)
+        lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
             return self.inner.is_hole(self._ready(lease), position)
 
@@ -154,7 +165,7 @@ class PooledFiles:
         if handle < FIRST_LEASE:
             self.inner.truncate(handle, size)
             return
-        lease = self._lease(handle)
+        lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
             descriptor = self._ready(lease)
             lease.dirty = True
@@ -165,7 +176,7 @@ class PooledFiles:
         if handle < FIRST_LEASE:
             self.inner.sync(handle)
             return
-        lease = self._lease(handle)
+        lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
             descriptor = self._ready(lease)
             try:
@@ -174,53 +185,6 @@ class PooledFiles:
                 lease.failed = error
                 raise
             lease.dirty = False
-
-    def sync_directory(self, path: Path) -> None:
-        self.inner.sync_directory(path)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self.inner.rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self.inner.unlink(path)
-
-    def make_directory(self, path: Path) -> None:
-        self.inner.make_directory(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self.inner.remove_directory(path)
-
-    def names(self, path: Path) -> list[str]:
-        return self.inner.names(path)
-
-    def state(self, path: Path) -> FileState | None:
-        return self.inner.state(path)
-
-    def set_modified(self, path: Path, modified_ms: int) -> None:
-        self.inner.set_modified(path, modified_ms)
-
-    def is_directory(self, path: Path) -> bool:
-        return self.inner.is_directory(path)
-
-    def read(self, path: Path) -> bytes:
-        return self.inner.read(path)
-
-    def replace(self, path: Path, data: bytes) -> None:
-        self.inner.replace(path, data)
-
-    def try_lock(self, path: Path) -> int | None:
-        return self.inner.try_lock(path)
-
-    def space(self, path: Path) -> DiskSpace:
-        return self.inner.space(path)
-
-    def _lease(self, handle: int) -> Lease:
-        try:
-            return self._leases[handle]
-        except KeyError:
-            if handle < FIRST_LEASE:  # a descriptor that passed through, such as the lock file's
-                return Lease(handle, Path(f"descriptor {handle}"), handle)
-            raise LocalIOError(f"handle {handle} was closed before") from None
 
     def _ready(self, lease: Lease) -> int:
         """The descriptor, open; the lease's lock is held."""
@@ -282,6 +246,10 @@ class PooledFiles:
         with self._lock:
             self._open.pop(lease.number, None)
         self.inner.close(descriptor)
+
+
+def _closed(handle: int) -> NoReturn:
+    raise LocalIOError(f"handle {handle} was closed before")
 
 
 def _out_of_descriptors(error: BaseException) -> bool:

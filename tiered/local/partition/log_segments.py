@@ -74,7 +74,8 @@ class LogSegments:
     @property
     def local_start(self) -> int:
         """The first offset on this disk."""
-        return max(self.first_base, self.log_start)
+        sealed = self.sealed
+        return max((sealed[0] if sealed else self.active).base_offset, self.log_start)
 
     @property
     def all(self) -> tuple[SealedLocalSegment | ActiveSegment, ...]:

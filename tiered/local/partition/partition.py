@@ -78,10 +78,9 @@ class PartitionLog:
     def positions(self) -> Positions:
         """Where the partition starts, and the three ends (model.Positions)."""
         if self._writer is not None:
-            self._check_process()
-            writer = self._writer
-            upload, flushed, end = writer.upload, writer.flusher.flushed, writer.end_offset
-            local_start, log_start = writer.segments.local_start, writer.log_start
+            writer = self.to_write()
+            segments, upload, flushed = writer.segments, writer.condition.upload, writer.flusher.flushed
+            local_start, log_start, end = segments.local_start, segments.log_start, segments.end
         else:
             view = self.view()
             upload, end, local_start = self._upload(), view.end_offset, view.start_offset
@@ -208,7 +207,8 @@ class PartitionLog:
 
     def sealed_segments(self, start_offset: int = 0) -> list[SealedLocalSegment]:
         """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
-        self._check_process()
+        if os.getpid() != self._pid:
+            self._check_process()
         return [segment for segment in self._source.sealed if segment.end_offset > start_offset]
 
     def delete_local_before(self, offset: int) -> list[int]:
@@ -261,7 +261,8 @@ class PartitionLog:
 
     def leader_epochs(self) -> tuple[EpochEntry, ...]:
         """Leader epochs and their first offsets, ascending."""
-        self._check_process()
+        if os.getpid() != self._pid:
+            self._check_process()
         return self._source.epochs.entries
 
     def new_leader_epoch(self, epoch: int) -> None:

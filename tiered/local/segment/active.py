@@ -251,7 +251,7 @@ class ActiveSegment:
 
     def write_indexes(self) -> None:
         """Both index files as they are in memory, without the zeros behind."""
-        offsets, times = self._open_indexes()
+        offsets, times = self._open_indexes(preallocate=False)
         for handle, data in ((offsets, self.indexes.offset_bytes()), (times, self.indexes.time_bytes())):
             self._files.write_at(handle, data, 0)
             self._files.truncate(handle, len(data))
@@ -320,12 +320,13 @@ class ActiveSegment:
         except TieredError as error:  # the record is safe; the seal writes the index whole
             LOGGER.warning("index_write_failed path=%s error=%s", self.path, error)
 
-    def _open_indexes(self) -> tuple[int, int]:
+    def _open_indexes(self, *, preallocate: bool = True) -> tuple[int, int]:
         if self._index_handles is None:
             files, base = self._files, self.base_offset
             offsets = files.open_write(self.directory / index_name(base))
             times = files.open_write(self.directory / time_index_name(base))
             self._index_handles = (offsets, times)
-            files.truncate(offsets, self._max_offsets * OFFSET_ENTRY_BYTES)
-            files.truncate(times, (self._max_times + 1) * TIME_ENTRY_BYTES)
+            if preallocate:
+                files.truncate(offsets, self._max_offsets * OFFSET_ENTRY_BYTES)
+                files.truncate(times, (self._max_times + 1) * TIME_ENTRY_BYTES)
         return self._index_handles

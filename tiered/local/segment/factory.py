@@ -97,8 +97,9 @@ class SegmentFactory:
 
     def remove(self, base_offset: int) -> None:
         """Unlinks the files of a segment that holds nothing."""
+        stem = local_name(base_offset, "")
         for suffix in SEGMENT_SUFFIXES:
-            self._files.unlink(self._directory / local_name(base_offset, suffix))
+            self._files.unlink(self._directory / f"{stem}{suffix}")
 
     def resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
         """The active segment of a log that was open before, or of one that has no file yet."""

@@ -36,15 +36,11 @@ class FileSource:
     def __init__(self, files: Files, path: Path, size: int, *, sync: bool) -> None:
         self._lock = threading.Lock()
         self._files = files
-        self._size = size
+        self.size = size
         self._path = path
         self._handle: int | None = files.open_read(path)
         if sync:
             files.sync(self._handle)
-
-    @property
-    def size(self) -> int:
-        return self._size
 
     def read_at(self, position: int, length: int) -> bytes:
         with self._lock:
@@ -188,10 +184,10 @@ class SealedLocalSegment:
 
         What is lost or damaged is rebuilt from the log. Raises CorruptionError where that cannot be.
         """
-        beside = load_side_files(self._files, self._place(), self._noted())
+        beside, lookup = load_side_files(self._files, self._place(), self._noted()), self.lookup
         return SealedIndexes(
-            offset_index=self.lookup.offset_bytes(),
-            time_index=self.lookup.time_bytes(),
+            offset_index=lookup.offset_bytes(),
+            time_index=lookup.time_bytes(),
             txn_index=beside.txn_index,
             producer_snapshot=beside.producer_snapshot,
             leader_epochs=self._epochs(self.end_offset),
