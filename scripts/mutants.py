@@ -847,8 +847,8 @@ COLD = [
         "tiered/store/retry.py",
         (
             "conditional writes are repeated blindly",
-            "return not isinstance(request, Put | CompleteUpload)",
-            "return not isinstance(request, CompleteUpload)",
+            "_ONCE = (Put, CompleteUpload)",
+            "_ONCE = (CompleteUpload,)",
         ),
     ),
     *of(
@@ -1070,7 +1070,7 @@ COLD = [
     *of(
         "tests/contract/test_stores.py",
         "tiered/store/base.py",
-        ("an answer without a limit", "if size_bytes > self.body_limit:"),
+        ("an answer without a limit", "if size_bytes > self.max_bytes and size_bytes > self.body_limit:"),
     ),
     *of(
         "tests/contract/test_stores.py",

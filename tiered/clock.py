@@ -1,7 +1,7 @@
 """Time, ids and randomness. No other module of the product imports ``time``, ``random`` or ``uuid``'s makers.
 
 Passing a :class:`Clock` and an :class:`IdSource` in is what lets tests run without sleeping and a failure
-replay from a printed seed (``tiered.testing.FakeClock``, ``tiered.testing.SeededIds``).
+replay from a printed seed (``tiered.testing.clock``).
 """
 
 from __future__ import annotations

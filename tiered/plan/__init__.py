@@ -7,8 +7,8 @@ again to each newer root after a lost race, and refuses by itself where it no lo
 ============== ====================================================== ===============================
 module         decides                                                carried out by
 ============== ====================================================== ===============================
-``roll``       must the active segment be sealed before this append   ``local.writer``
-``retention``  which sealed segments may leave the disk               ``local.writer``
+``roll``       must the active segment be sealed before this append   ``local.partition``
+``retention``  which sealed segments may leave the disk               ``local.partition``
 ``read``       which tier serves which offsets, which bytes           ``stream``, ``remote.reader``
 ``commit``     the next root, from this one and an intent             ``remote.catalog``
 ``lifecycle``  may this volume have the writer's role                 ``plan.commit``

@@ -79,7 +79,7 @@ class Get:
 
     def check_body(self, size_bytes: int) -> None:
         """Raises CorruptionError if an answer of ``size_bytes`` is larger than what was asked for can be."""
-        if size_bytes > self.body_limit:
+        if size_bytes > self.max_bytes and size_bytes > self.body_limit:
             raise CorruptionError(
                 f"the object {self.key} has {size_bytes} bytes, {self.body_limit} are the most that is read of it",
                 path_or_key=self.key,

@@ -152,7 +152,7 @@ class DirectoryStore:
             yield -1, None
             return
         try:
-            info = read_info(fd, str(path))
+            info = read_info(fd, path)
             if info.key != key:
                 raise ConfigError(
                     f"{path} holds the key {info.key!r}, not {key!r}: the file system folds names",
@@ -205,7 +205,7 @@ class DirectoryStore:
         failed: list[tuple[str, str]] = []
         folders: set[Path] = set()
         for key in request.keys:
-            path = object_path(self._root, key)
+            path = Path(object_path(self._root, key))
             try:
                 with self._files.key_lock(key):
                     path.unlink()

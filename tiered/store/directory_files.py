@@ -103,7 +103,7 @@ class DirectoryFiles:
 
     def publish(self, temporary: Path, key: str) -> None:
         """Renames a finished file over the object of ``key`` and makes the name durable."""
-        target = object_path(self.root, key)
+        target = Path(object_path(self.root, key))
         try:
             self._make_key_dirs(key)
             temporary.replace(target)

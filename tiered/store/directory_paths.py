@@ -60,10 +60,10 @@ def refuse_store_file(root: Path) -> None:
         raise ConfigError(f"{root} is a file, not the folder of a store", hint="name a folder as the remote")
 
 
-def object_path(root: Path, key: str) -> Path:
+def object_path(root: Path, key: str) -> str:
     """Where the object of a checked key lives."""
     *folders, last = key.split("/")
-    return root.joinpath(*map(folder_name, folders), file_name(last))
+    return "/".join([str(root), *map(folder_name, folders), file_name(last)])
 
 
 def walk_keys(root: Path, prefix: str, start_after: str) -> Iterator[str]:

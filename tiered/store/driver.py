@@ -18,7 +18,7 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -34,9 +34,9 @@ from tiered.store.base import (
     NewId,
     Now,
     Outcome,
-    Request,
     Steps,
     Store,
+    StoreRequest,
     Take,
     Time,
     Together,
@@ -113,8 +113,18 @@ def drive_stream(
                         begun.discard(ticket)
                         outcome = ticket.result()  # type: ignore[attr-defined]
                         del ticket, request  # they hold the outcome: its consumer's is to be the only reference
+                    case Backoff(attempt, most_seconds):
+                        clock.sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
+                    case Now():
+                        outcome = Time(clock.now_ms(), clock.monotonic())
+                    case NewId():
+                        outcome = ids.uid()
+                    case Blocking(call):
+                        outcome = call()
+                    case Together(several):
+                        outcome = _execute_together(store, several, together)
                     case _:
-                        outcome = _carry_out(store, request, clock, ids, together)
+                        outcome = store.execute(request)
             except TieredError as raised:
                 error = raised
     finally:
@@ -193,8 +203,18 @@ async def _astream(
                         outcome = await ticket  # type: ignore[misc]  # what Begin gave
                         begun.discard(ticket)
                         del ticket, request
+                    case Backoff(attempt, most_seconds):
+                        await sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
+                    case Now():
+                        outcome = Time(clock.now_ms(), clock.monotonic())
+                    case NewId():
+                        outcome = ids.uid()
+                    case Blocking(call):
+                        outcome = await _in_thread(call)
+                    case Together(several):
+                        outcome = await _execute_together_aio(store, several, together)
                     case _:
-                        outcome = await _carry_out_aio(store, request, clock, ids, sleep, together=together)
+                        outcome = await store.execute(request)
             except TieredError as raised:
                 error = raised
     finally:
@@ -216,46 +236,6 @@ def _pool() -> ThreadPoolExecutor:
         return pool
 
 
-def _carry_out(store: Store, request: Request, clock: Clock, ids: IdSource, together: int) -> object:
-    match request:
-        case Backoff(attempt, most_seconds):
-            clock.sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
-            return None
-        case Now():
-            return Time(clock.now_ms(), clock.monotonic())
-        case NewId():
-            return ids.uid()
-        case Blocking(call):
-            return call()
-        case Together():
-            return _execute_together(store, request, together)
-        case Begin() | Take() | Emit():
-            raise TypeError(f"{request!r} is the stream's own")
-        case _:
-            return store.execute(request)
-
-
-async def _carry_out_aio(
-    store: AioStore, request: Request, clock: Clock, ids: IdSource, sleep: AioSleep, *, together: int
-) -> object:
-    match request:
-        case Backoff(attempt, most_seconds):
-            await sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
-            return None
-        case Now():
-            return Time(clock.now_ms(), clock.monotonic())
-        case NewId():
-            return ids.uid()
-        case Blocking(call):
-            return await _in_thread(call)
-        case Together():
-            return await _execute_together_aio(store, request, together)
-        case Begin() | Take() | Emit():
-            raise TypeError(f"{request!r} is the stream's own")
-        case _:
-            return await store.execute(request)
-
-
 async def _in_thread(call: Callable[[], T]) -> T:
     """To its end, also when cancelled; the cancellation is raised then, whatever became of the call."""
     work = asyncio.get_running_loop().run_in_executor(None, call)
@@ -271,20 +251,19 @@ async def _in_thread(call: Callable[[], T]) -> T:
     return work.result()
 
 
-def _execute_together(store: Store, request: Together, limit: int) -> tuple[Outcome, ...]:
-    if len(request.requests) <= 1 or limit <= 1:
-        return _in_turn(store, request)
-    workers = min(limit, len(request.requests))
-    with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="tiered-together") as pool:
-        futures: list[Future[Outcome]] = [pool.submit(store.execute, each) for each in request.requests]
+def _execute_together(store: Store, several: Sequence[StoreRequest], limit: int) -> tuple[Outcome, ...]:
+    if len(several) <= 1 or limit <= 1:
+        return _in_turn(store, several)
+    with ThreadPoolExecutor(max_workers=min(limit, len(several)), thread_name_prefix="tiered-together") as pool:
+        futures: list[Future[Outcome]] = [pool.submit(store.execute, each) for each in several]
     # Leaving the pool waited for all of them: the first exception in request order wins, none is left running.
     return tuple(future.result() for future in futures)
 
 
-def _in_turn(store: Store, request: Together) -> tuple[Outcome, ...]:
+def _in_turn(store: Store, several: Sequence[StoreRequest]) -> tuple[Outcome, ...]:
     outcomes: list[Outcome] = []
     first: TieredError | None = None
-    for each in request.requests:
+    for each in several:
         try:
             outcomes.append(store.execute(each))
         except TieredError as error:
@@ -294,15 +273,15 @@ def _in_turn(store: Store, request: Together) -> tuple[Outcome, ...]:
     return tuple(outcomes)
 
 
-async def _execute_together_aio(store: AioStore, request: Together, limit: int) -> tuple[Outcome, ...]:
+async def _execute_together_aio(store: AioStore, several: Sequence[StoreRequest], limit: int) -> tuple[Outcome, ...]:
     gate = asyncio.Semaphore(max(1, limit))
 
-    async def one(index: int) -> Outcome:
+    async def one(request: StoreRequest) -> Outcome:
         async with gate:
-            return await store.execute(request.requests[index])
+            return await store.execute(request)
 
     # With return_exceptions the gathering ends when all have ended, also when it is cancelled.
-    results = await asyncio.gather(*(one(i) for i in range(len(request.requests))), return_exceptions=True)
+    results = await asyncio.gather(*(one(each) for each in several), return_exceptions=True)
     outcomes: list[Outcome] = []
     for result in results:
         if isinstance(result, BaseException):

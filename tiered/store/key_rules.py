@@ -19,11 +19,16 @@ MAX_PART_NUMBER = 10_000
 MAX_LIST_KEYS = 1000
 """Keys of one page of a listing, S3's limit."""
 
+_PLAIN = re.compile(r"(?:[0-9A-Za-z_-][0-9A-Za-z._-]{0,62}/){0,7}[0-9A-Za-z_-][0-9A-Za-z._-]{0,62}")
+"""Short parts of plain characters break no rule: nearly all keys are such."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
 def check_key(key: str, *, what: str = "key") -> str:
     """``key`` itself; raises ``ConfigError`` for a key that some store would refuse or fold into another."""
+    if _PLAIN.fullmatch(key):
+        return key
     if not key:
         raise ConfigError(f"the {what} is empty")
     _check_text(key, what)

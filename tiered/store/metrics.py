@@ -12,16 +12,33 @@ from dataclasses import dataclass, field
 from tiered.clock import Clock, SystemClock
 from tiered.errors import TieredError
 from tiered.metrics import Metric, metric
-from tiered.store.base import AioStore, Missing, NotModified, Object, Outcome, PutResult, Store, StoreRequest
+from tiered.store.base import (
+    AioStore,
+    Missing,
+    NotModified,
+    Object,
+    Outcome,
+    Put,
+    PutResult,
+    Store,
+    StoreRequest,
+    UploadPart,
+)
 from tiered.store.limit import sent_bytes
 
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histogram of request seconds; one more bucket holds what is above."""
 
 
+_STATUSES: dict[type, str] = {Missing: "missing", NotModified: "not_modified"}
+
+
 @dataclass(frozen=True, slots=True)
 class RequestFigures:
-    """One line of a snapshot. ``op`` is ``get``, ``put``, ...; ``status`` as :func:`status_of` says.
+    """One line of a snapshot. ``op`` is ``get``, ``head``, ``put``, ``startupload``, ...
+
+    ``status`` is ``ok``, ``missing``, ``not_modified``; of a PUT ``landed``, ``lost``, ``conflict``, ``absent`` or
+    ``unknown``; of a request that raised the ``code`` of its error, or ``cancelled``.
 
     ``buckets[i]`` counts the requests that took at most ``SECONDS_BOUNDS[i]`` and more than the bound before
     (the last: more than all).
@@ -52,10 +69,23 @@ class StoreMetrics:
         self._lock = threading.Lock()
         self._sums: dict[tuple[str, str], _Sums] = {}
 
-    def record(self, op: str, status: str, seconds: float, *, sent: int = 0, received: int = 0) -> None:
-        """Adds one request."""
+    def add(self, request: StoreRequest, answer: Outcome | BaseException, seconds: float) -> None:
+        """Adds one request. ``answer`` is its outcome, or what it raised instead."""
+        received = 0
+        if isinstance(answer, Object):
+            status, received = "ok", len(answer.data)
+        elif isinstance(answer, PutResult):
+            status = answer.status.value
+        elif isinstance(answer, BaseException):
+            status = answer.code if isinstance(answer, TieredError) else "cancelled"
+        else:
+            status = _STATUSES.get(type(answer), "ok")
+        sent = sent_bytes(request) if isinstance(request, Put | UploadPart) else 0
+        op = type(request).__name__.lower()
         with self._lock:
-            sums = self._sums.setdefault((op, status), _Sums())
+            sums = self._sums.get((op, status))
+            if sums is None:
+                sums = self._sums[op, status] = _Sums()
             sums.requests += 1
             sums.seconds += seconds
             sums.sent += sent
@@ -89,49 +119,13 @@ def request_metrics(metrics: StoreMetrics) -> list[Metric]:
     return found + [metric("store_request_seconds_total", seconds, {"op": op}) for op, seconds in took.items()]
 
 
-def op_of(request: StoreRequest) -> str:
-    """``get``, ``head``, ``put``, ``delete``, ``list``, ``startupload``, ``uploadpart``, ..."""
-    return type(request).__name__.lower()
-
-
-def status_of(outcome: Outcome) -> str:
-    """``ok``, ``missing``, ``not_modified``; of a PUT ``landed``, ``lost``, ``conflict``, ``absent`` or ``unknown``.
-
-    A request that raises is recorded under the ``code`` of its error.
-    """
-    match outcome:
-        case Missing():
-            return "missing"
-        case NotModified():
-            return "not_modified"
-        case PutResult(status=status):
-            return status.value
-        case _:
-            return "ok"
-
-
-class _Meter:
-    def __init__(self, metrics: StoreMetrics, clock: Clock | None) -> None:
-        self.metrics = metrics
-        self.clock = clock or SystemClock()
-
-    def landed(self, request: StoreRequest, outcome: Outcome, begun: float) -> None:
-        received = len(outcome.data) if isinstance(outcome, Object) else 0
-        seconds = self.clock.monotonic() - begun
-        status = status_of(outcome)
-        self.metrics.record(op_of(request), status, seconds, sent=sent_bytes(request), received=received)
-
-    def raised(self, request: StoreRequest, error: BaseException, begun: float) -> None:
-        status = error.code if isinstance(error, TieredError) else "cancelled"
-        self.metrics.record(op_of(request), status, self.clock.monotonic() - begun, sent=sent_bytes(request))
-
-
 class MeteredStore:
     """Records every attempt of ``inner`` in ``metrics``."""
 
     def __init__(self, inner: Store, metrics: StoreMetrics, *, clock: Clock | None = None) -> None:
         self.inner = inner
-        self._meter = _Meter(metrics, clock)
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
 
     @property
     def url(self) -> str:
@@ -143,13 +137,13 @@ class MeteredStore:
 
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
-        begun = self._meter.clock.monotonic()
+        begun = self._clock.monotonic()
         try:
             outcome = self.inner.execute(request)
         except BaseException as error:
-            self._meter.raised(request, error, begun)
+            self._metrics.add(request, error, self._clock.monotonic() - begun)
             raise
-        self._meter.landed(request, outcome, begun)
+        self._metrics.add(request, outcome, self._clock.monotonic() - begun)
         return outcome
 
     def close(self) -> None:
@@ -162,7 +156,8 @@ class AioMeteredStore:
 
     def __init__(self, inner: AioStore, metrics: StoreMetrics, *, clock: Clock | None = None) -> None:
         self.inner = inner
-        self._meter = _Meter(metrics, clock)
+        self._metrics = metrics
+        self._clock = clock or SystemClock()
 
     @property
     def url(self) -> str:
@@ -174,13 +169,13 @@ class AioMeteredStore:
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
-        begun = self._meter.clock.monotonic()
+        begun = self._clock.monotonic()
         try:
             outcome = await self.inner.execute(request)
         except BaseException as error:
-            self._meter.raised(request, error, begun)
+            self._metrics.add(request, error, self._clock.monotonic() - begun)
             raise
-        self._meter.landed(request, outcome, begun)
+        self._metrics.add(request, outcome, self._clock.monotonic() - begun)
         return outcome
 
     async def close(self) -> None:

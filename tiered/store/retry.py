@@ -8,76 +8,39 @@ landed write, so the steps that sent them decide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, NoReturn
-
-import tenacity
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import RemoteUnavailableError
-from tiered.store.backoff import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, backoff_seconds
+from tiered.store.backoff import backoff_seconds
 from tiered.store.base import AioStore, CompleteUpload, Outcome, Put, Store, StoreRequest
 from tiered.store.driver import AioSleep
 
 RETRY_DEADLINE_SECONDS = 30.0
 """No repeat begins later than this after the first attempt."""
 
+_ONCE = (Put, CompleteUpload)
+"""What is never repeated: the attempt before it may have landed."""
+
 
 class _Policy:
     """When to repeat and how long to wait, for both loops."""
 
-    def __init__(
-        self,
-        clock: Clock | None,
-        ids: IdSource | None,
-        deadline_seconds: float,
-        *,
-        first_seconds: float,
-        max_seconds: float,
-    ) -> None:
+    def __init__(self, clock: Clock | None, ids: IdSource | None, deadline_seconds: float) -> None:
         self.clock = clock or SystemClock()
-        self.ids = ids or SystemIds()
-        self.deadline_seconds = deadline_seconds
-        self.first_seconds = first_seconds
-        self.max_seconds = max_seconds
+        self._ids = ids or SystemIds()
+        self._deadline_seconds = deadline_seconds
 
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of tenacity for one request that begins now."""
-        begun = self.clock.monotonic()
-
-        def stop(state: tenacity.RetryCallState) -> bool:
-            return self.clock.monotonic() - begun + state.upcoming_sleep > self.deadline_seconds
-
-        def wait(state: tenacity.RetryCallState) -> float:
-            return backoff_seconds(
-                state.attempt_number,
-                self.ids.random(),
-                first_seconds=self.first_seconds,
-                max_seconds=self.max_seconds,
-            )
-
-        def give_up(state: tenacity.RetryCallState) -> NoReturn:
-            last = state.outcome.exception() if state.outcome is not None else None
-            if not isinstance(last, RemoteUnavailableError):
-                raise RemoteUnavailableError("no attempt was made")
-            if state.attempt_number == 1:
-                raise last
-            seconds = self.clock.monotonic() - begun
-            raise RemoteUnavailableError(
-                f"{last.message}; gave up after {state.attempt_number} attempts in {seconds:.1f} s", hint=last.hint
-            ) from last
-
-        return {
-            "retry": tenacity.retry_if_exception_type(RemoteUnavailableError),
-            "wait": wait,
-            "stop": stop,
-            "retry_error_callback": give_up,
-        }
-
-
-def is_safe_to_repeat(request: StoreRequest) -> bool:
-    """Whether a second attempt of ``request`` cannot change what the first one did."""
-    return not isinstance(request, Put | CompleteUpload)
+    def pause(self, error: RemoteUnavailableError, attempt: int, begun: float) -> float:
+        """Seconds to wait after this attempt (from 1). Raises if the next one would begin behind the deadline."""
+        seconds = backoff_seconds(attempt, self._ids.random())
+        passed = self.clock.monotonic() - begun
+        if passed + seconds <= self._deadline_seconds:
+            return seconds
+        if attempt == 1:
+            raise error
+        raise RemoteUnavailableError(
+            f"{error.message}; gave up after {attempt} attempts in {passed:.1f} s", hint=error.hint
+        ) from error
 
 
 class RetryingStore:
@@ -90,12 +53,9 @@ class RetryingStore:
         clock: Clock | None = None,
         ids: IdSource | None = None,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-        first_seconds: float = BACKOFF_FIRST_SECONDS,
-        max_seconds: float = BACKOFF_MAX_SECONDS,
     ) -> None:
         self.inner = inner
-        self._policy = _Policy(clock, ids, deadline_seconds, first_seconds=first_seconds, max_seconds=max_seconds)
-        self._sleep: Callable[[float], None] = self._policy.clock.sleep
+        self._policy = _Policy(clock, ids, deadline_seconds)
 
     @property
     def url(self) -> str:
@@ -107,10 +67,16 @@ class RetryingStore:
 
     def execute(self, request: StoreRequest) -> Outcome:
         """As many attempts as are safe and fit before the deadline."""
-        if not is_safe_to_repeat(request):
+        if isinstance(request, _ONCE):
             return self.inner.execute(request)
-        attempts = tenacity.Retrying(sleep=self._sleep, **self._policy.options())
-        return attempts(self.inner.execute, request)
+        begun, attempt = self._policy.clock.monotonic(), 1
+        while True:
+            try:
+                return self.inner.execute(request)
+            except RemoteUnavailableError as error:
+                seconds = self._policy.pause(error, attempt, begun)
+            self._policy.clock.sleep(seconds)
+            attempt += 1
 
     def close(self) -> None:
         """Closes the inner store."""
@@ -128,11 +94,9 @@ class AioRetryingStore:
         ids: IdSource | None = None,
         sleep: AioSleep = asyncio.sleep,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-        first_seconds: float = BACKOFF_FIRST_SECONDS,
-        max_seconds: float = BACKOFF_MAX_SECONDS,
     ) -> None:
         self.inner = inner
-        self._policy = _Policy(clock, ids, deadline_seconds, first_seconds=first_seconds, max_seconds=max_seconds)
+        self._policy = _Policy(clock, ids, deadline_seconds)
         self._sleep = sleep
 
     @property
@@ -145,10 +109,16 @@ class AioRetryingStore:
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """As many attempts as are safe and fit before the deadline."""
-        if not is_safe_to_repeat(request):
+        if isinstance(request, _ONCE):
             return await self.inner.execute(request)
-        attempts = tenacity.AsyncRetrying(sleep=self._sleep, **self._policy.options())
-        return await attempts(self.inner.execute, request)
+        begun, attempt = self._policy.clock.monotonic(), 1
+        while True:
+            try:
+                return await self.inner.execute(request)
+            except RemoteUnavailableError as error:
+                seconds = self._policy.pause(error, attempt, begun)
+            await self._sleep(seconds)
+            attempt += 1
 
     async def close(self) -> None:
         """Closes the inner store."""

@@ -291,7 +291,7 @@ def test_an_object_that_the_store_cannot_read_is_a_finding(log: Scenario) -> Non
     for key in _keys(log.store):
         store.execute(Put(key, log.read(key), ABSENT))
     row = log.rows()[1]
-    path = object_path(log.directory.parent / "store", log.log_key(row))
+    path = Path(object_path(log.directory.parent / "store", log.log_key(row)))
     path.write_bytes(path.read_bytes()[:-1])
     report = check(None, store)
     assert {(f.code, f.where) for f in report.findings} == {("object", log.log_key(row)), ("not_listed", store.url)}

@@ -154,7 +154,7 @@ def test_readers_write_nothing(tmp_path: Path) -> None:
 def test_damage_is_found_and_named(store: DirectoryStore, damage: str) -> None:
     put(store, "a/k", b"0123456789")
     put(store, "a/other", b"0")
-    path = object_path(Path(store.url.removeprefix("file://")), "a/k")
+    path = Path(object_path(Path(store.url.removeprefix("file://")), "a/k"))
     data = path.read_bytes()
     trailer = bytearray(data)
     trailer[-30] ^= 1

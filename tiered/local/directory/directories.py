@@ -263,7 +263,7 @@ class LocalLogs:
         return [path for log in holders for path in log.delete_topic(name)]
 
     def move(self, tp: TopicPartition, directory: Path | str) -> None:
-        """Moves a partition; see ``local.moving``. ConfigError for a tiered one: the bucket knows it by its volume."""
+        """Moves a partition. ConfigError for a tiered one: the bucket knows it by its volume."""
         source, target = self.directory_of(tp), Path(directory)
         if target not in self._logs:
             raise ConfigError(

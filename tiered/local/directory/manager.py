@@ -315,7 +315,7 @@ class LocalLog:
             raise done.error
 
     def tick(self) -> None:
-        """All tasks that are due (``local.upkeep``). Call it about once a second; raises the first error, after all."""
+        """All tasks that are due. Call it about once a second; raises the first error, after all."""
         self._check_writable()
         self._upkeep.tasks.tick()
 

@@ -277,7 +277,7 @@ class Recovery:
     def _recover_one(self, segment: FoundSegment, recovery_point: int, limit: int) -> tuple[int, int] | None:
         """Reads every batch, rebuilds the indexes; (position, offset) where damage begins, None if there is none.
 
-        What indexes that hold good know to lie below the recovery point is not read again (``local.prefix``).
+        What indexes that hold good know to lie below the recovery point is not read again (``local.recovery.prefix``).
         ``segment.end_offset`` is what the good batches reach, those behind the damage included; ``limit``, the base of
         the next segment, is above all of them.
         """
