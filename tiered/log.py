@@ -38,7 +38,7 @@ from tiered.errors import (
 )
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.directory.directories import LocalLogs, check_paths
-from tiered.local.directory.workers import ThreadWorkers
+from tiered.local.directory.tasks import ThreadWorkers
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import Metric

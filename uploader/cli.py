@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -22,12 +22,12 @@ from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.state import State
-from tiered.program.output import complain
+from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.wording import as_error
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.follow import follow
-from uploader import logs, status, talk
+from uploader import logs, status
 from uploader.config import Settings, parse_http, resolve
 from uploader.service import Place, Service, Signals, serve
 
@@ -114,7 +114,7 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
     form = _configure_logs(settings, debug, brief=True)
     ending, counts = _sync(settings, DrainMode.ALL if wait else DrainMode.SEALED, _timeout_ms(timeout), form)
     if form == "text" and (ending.code == 0 or counts):
-        click.echo(talk.committed(counts), err=True)
+        click.echo(_committed(counts), err=True)
     _end(ending, form)
 
 
@@ -242,3 +242,17 @@ def main() -> None:
         error = as_error(cause, "tiered-uploader")
         complain(error.message, error.hint)
         sys.exit(error.exit_code)
+
+
+NAMES = 5
+"""Partitions that one sentence names."""
+
+
+def _committed(counts: Mapping[TopicPartition, int]) -> str:
+    """``2,000 records committed in t-0, t-1``."""
+    total = sum(counts.values())
+    if not total:
+        return "nothing to commit: the bucket holds all that was asked for"
+    names = [str(tp) for tp in sorted(counts)]
+    more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+    return f"{counted(total, 'record')} committed in {', '.join(names[:NAMES])}{more}"

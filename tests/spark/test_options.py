@@ -6,8 +6,7 @@ import pytest
 
 from tiered.errors import ConfigError
 from tiered.model import TopicPartition
-from tiered.spark.kafka_options import replacement
-from tiered.spark.options import EARLIEST, LATEST, NAMES, Bound, ReadOptions
+from tiered.spark.options import EARLIEST, LATEST, NAMES, Bound, ReadOptions, replacement
 
 BASE = {"path": "s3://acme/prod", "subscribe": "flights"}
 P0, P1 = TopicPartition("flights", 0), TopicPartition("flights", 1)

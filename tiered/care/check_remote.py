@@ -36,7 +36,7 @@ from tiered.remote.root_view import root_get
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Head, List, Missing, Object, Page, Steps, Store, StoreRequest, Together
 from tiered.store.driver import drive
-from tiered.store.object_source import ObjectSource
+from tiered.store.sources import ObjectSource
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""

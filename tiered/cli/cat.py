@@ -13,10 +13,9 @@ from tiered.errors import ConfigError
 from tiered.model import ConsumerRecord
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, need_topic, open_reader
-from tiered.program.envelope import envelope_line
 from tiered.program.output import counted
 from tiered.program.patience import Patience
-from tiered.program.record_format import compile_format, need_field, plain_line, terminal_line
+from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
 from tiered.times import parse_time
 from tiered.topic import TopicReads
 

@@ -19,8 +19,8 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import directory_error, open_remote, store_options
-from tiered.program.locks import lock_holders
 from tiered.program.output import counted, human_bytes, human_duration
+from tiered.program.partition_status import lock_holders
 from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.driver import drive

@@ -10,8 +10,7 @@ import click
 from tiered.care.rejoin import plan_rejoin, rejoin
 from tiered.care.repair_advice import advise
 from tiered.errors import ConfigError, CorruptionError
-from tiered.program.application import Application, Command, Group, pass_application
-from tiered.program.confirming import one_partition
+from tiered.program.application import Application, Command, Group, one_partition, pass_application
 from tiered.program.doors import need_directory, need_topic, open_tiers
 from tiered.program.output import columns, counted
 

@@ -13,9 +13,8 @@ from tiered.local.directory.reports import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import Tiers, directory_error, open_tiers
-from tiered.program.locks import lock_holders
 from tiered.program.output import counted, human_bytes, human_duration
-from tiered.program.partition_status import PartitionStatus, gather
+from tiered.program.partition_status import PartitionStatus, gather, lock_holders
 from tiered.times import format_time
 
 EXIT_UNHEALTHY = 3

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
-from tiered.cli.topics_delete import delete_command
-from tiered.config import MAX_PARTITIONS
-from tiered.errors import ConfigError
+from tiered.config import MAX_LONG, MAX_PARTITIONS, UNLIMITED, TopicConfig
+from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import check_topic_name
-from tiered.program.application import Application, Group, pass_application, split_topic
-from tiered.program.doors import chosen_partitions, open_log, open_tiers, topic_config
-from tiered.program.output import columns, counted
+from tiered.local.directory.manager import LocalLog
+from tiered.model import TopicPartition
+from tiered.program.application import (
+    Application,
+    Group,
+    confirm,
+    destructive,
+    pass_application,
+    refuse_internal,
+    split_topic,
+)
+from tiered.program.doors import chosen_partitions, need_topic, open_log, open_tiers, topic_config
+from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import partition_status
-from tiered.program.topic_settings import setting_lines
+
+SAME_AS_WHOLE = -2
+"""What ``local.retention.*`` says for "the same as ``retention.*``"."""
 
 
 @click.group(cls=Group, name="topics")
@@ -120,4 +133,68 @@ def describe(app: Application, topic: str) -> int:
     return app.out.result("topics describe", fields, text)
 
 
-command.add_command(delete_command)
+@command.command("delete")
+@click.argument("topic")
+@click.option(
+    "--local-only", is_flag=True, help="a tiered topic: delete the copy on this disk, the bucket keeps its own"
+)
+@destructive
+@pass_application
+def delete_command(app: Application, *, topic: str, local_only: bool, dry_run: bool, yes: bool) -> int:
+    """Delete a topic from the log directory; there must be no writer. The bucket is never touched.
+
+    \b
+    Examples:
+      tiered topics delete weather --log-dir data --dry-run
+      tiered topics delete weather --log-dir data --yes
+    """
+    directory = app.need_log_dir()
+    if not directory.is_dir():
+        raise NotFoundError(f"there is no log directory {directory}", hint="correct --log-dir")
+    with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
+        need_topic(topic, log.topics())
+        refuse_internal(topic)
+        info = log.topics()[topic]
+        tps = [TopicPartition(topic, number) for number in info.here]
+        if (log.claims.read().keys() | log.uploads.read().keys()) & set(tps) and not local_only:
+            raise ConfigError(
+                f"topic {topic} is tiered: its records in the bucket would stay, and so would its name",
+                hint="--local-only deletes the copy on this disk, with all that was not uploaded",
+            )
+        positions = {tp: log.partition(tp).positions() for tp in tps if tp not in log.out_of_service}
+        rows = [[tp, p.local_start_offset, p.uploaded_offset, p.end_offset] for tp, p in positions.items()]
+        for line in columns(["partition", "local start", "uploaded", "end"], rows):
+            app.out.say(line)
+        if not dry_run:
+            confirm(app, "topics delete", f"Delete {topic} with {counted(len(tps), 'partition')}?", yes=yes)
+            log.delete_topic(topic)
+    fields = {"dry_run": dry_run, "topic": topic, "topic_id": str(info.topic_id), "partitions": len(tps)}
+    verb = "would be deleted" if dry_run else "deleted"
+    return app.out.result(
+        "topics delete", fields, [f"{'dry run: ' if dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
+    )
+
+
+def setting_lines(config: Mapping[str, str]) -> list[str]:
+    """Name, value, meaning; ``*`` before those that are not the default. ``config`` holds texts by Kafka's names."""
+    defaults = TopicConfig().to_text()
+    rows = [
+        ["*" if value != defaults.get(name) else "", name, value, setting_meaning(name, value)]
+        for name, value in sorted(config.items())
+    ]
+    changed = any(row[0] for row in rows)
+    note = ["", "* changed; the others are the defaults" if changed else "all settings are the defaults"]
+    return [*columns(["", "setting", "value", "meaning"], rows), *note]
+
+
+def setting_meaning(name: str, value: str) -> str:
+    """The value with its unit, empty where the value says it all."""
+    unit = name.rpartition(".")[2]
+    if unit not in ("bytes", "ms", "messages"):
+        return ""
+    number = int(value)
+    if number in (UNLIMITED, MAX_LONG):
+        return "no limit"
+    if number == SAME_AS_WHOLE:
+        return f"as {name.removeprefix('local.')}"
+    return {"bytes": human_bytes, "ms": human_duration}[unit](number) if unit in ("bytes", "ms") else ""

@@ -21,8 +21,15 @@ from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition
 from tiered.plan.open_txns import OpenTxn
 from tiered.plan.transactions import TransactionCoordinator
-from tiered.program.application import Application, Command, Group, pass_application
-from tiered.program.confirming import confirm, destructive, one_partition
+from tiered.program.application import (
+    Application,
+    Command,
+    Group,
+    confirm,
+    destructive,
+    one_partition,
+    pass_application,
+)
 from tiered.program.doors import need_directory, need_topic
 from tiered.program.output import columns
 from tiered.times import format_time

@@ -11,8 +11,15 @@ from tiered.format.batch import read_header
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import Positions, TopicPartition
-from tiered.program.application import Application, Command, pass_application
-from tiered.program.confirming import confirm, destructive, one_partition, refuse_internal
+from tiered.program.application import (
+    Application,
+    Command,
+    confirm,
+    destructive,
+    one_partition,
+    pass_application,
+    refuse_internal,
+)
 from tiered.program.doors import need_directory
 from tiered.program.output import counted
 

@@ -22,7 +22,7 @@ from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
-from tiered.store.object_source import ObjectSource
+from tiered.store.sources import ObjectSource
 
 MAX_FILES = 1_000_000
 """Files of one run; a pattern that matches more is a mistake."""

@@ -1,10 +1,14 @@
-"""What every command shares: global options before or after the command's name, settings, output, clocks, doors."""
+"""What every command shares: global options before or after the command's name, settings, output, clocks, doors.
+
+At the end stands what destructive commands share: the plan on stderr, the question, ``--yes`` and ``--dry-run``.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,8 @@ import click
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import ConfigError
+from tiered.format.coordinator_records import is_state_log
+from tiered.model import TopicPartition
 from tiered.program.output import Output
 from tiered.program.settings import PROGRESS_MODES, SETTINGS, Value, resolve, suggestion
 
@@ -225,3 +231,38 @@ def split_topic(text: str) -> tuple[str, int | None]:
             f"{text!r} names no partition: a number from 0 has to follow the colon", hint="write TOPIC or TOPIC:0"
         )
     return topic, int(partition)
+
+
+def destructive(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds ``--dry-run`` and ``--yes``."""
+    function = click.option("--yes", is_flag=True, help="do not ask")(function)
+    return click.option("--dry-run", is_flag=True, help="print the plan only")(function)
+
+
+def confirm(app: Application, command: str, question: str, *, yes: bool) -> None:
+    """Asks; raises ConfigError if the answer is no, or if nobody can answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty() or app.out.json_mode:
+        raise ConfigError(f"{command} asks before it acts, and nobody can answer here", hint="pass --yes")
+    if not click.confirm(question, err=True):
+        raise ConfigError("nothing was done", hint="--dry-run prints the plan only")
+
+
+def refuse_internal(topic: str) -> None:
+    """Raises ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
+    if is_state_log(topic):
+        raise ConfigError(
+            f"{topic} is internal: it holds the decisions of transactions",
+            hint="`tiered transactions` shows them, and ends those that hang",
+        )
+
+
+def one_partition(text: str) -> TopicPartition:
+    """``TOPIC:P``. Raises ConfigError for anything else."""
+    topic, partition = split_topic(text)
+    if partition is None:
+        stem, dash, number = text.rpartition("-")
+        like = f"{stem}:{number}" if stem and dash and number.isdigit() else f"{text}:0"
+        raise ConfigError(f"{text} names no partition", hint=f"write {like}")
+    return TopicPartition(topic, partition)

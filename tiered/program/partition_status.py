@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import is_state_log
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
@@ -195,3 +201,26 @@ def _active_base(positions: Positions, sealed: list[Any]) -> int:
 def _start(local: Positions | None, pinned: Snapshot | None) -> int:
     starts = [local.start_offset] if local is not None else []
     return min([*starts, pinned.start_offset] if pinned is not None else starts, default=0)
+
+
+def lock_holders(directory: Path) -> dict[str, Holder]:
+    """Who writes and who uploads a log directory, by the notes beside the locks; no lock is touched to find out.
+
+    The note of a process that is gone does not count.
+    """
+    found = {}
+    for role, name in (("writer", LOCK_NAME), ("uploader", UPLOADER_LOCK_NAME)):
+        holder = DirectoryLock(directory, PosixFiles(), name=name).holder()
+        if holder.pid and _lives(holder):
+            found[role] = holder
+    return found
+
+
+def _lives(holder: Holder) -> bool:
+    if holder.host != socket.gethostname():
+        return True
+    try:
+        os.kill(holder.pid, 0)
+    except OSError as cause:
+        return cause.errno != errno.ESRCH
+    return True

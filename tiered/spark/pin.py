@@ -37,7 +37,7 @@ from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import Place, RemotePartition, SegmentReader
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import load_topic
-from tiered.spark.losses import lose
+from tiered.spark.ranges import lose
 from tiered.spark.slices import Piece
 from tiered.store.base import Store
 from tiered.store.driver import drive, drive_stream

@@ -3,7 +3,10 @@
 Every partition is looked at once: one GET of its root, which pins what the query sees. Times and ``read_committed``
 cost index bundles besides, which are fetched concurrently. Nothing lists the bucket but ``subscribePattern``, which
 lists ``topics/``.
-"""
+
+Offsets that are gone are an error, or with ``failOnDataLoss=false`` skipped, counted and told (:func:`lose`). Gone
+means that the log itself says so: a newer root begins behind them, or no tier holds them. An object that the catalog
+still names and the bucket does not have is damage, never data loss, and fails whatever the option says."""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
-from tiered.errors import ConfigError, OffsetGapError, UnknownTopicError
+from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError, UnknownTopicError
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
@@ -36,7 +39,6 @@ from tiered.plan.read import (
 from tiered.remote.reader import RemotePartition
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
-from tiered.spark.losses import lose
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from tiered.spark.slices import Piece
 from tiered.store.base import Steps, Store
@@ -351,3 +353,19 @@ def _local_bytes(tiers: Tiers, start: int, end: int) -> int:
     sealed = [segment.descriptor for segment in tiers.local.sealed_segments(start)]
     offsets = sum(descriptor.end_offset - descriptor.base_offset for descriptor in sealed)
     return sum(descriptor.size_bytes for descriptor in sealed) * (end - start) // offsets if offsets else 0
+
+
+def lose(what: str, count: int, *, requested: int, held: tuple[int, int], fail: bool, hint: str = "") -> None:
+    """``what`` is gone: ``count`` offsets. ``held``: earliest and latest offset (exclusive) of the log as it is now.
+
+    Raises OffsetOutOfRangeError if ``fail``, else warns and returns: the caller skips them.
+    """
+    if fail:
+        raise OffsetOutOfRangeError(
+            what,
+            requested=requested,
+            earliest=held[0],
+            latest=held[1],
+            hint=hint,
+        )
+    _logger.warning("%s; %d offsets are skipped (failOnDataLoss=false)", what, count)

@@ -15,6 +15,8 @@ rows of the others. Options prune, and the columns of ``.schema(...)``.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
@@ -33,9 +35,27 @@ from tiered.spark.pin import Batches, PinnedPiece, Sources
 from tiered.spark.ranges import planning_pool, resolve_pieces
 from tiered.spark.schema import arrow_schema_of, check_schema, column_names, kafka_schema
 from tiered.spark.slices import Cuts, HiddenBatches, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
-from tiered.spark.stores import worker_store
 from tiered.store.base import Store
 from tiered.store.driver import drive
+from tiered.store.location import open_store
+
+_stores: dict[tuple[int, str, str | None, str | None], Store] = {}
+_lock = threading.Lock()
+
+
+def worker_store(url: str, endpoint_url: str | None = None, region: str | None = None) -> Store:
+    """The store of this process for ``url``; credentials come from its environment. Raises ConfigError.
+
+    It is opened once per process, because an SDK client costs 0.1 s and a pool of connections, and workers are reused
+    for many tasks. The process id is part of the key: a forked child must not use its parent's connections. Workers
+    end without cleaning up, so nothing here needs to be closed.
+    """
+    key = (os.getpid(), url, endpoint_url, region)
+    with _lock:
+        store = _stores.get(key)
+        if store is None:
+            store = _stores[key] = open_store(url, endpoint_url=endpoint_url, region=region, create=False)
+        return store
 
 
 class TieredDataSource(DataSource):

@@ -11,9 +11,8 @@ import asyncio
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import RemoteUnavailableError
-from tiered.store.backoff import backoff_seconds
 from tiered.store.base import AioStore, CompleteUpload, Outcome, Put, Store, StoreRequest
-from tiered.store.driver import AioSleep
+from tiered.store.driver import AioSleep, backoff_seconds
 
 RETRY_DEADLINE_SECONDS = 30.0
 """No repeat begins later than this after the first attempt."""

@@ -12,7 +12,7 @@ from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
 from tiered.store.s3_errors import NeedsGet, NeedsHead, Settled, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, forbid_redirect, outcome_of, tell_page
-from tiered.store.source_reader import PIECE_BYTES
+from tiered.store.sources import PIECE_BYTES
 
 
 class S3Store:

@@ -42,7 +42,7 @@ from tiered.store.base import (
     UploadPart,
     UploadStarted,
 )
-from tiered.store.source_reader import PIECE_BYTES, SourceReader
+from tiered.store.sources import PIECE_BYTES, SourceReader
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 READ_TIMEOUT_SECONDS = 30.0

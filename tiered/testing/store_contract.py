@@ -12,12 +12,18 @@
             return MyStore(...)
 
 Async stores run it through :class:`BlockingStore`. Stores that the suite made are closed after each test.
+
+Outcomes of a store as the values that a test compares, with errors that show both sides.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.crc import crc32c
@@ -35,17 +41,100 @@ from tiered.store.base import (
     Match,
     Missing,
     NotModified,
+    Object,
+    Outcome,
+    Page,
+    PartStored,
     Put,
+    PutResult,
     PutStatus,
     StartUpload,
     Store,
     UploadPart,
+    UploadStarted,
 )
 from tiered.store.driver import drive
 from tiered.store.probe import probe
 from tiered.store.puts import put_unique, upload_multipart, verify_stored
 from tiered.testing.blocking import BlockingStore
-from tiered.testing.outcomes import at_once, found, landed, listed, paged, part, same, started, status, true
+
+
+def same(actual: Any, expected: Any) -> None:
+    """``actual == expected``, told as values."""
+    if actual != expected:
+        raise AssertionError(f"{actual!r} is not {expected!r}")
+
+
+def true(condition: bool, what: str) -> None:
+    """``condition``, told in words."""
+    if not condition:
+        raise AssertionError(f"not so: {what}")
+
+
+def landed(outcome: Outcome) -> PutResult:
+    """A PUT that landed."""
+    if isinstance(outcome, PutResult) and outcome.status is PutStatus.LANDED:
+        return outcome
+    raise AssertionError(f"{outcome!r} did not land")
+
+
+def status(outcome: Outcome) -> PutStatus:
+    """What became of a PUT."""
+    if isinstance(outcome, PutResult):
+        return outcome.status
+    raise AssertionError(f"{outcome!r} is not the result of a PUT")
+
+
+def found(outcome: Outcome) -> Object:
+    """An object."""
+    if isinstance(outcome, Object):
+        return outcome
+    raise AssertionError(f"{outcome!r} is not an object")
+
+
+def paged(outcome: Outcome) -> Page:
+    """A page of a listing."""
+    if isinstance(outcome, Page):
+        return outcome
+    raise AssertionError(f"{outcome!r} is not a page")
+
+
+def started(outcome: Outcome) -> str:
+    """The id of a multipart upload."""
+    if isinstance(outcome, UploadStarted):
+        return outcome.upload_id
+    raise AssertionError(f"{outcome!r} is not the start of an upload")
+
+
+def part(outcome: Outcome) -> PartStored:
+    """A stored part."""
+    if isinstance(outcome, PartStored):
+        return outcome
+    raise AssertionError(f"{outcome!r} is not a part")
+
+
+def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
+    """All keys, page by page, in the order of the store."""
+    keys: list[str] = []
+    while True:
+        page = paged(store.execute(List(prefix, keys[-1] if keys else "", limit)))
+        keys.extend(entry.key for entry in page.entries)
+        if not page.more:
+            return keys
+        true(bool(page.entries), "a page that is not the last has entries")
+
+
+def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
+    """Runs all calls on threads that start together; returns their results in order."""
+    gate = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        gate.wait()
+        return call()
+
+    with ThreadPoolExecutor(max_workers=len(calls)) as pool:
+        return [future.result() for future in [pool.submit(run, call) for call in calls]]
+
 
 __all__ = ["BlockingStore", "StoreContract", "found", "landed", "listed", "same"]
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import ConfigError, InvalidRecordError
 from tiered.model import ConsumerRecord, Headers
-from tiered.program.envelope import envelope, envelope_line
-from tiered.program.record_format import compile_format
+from tiered.program.record_format import compile_format, envelope, envelope_line
 from tiered.program.record_input import MAX_LINE_BYTES, InputShape, LineSource, read_records
 
 FIELDS = "message_type topic partition offset timestamp timestamp_type key value headers encoding tier"

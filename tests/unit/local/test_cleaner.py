@@ -13,8 +13,8 @@ from tiered.config import LogConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.batch import encode_batch
 from tiered.format.checkpoint import encode_offsets
+from tiered.local.cleaning.cleaner import Throttle
 from tiered.local.cleaning.subjects import FENCED, NOT_COMPACTED, TIERED
-from tiered.local.cleaning.throttle import Throttle
 from tiered.local.disk.checkpoints import CLEANER_NAME
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock

@@ -13,7 +13,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, LockedError
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.workers import InlineWorkers, ThreadWorkers, Workers
+from tiered.local.directory.tasks import InlineWorkers, ThreadWorkers, Workers
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition

@@ -11,7 +11,7 @@ import pytest
 from tiered.errors import CorruptionError
 from tiered.store import aio_s3, s3
 from tiered.store.base import Get
-from tiered.store.source_reader import PIECE_BYTES
+from tiered.store.sources import PIECE_BYTES
 
 LIMIT = PIECE_BYTES + 10
 

@@ -9,7 +9,6 @@ import pytest
 
 from tiered.errors import NotFoundError, RemoteUnavailableError, TieredError
 from tiered.store.aio import ThreadedAioStore
-from tiered.store.backoff import backoff_bound_seconds, backoff_seconds
 from tiered.store.base import (
     ABSENT,
     Backoff,
@@ -27,7 +26,7 @@ from tiered.store.base import (
     Time,
     Together,
 )
-from tiered.store.driver import adrive, drive
+from tiered.store.driver import adrive, backoff_bound_seconds, backoff_seconds, drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore

@@ -28,11 +28,9 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.local.cleaning.checkpoint import CleanerCheckpoint
 from tiered.local.cleaning.figures import CleanerCounts, CleanerFigures
 from tiered.local.cleaning.rounds import CleaningReport, CleaningRound, CleaningStoppedError
-from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, Subject, Subjects, refusal
-from tiered.local.cleaning.throttle import Throttle
+from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
 from tiered.local.disk.files import Files
 from tiered.local.disk.space import DiskReserve
 from tiered.local.partition.roster import Roster
@@ -363,3 +361,30 @@ class LogCleaner:
             return PAUSED
         damage = self._uncleanable.get(writer.tp)
         return f"damaged, until the directory is opened again: {damage}" if damage else ""
+
+
+MAX_NAP_SECONDS = 1.0
+"""How long one sleep lasts at most: whoever is slowed down looks up between two of them."""
+
+
+class Throttle:
+    """Keeps a background job below a number of bytes per second.
+
+    ``bytes_per_second`` None: no limit. Counts from the first byte on; used by one thread. ``ends`` ends a sleep.
+    """
+
+    def __init__(self, clock: Clock, bytes_per_second: int | None, ends: threading.Event | None = None) -> None:
+        self._clock = clock
+        self._ends = ends or threading.Event()
+        self._rate = bytes_per_second
+        self._began = clock.monotonic()
+        self._bytes = 0
+
+    def spend(self, count: int) -> None:
+        """``count`` more bytes were read or written; sleeps if that was too fast, at most MAX_NAP_SECONDS."""
+        if self._rate is None:
+            return
+        self._bytes += count
+        ahead = self._bytes / self._rate - (self._clock.monotonic() - self._began)
+        if ahead > 0:
+            self._clock.wait(self._ends, min(ahead, MAX_NAP_SECONDS))

@@ -26,8 +26,8 @@ from tiered.local.directory.deletion import remove_tree
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.moving import move, read_ready, swap_in
 from tiered.local.directory.reports import UpkeepReport
+from tiered.local.directory.tasks import InlineWorkers, Workers
 from tiered.local.directory.view import DirectoryView
-from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.handles import PooledFiles, default_open_files

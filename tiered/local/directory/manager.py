@@ -31,9 +31,8 @@ from tiered.local.directory.registry import TopicRegistry
 from tiered.local.directory.reports import UpkeepReport, store_report
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.survey import Survey
-from tiered.local.directory.tasks import EVERY_TICK, Task, Tasks, run_all
+from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
 from tiered.local.directory.upkeep import Upkeep
-from tiered.local.directory.workers import InlineWorkers, Workers
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries

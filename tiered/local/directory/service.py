@@ -11,7 +11,7 @@ from tiered.clock import Clock
 from tiered.config import LogConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.workers import Workers
+from tiered.local.directory.tasks import Workers
 from tiered.local.disk.files import disk_failed
 from tiered.local.partition.roster import Roster
 

@@ -34,8 +34,7 @@ from tiered.format.coordinator_records import is_state_log
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import DirectoryNotes
-from tiered.local.directory.tasks import EVERY_TICK, Done, Task, Tasks, run_all
-from tiered.local.directory.workers import Workers
+from tiered.local.directory.tasks import EVERY_TICK, Done, Task, Tasks, Workers, run_all
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import SealRequest, UploadCheckpoint
 from tiered.local.partition.roster import Roster

@@ -38,8 +38,7 @@ from tiered.errors import (
 )
 from tiered.format.coordinator_records import NO_ID, TxnState, TxnValue
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.transactions.leftovers import Leftover, find_leftovers
-from tiered.local.transactions.markers import Markers
+from tiered.local.transactions.markers import Leftover, Markers, find_leftovers
 from tiered.local.transactions.producer_ids import LEAST_ID, ProducerIds
 from tiered.local.transactions.state_log import Host, StateLog
 from tiered.model import TopicPartition
