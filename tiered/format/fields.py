@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from tiered.errors import CorruptionError
 
@@ -14,6 +14,31 @@ INT32_MAX = 2**31 - 1
 _HEX_DIGITS = frozenset("0123456789abcdef")
 
 T = TypeVar("T")
+
+
+class Kind(NamedTuple):
+    """What one value must be: an integer in ``low..high``, or a text of so many characters."""
+
+    type: type
+    low: int
+    high: int
+    is_hex: bool = False
+    """Lower-case hex digits: handed on as a number."""
+
+    def __str__(self) -> str:
+        if self.type is int:
+            return f"an integer in {self.low}..{self.high}"
+        return f"{self.high} lower-case hex digits" if self.is_hex else f"a string of at most {self.high} characters"
+
+
+NUMBER = Kind(int, 0, INT64_MAX)
+INT32 = Kind(int, 0, INT32_MAX)
+TIME_MS = Kind(int, INT64_MIN, INT64_MAX)
+TEXT = Kind(str, 0, MAX_TEXT_CHARS)
+HEX_128 = Kind(str, 32, 32, is_hex=True)
+
+Shape = Mapping[str, Any]
+"""The fields that an object must have, each with its :class:`Kind`, or the shape of the object that it is."""
 
 
 class Fields:
@@ -39,6 +64,28 @@ class Fields:
         path = f"{self.path}{name}" or "the header"
         raise CorruptionError(f"{self.key}: {path} {what}", path_or_key=self.key, position=self.position)
 
+    def take(self, shape: Shape) -> dict[str, Any]:
+        """The fields of ``shape``, each checked."""
+        return self._taken(self.values, shape, "")
+
+    def _taken(self, values: Any, shape: Shape, path: str) -> dict[str, Any]:
+        if not isinstance(values, dict):
+            self.refuse(path, "is not an object")
+        found: dict[str, Any] = {}
+        for name, kind in shape.items():
+            value: Any = values.get(name)
+            of = type(value)
+            if not isinstance(kind, Kind):
+                value = self._taken(value, kind, f"{path}{name}.")
+            elif of is not kind.type or not kind.low <= (value if of is int else len(value)) <= kind.high:
+                self.refuse(f"{path}{name}", f"is not {kind}")
+            elif kind.is_hex:
+                if not _HEX_DIGITS.issuperset(value):
+                    self.refuse(f"{path}{name}", f"is not {kind}")
+                value = int(value, 16)
+            found[name] = value
+        return found
+
     def number(self, name: str, low: int = 0, high: int = INT64_MAX) -> int:
         """An integer in ``low..high``."""
         value = self.values.get(name)
@@ -52,18 +99,6 @@ class Fields:
         if not isinstance(value, str) or len(value) > limit:
             self.refuse(name, f"is not a string of at most {limit} characters")
         return value
-
-    def hex_number(self, name: str, digits: int) -> int:
-        """Exactly ``digits`` hex digits, as a number."""
-        value = self.text(name)
-        if len(value) != digits or not _HEX_DIGITS.issuperset(value):
-            self.refuse(name, f"is not {digits} lower-case hex digits")
-        return int(value, 16)
-
-    def child(self, name: str) -> Fields:
-        """A nested object."""
-        value = self.values.get(name)
-        return Fields(value, key=self.key, position=self.position, path=f"{self.path}{name}.")
 
     def items(self, name: str, limit: int) -> list[Any]:
         """A list of at most ``limit`` entries, unchecked inside."""

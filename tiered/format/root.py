@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from tiered.format.container import TableLayout, pack, unpack
-from tiered.format.fields import INT32_MAX, INT64_MIN, Fields
+from tiered.format.fields import HEX_128, INT32, INT32_MAX, INT64_MAX, NUMBER, TEXT, TIME_MS, Fields, Kind
 from tiered.format.keys import Role, parse_root_key, root_key
 from tiered.format.rows import NO_ROWS, NO_TRASH, ROW_COLUMNS, TRASH_COLUMNS, Rows, Trash
 from tiered.model import EpochEntry
@@ -172,7 +172,34 @@ def tally(rows: Rows) -> Tally:
 
 _ROW_LAYOUT = TableLayout("tail", ROW_COLUMNS)
 _TRASH_LAYOUT = TableLayout("trash", TRASH_COLUMNS)
-_COMMIT = ("id", "role", "epoch", "seq", "op", "ts_ms", "owner")
+_COMMIT = {"id": TEXT, "role": TEXT, "epoch": INT32, "seq": NUMBER, "op": TEXT, "ts_ms": TIME_MS, "owner": TEXT}
+_ROLE = {
+    "epoch": INT32,
+    "owner": TEXT,
+    "claimed_ms": TIME_MS,
+    "seq": NUMBER,
+    "last_commit": TEXT,
+    "volume": TEXT,
+    "token": TEXT,
+    "last_append": TEXT,
+}
+_TALLY = {"segments": NUMBER, "bytes": NUMBER, "records": NUMBER, "sum": HEX_128}
+_HEADER = {
+    "topic_id": HEX_128,
+    "partition": INT32,
+    "name": TEXT,
+    "created_ms": TIME_MS,
+    "state": TEXT,
+    "version": Kind(int, 1, INT64_MAX),
+    "commit": _COMMIT,
+    "prev_commit_id": TEXT,
+    "roles": {role.value: _ROLE for role in Role},
+    "start_offset": NUMBER,
+    "next_offset": NUMBER,
+    "gc_floor": NUMBER,
+    "added": _TALLY,
+    "removed": _TALLY,
+}
 _SEALED = ("role", "epoch", "last_commit", "last_seq")
 _LINEAGE = ("epoch", "start_offset")
 _TXN = ("id", "batch")
@@ -215,32 +242,31 @@ def decode_root(data: bytes, *, key: str) -> Root:
     """
     container = unpack(data, [_ROW_LAYOUT, _TRASH_LAYOUT], key=key, reader=READER)
     header = container.header
-    topic_id = UUID(int=header.hex_number("topic_id", 32))
-    partition = header.number("partition", 0, INT32_MAX)
+    values = header.take(_HEADER)
+    topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     expected = parse_root_key(key)
     if expected is not None and expected != (topic_id, partition):
         header.refuse("topic_id", f"{topic_id.hex}-{partition} is another partition's: the root was copied in place")
-    state = header.text("state")
-    if state not in STATES:
+    if values["state"] not in STATES:
         header.refuse("state", f"is none of {', '.join(STATES)}")
     return Root(
         topic_id=topic_id,
         partition=partition,
-        topic=header.text("name"),
-        created_ms=header.number("created_ms", INT64_MIN),
-        version=header.number("version", 1),
-        commit=_commit(header.child("commit")),
-        prev_commit_id=header.text("prev_commit_id"),
-        state=state,
-        roles=_roles(header.child("roles")),
+        topic=values["name"],
+        created_ms=values["created_ms"],
+        version=values["version"],
+        commit=Commit(**values["commit"]),
+        prev_commit_id=values["prev_commit_id"],
+        state=values["state"],
+        roles=MappingProxyType({role: RoleState(**state) for role, state in values["roles"].items()}),
         sealed=header.tuples("sealed", SEALED_LIMIT * len(Role), _sealed, _SEALED),
         lineage=header.tuples("lineage", _LINEAGE_LIMIT, _lineage, _LINEAGE),
         txns=header.tuples("txns", TXNS_LIMIT, lambda txn: (txn.text("id"), txn.number("batch")), _TXN),
-        start_offset=header.number("start_offset"),
-        next_offset=header.number("next_offset"),
-        gc_floor=header.number("gc_floor"),
-        added=_tally(header.child("added")),
-        removed=_tally(header.child("removed")),
+        start_offset=values["start_offset"],
+        next_offset=values["next_offset"],
+        gc_floor=values["gc_floor"],
+        added=_tally(values["added"]),
+        removed=_tally(values["removed"]),
         rows=Rows(container.tables[_ROW_LAYOUT.name]),
         trash=Trash(container.tables[_TRASH_LAYOUT.name]),
         format=container.format,
@@ -261,39 +287,8 @@ def _tally_json(totals: Tally) -> dict[str, Any]:
     }
 
 
-def _tally(fields: Fields) -> Tally:
-    return Tally(
-        fields.number("segments"), fields.number("bytes"), fields.number("records"), fields.hex_number("sum", 32)
-    )
-
-
-def _commit(fields: Fields) -> Commit:
-    return Commit(
-        id=fields.text("id"),
-        role=fields.text("role"),
-        epoch=fields.number("epoch", 0, INT32_MAX),
-        seq=fields.number("seq"),
-        op=fields.text("op"),
-        ts_ms=fields.number("ts_ms", INT64_MIN),
-        owner=fields.text("owner"),
-    )
-
-
-def _roles(fields: Fields) -> Mapping[str, RoleState]:
-    return MappingProxyType({role.value: _role(fields.child(role.value)) for role in Role})
-
-
-def _role(fields: Fields) -> RoleState:
-    return RoleState(
-        epoch=fields.number("epoch", 0, INT32_MAX),
-        owner=fields.text("owner"),
-        claimed_ms=fields.number("claimed_ms", INT64_MIN),
-        seq=fields.number("seq"),
-        last_commit=fields.text("last_commit"),
-        volume=fields.text("volume"),
-        token=fields.text("token"),
-        last_append=fields.text("last_append"),
-    )
+def _tally(values: Mapping[str, int]) -> Tally:
+    return Tally(values["segments"], values["bytes"], values["records"], values["sum"])
 
 
 def _sealed(fields: Fields) -> Sealed:

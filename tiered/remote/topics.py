@@ -36,10 +36,11 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.crc import crc32c
-from tiered.format.fields import Fields
-from tiered.format.keys import TOPICS_PREFIX, check_topic_name, parse_topic_key, partition_prefix, topic_key
-from tiered.format.root import STATE_OPEN, STATES, Root
+from tiered.format.fields import HEX_128, INT64_MAX, TEXT, Fields, Kind
+from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
+from tiered.format.root import STATE_OPEN, STATES, Root, decode_root
 from tiered.plan.known import Known
+from tiered.remote.root_view import root_get
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
 from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
 from tiered.store.base import (
@@ -65,6 +66,15 @@ MAX_ENTRY_BYTES = 256 * 1024
 MAX_CONFIG_CHARS = 65_536
 CHANGES_KEPT = 64
 GETS_AT_ONCE = 16
+
+_ENTRY = {
+    "topic": TEXT,
+    "topic_id": HEX_128,
+    "partitions": Kind(int, 1, MAX_PARTITIONS),
+    "state": TEXT,
+    "version": Kind(int, 1, INT64_MAX),
+}
+_OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
 
 REPAIR_HINT = "`tiered repair advice` says what can be done; nothing was deleted"
 
@@ -265,8 +275,9 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
 
 def load_topic(name: str) -> Steps[TopicEntry | None]:
     """The entry, None if the topic is not registered. Raises CorruptionError if it cannot be read."""
-    found = yield from _fetch(name)
-    return found[0] if found else None
+    key = topic_key(name)
+    got: Object | Missing = yield _get(key)
+    return decode_topic(got.data, key=key) if isinstance(got, Object) else None
 
 
 def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
@@ -276,8 +287,9 @@ def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
     written, and all that tells is the root behind the last one. One GET. Raises CorruptionError if it is in use.
     """
     for _ in range(CHANGES_KEPT):
-        roots = yield from load_roots(PartitionIds(entry.name, entry.topic_id), (entry.partitions,))
-        root = roots[entry.partitions]
+        key = root_key(entry.topic_id, entry.partitions)
+        got = yield root_get(key)
+        root = decode_root(got.data, key=key) if isinstance(got, Object) else None
         if root is None or root.version == 1:  # none, or one that waits for its entry: partitions are being added
             return entry
         again = yield from load_topic(entry.name)
@@ -308,11 +320,12 @@ def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
     """
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     attempt, sent, sent_version = 0, "", 0
+    key = topic_key(name)
     while True:
-        found = yield from _fetch(name)
-        if found is None:
+        got: Object | Missing = yield _get(key)
+        if not isinstance(got, Object):
             raise UnknownTopicError(f"topic {name} is not registered")
-        entry, etag = found
+        entry = decode_topic(got.data, key=key)
         if sent and sent in entry.changes:
             return entry
         if sent and entry.version - sent_version >= CHANGES_KEPT:
@@ -326,7 +339,7 @@ def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
         sent_version = entry.version + 1
         wanted = replace(wanted, version=sent_version, changes=(*entry.changes, sent)[-CHANGES_KEPT:])
         body = encode_topic(wanted)
-        settled = yield from settle(Put(topic_key(name), body, Match(etag), crc32c(body)), deadline, f"topic {name}")
+        settled = yield from settle(Put(key, body, Match(got.etag), crc32c(body)), deadline, f"topic {name}")
         if settled.status is PutStatus.LANDED:
             return wanted
         attempt += 1
@@ -386,22 +399,24 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
     fields = Fields.parse(data, key=key)
     if fields.number("format", 1) > FORMAT:
         raise ConfigError(f"{key} was written by a newer release", hint="upgrade tieredlog; nothing was changed")
-    name, state = fields.text("topic"), fields.text("state")
-    if topic_key(check_topic_name(name)) != key:
+    config = fields.values.get("config")
+    options = dict.fromkeys(config if isinstance(config, dict) else (), _OPTION)
+    values = fields.take({**_ENTRY, "config": options})
+    name, state = values["topic"], values["state"]
+    if TOPICS_PREFIX + name != key:
         fields.refuse("topic", f"is {name[:64]!r}: the entry of another topic was copied in place")
     if state not in STATES:
         fields.refuse("state", f"is none of {', '.join(STATES)}")
     roots = fields.values.get("roots", False)  # absent in entries of before the rule
     if not isinstance(roots, bool):
         fields.refuse("roots", "is neither true nor false")
-    config = fields.child("config")
     return TopicEntry(
         name=name,
-        topic_id=UUID(int=fields.hex_number("topic_id", 32)),
-        partitions=fields.number("partitions", 1, MAX_PARTITIONS),
-        config=MappingProxyType({option: config.text(option, MAX_CONFIG_CHARS) for option in config.values}),
+        topic_id=UUID(int=values["topic_id"]),
+        partitions=values["partitions"],
+        config=MappingProxyType(values["config"]),
         state=state,
-        version=fields.number("version", 1),
+        version=values["version"],
         changes=fields.tuples("changes", CHANGES_KEPT, lambda one: one.text("id"), ("id",)),
         roots=roots,
     )
@@ -409,12 +424,6 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
 
 def _get(key: str) -> Get:
     return Get(key, max_bytes=MAX_ENTRY_BYTES)
-
-
-def _fetch(name: str) -> Steps[tuple[TopicEntry, str] | None]:
-    key = topic_key(name)
-    got: Object | Missing = yield _get(key)
-    return (decode_topic(got.data, key=key), got.etag) if isinstance(got, Object) else None
 
 
 def _changed(entry: TopicEntry, change: Change) -> TopicEntry:
