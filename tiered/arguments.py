@@ -13,10 +13,10 @@ import operator
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.config import MAX_PARTITIONS, TopicConfig
+from tiered.config import MAX_PARTITIONS, S3_WORDS, S3Keywords, TopicConfig
 from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError
 from tiered.model import Headers, NewRecord, TopicPartition
 
@@ -154,40 +154,34 @@ def url_or_none(name: str, value: object) -> str | None:
     return str(path(name, value)) if isinstance(value, os.PathLike) else text(name, value)
 
 
-class StoreOptions(TypedDict):
-    """Keywords of ``store.location.open_store``."""
-
-    endpoint_url: str | None
-    region: str | None
-    deadline_seconds: float
-
-
 class StorePlace(NamedTuple):
     """Which store, and how to reach it."""
 
     url: str | None
-    endpoint_url: str | None
-    region: str | None
+    s3: S3Keywords
     deadline_seconds: float | None
 
     @classmethod
-    def of(cls, remote: object, endpoint_url: object, region: object, deadline_seconds: object) -> StorePlace:
-        """As the keywords of ``open`` and ``open_reader`` have them."""
+    def of(cls, remote: object, deadline_seconds: object, s3: Mapping[str, object]) -> StorePlace:
+        """As the keywords of ``open`` and ``open_reader`` have them; ``s3`` holds only what was given."""
+        for name in s3:
+            if name not in S3_WORDS:
+                raise TypeError(f"unexpected keyword argument {name!r}; of S3 there are {', '.join(S3_WORDS)}")
+        given = {name: text_or_none(name, value) for name, value in s3.items() if value is not None}
         place = cls(
             url_or_none("remote", remote),
-            text_or_none("endpoint_url", endpoint_url),
-            text_or_none("region", region),
+            cast("S3Keywords", given),
             seconds_or_none("deadline_seconds", deadline_seconds),
         )
-        if place.url is None and (place.endpoint_url is not None or place.region is not None):
-            name = "region" if place.endpoint_url is None else "endpoint_url"
-            raise ConfigError(f"{name} is given, but no remote", hint='remote="s3://bucket/prefix" names what it is of')
+        if place.url is None and given:
+            raise ConfigError(
+                f"{min(given)} is given, but no remote", hint='remote="s3://bucket/prefix" names what it is of'
+            )
         return place
 
-    def options(self, default_seconds: float) -> StoreOptions:
-        """With the default of the time that one request is tried for."""
-        limit = default_seconds if self.deadline_seconds is None else self.deadline_seconds
-        return {"endpoint_url": self.endpoint_url, "region": self.region, "deadline_seconds": limit}
+    def seconds(self, default: float) -> float:
+        """The time that one request is tried for."""
+        return default if self.deadline_seconds is None else self.deadline_seconds
 
 
 def instance(name: str, value: object, kind: type[T], hint: str) -> T:

@@ -14,7 +14,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, SupportsIndex, TypeGuard
+from typing import Any, SupportsIndex, TypedDict, TypeGuard
 
 from tiered.errors import ConfigError
 from tiered.model import TimestampType
@@ -34,6 +34,23 @@ SAME_AS_TOPIC = -2
 
 MAX_RESERVE_BYTES = 256 * MIB
 """The disk reserve is one hundredth of the disk, but never more than this."""
+
+
+class S3Keywords(TypedDict, total=False):
+    """How S3 is reached and asked, beside the URL: the same words as keywords, as settings and as ``TIERED_*``.
+
+    ``expected_bucket_owner``: account id that every request names; another's bucket of that name refuses them.
+    ``sse``: ``AES256`` or ``aws:kms`` for all that is written, else what the bucket does by itself.
+    """
+
+    endpoint_url: str | None
+    region: str | None
+    expected_bucket_owner: str | None
+    sse: str | None
+    sse_kms_key_id: str | None
+
+
+S3_WORDS = tuple(S3Keywords.__annotations__)
 
 _BYTE_UNITS = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):

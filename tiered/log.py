@@ -20,11 +20,11 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, Unpack
 
 from tiered import arguments
 from tiered.clock import Clock, IdSource
-from tiered.config import LogConfig, TopicConfig
+from tiered.config import LogConfig, S3Keywords, TopicConfig
 from tiered.errors import (
     ClosedError,
     CommitUnknown,
@@ -81,28 +81,26 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     *,
     create: bool = True,
     uploader: UploaderComponent | None = None,
-    endpoint_url: str | None = None,
-    region: str | None = None,
     deadline_seconds: float | None = None,
     config: LogConfig | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
 ) -> Log:
     """Opens the log directory ``path`` for writing, tiered onto ``remote`` if one is named.
 
-    ``remote`` is ``s3://bucket/prefix``, ``file:///dir`` or ``memory://name``; credentials come from the AWS chain.
-    ``uploader`` runs in this process; without one, ``sync()`` uploads inline, or waits for the directory's own daemon.
+    ``remote`` is ``s3://bucket/prefix`` (``s3``: :class:`tiered.config.S3Keywords`, as ``endpoint_url=``),
+    ``file:///dir`` or ``memory://name``; credentials come from the AWS chain. ``uploader`` runs in this process;
+    without one, ``sync()`` uploads inline, or waits for the directory's own daemon.
     An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
     ``deadline_seconds`` bounds the retries of one request (default 30). Several paths are one log whose partitions are
     spread over them; to the bucket each is a volume of its own, with an uploader (or daemon) of its own.
 
     An uploader that has the directory for a moment (it seals what nobody writes) is waited for, ``LOCK_PATIENCE_S`` at
-    most; another application is refused at once.
-
-    Raises LockedError (it names the holder), NotFoundError (``create=False`` and no log there), ConfigError,
-    RemotePermissionError, CorruptionError.
+    most; another application is refused at once. Raises LockedError (it names the holder), NotFoundError
+    (``create=False`` and no log there), ConfigError, RemotePermissionError, CorruptionError.
     """
-    place = arguments.StorePlace.of(remote, endpoint_url, region, deadline_seconds)
+    place = arguments.StorePlace.of(remote, deadline_seconds, s3)
     arguments.has("uploader", uploader, ("attach",), "tiered.uploader.Uploader(), or None")
     config = LogConfig() if config is None else config
     config = arguments.instance("config", config, LogConfig, "a tiered.config.LogConfig, or None")
@@ -113,7 +111,8 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     if place.url is not None:
         store = open_store(
             place.url,
-            **place.options(RETRY_DEADLINE_SECONDS),
+            **place.s3,
+            deadline_seconds=place.seconds(RETRY_DEADLINE_SECONDS),
             clock=clock,
             ids=ids,
             metrics=requests,
@@ -140,7 +139,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     log = Log(local, store, clock=clock, ids=ids, reachable=reachable, requests=requests)
     if uploader is not None and store is not None:
         try:
-            log.attach(uploader, store.url, {"endpoint_url": place.endpoint_url, "region": place.region})
+            log.attach(uploader, store.url, place.s3)
         except BaseException:
             log.close()
             raise

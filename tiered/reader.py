@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from tiered import arguments
 from tiered.clock import Clock, IdSource
-from tiered.config import LogConfig, TopicConfig
+from tiered.config import LogConfig, S3Keywords, TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.topics import TopicInfo
@@ -29,7 +29,7 @@ from tiered.read.stream import ReadRange, TierBatch, TierStream
 from tiered.remote.reader import RemotePartition
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read
 from tiered.store.base import Blocking, Emit, Steps, Store
-from tiered.store.location import StoreLocation, open_store
+from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.store.runner import Runner
@@ -44,38 +44,37 @@ def open_reader(
     remote: str | None = None,
     *,
     log_dir: str | Path | None = None,
-    endpoint_url: str | None = None,
-    region: str | None = None,
     deadline_seconds: float | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
 ) -> Reader:
     """Opens ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
 
-    Nothing is written anywhere. ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError
-    (neither is given, a bad URL), NotFoundError (no such directory, or a ``file://`` folder that is no store; a bucket
-    that does not exist is found by the first read), RemotePermissionError.
+    Nothing is written anywhere. ``s3``: :class:`tiered.config.S3Keywords` (``endpoint_url=`` and others).
+    ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError (neither is given, a bad
+    URL), NotFoundError (no such directory, or a ``file://`` folder that is no store; a bucket that does not exist is
+    found by the first read), RemotePermissionError.
     """
     if remote is None and log_dir is None:
         raise ConfigError(
             "nothing to read from", hint='open_reader("s3://bucket/prefix") or open_reader(log_dir="data")'
         )
-    place = arguments.StorePlace.of(remote, endpoint_url, region, deadline_seconds)
+    place = arguments.StorePlace.of(remote, deadline_seconds, s3)
     folder = None if log_dir is None else arguments.path("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
     metrics = StoreMetrics()
     location = None
     if place.url is not None:
-        location = StoreLocation.parse(place.url, endpoint_url=place.endpoint_url, region=place.region)
+        location = StoreLocation.parse(place.url, **place.s3)
         location.require_folder()
     local = None
     if folder is not None:
         local = LocalLog.open(folder, clock=clock, ids=ids, config=LogConfig(), read_only=True)
     store = None
     if location is not None:
-        store = open_store(
-            location, **place.options(RETRY_DEADLINE_SECONDS), metrics=metrics, clock=clock, ids=ids, create=False
-        )
+        seconds = place.seconds(RETRY_DEADLINE_SECONDS)
+        store = location.open(deadline_seconds=seconds, metrics=metrics, clock=clock, ids=ids, create=False)
     return Reader(local, store, metrics, clock=clock, ids=ids)
 
 

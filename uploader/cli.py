@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar
 import click
 
 from tiered.clock import SystemClock, SystemIds
-from tiered.config import parse_duration_ms
+from tiered.config import S3_WORDS, parse_duration_ms
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode
@@ -24,6 +24,7 @@ from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.state import State
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
+from tiered.program.settings import SETTINGS
 from tiered.program.wording import as_error
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.follow import follow
@@ -41,8 +42,11 @@ _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
 _PLACE = (
     click.option("--log-dir", help="Log directory. [TIERED_LOG_DIR]"),
     click.option("--remote", help="s3://bucket/prefix, file:///dir. [TIERED_REMOTE]"),
-    click.option("--endpoint-url", help="Endpoint of an S3-compatible store. [TIERED_ENDPOINT_URL]"),
-    click.option("--region", help="Region of the bucket. [TIERED_REGION]"),
+    *(
+        click.option(setting.flag, help=f"{setting.about[0].upper()}{setting.about[1:]}. [{setting.variable}]")
+        for setting in SETTINGS
+        if setting.name in S3_WORDS
+    ),
     click.option("--config", "config_path", envvar="TIERED_CONFIG", help="TOML file. [TIERED_CONFIG]"),
     click.option("--log-format", help="json or text; text on a terminal, else json."),
     click.option("--debug", is_flag=True, envvar="TIERED_DEBUG", help="Show tracebacks and more log lines."),

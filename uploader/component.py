@@ -35,10 +35,9 @@ class Uploader:
     def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> AttachedUploader:
         """Starts uploading the sealed segments of ``directory``; returns once the uploader's lock is held.
 
-        ``options``: ``endpoint_url`` and ``region`` of the store. Raises LockedError (another uploader), ConfigError.
+        ``options``: :class:`tiered.config.S3Keywords` of the store. Raises LockedError (another uploader), ConfigError.
         """
-        known = {name: options[name] for name in ("endpoint_url", "region") if options.get(name) is not None}
-        store = StoreLocation.parse(remote, **known)
+        store = StoreLocation.parse(remote, **options)
         return AttachedUploader(Service(Place(Path(directory), store), self._settings))
 
 

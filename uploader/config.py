@@ -10,7 +10,7 @@
     http = "127.0.0.1:9464"
     seal_idle = "10m"
 
-The environment variable of ``log_dir``, ``remote``, ``endpoint_url`` and ``region`` is ``TIERED_LOG_DIR`` and so on,
+The environment variable of what ``tiered`` has, too, as ``log_dir`` and ``remote``, is ``TIERED_LOG_DIR`` and so on,
 that of any other setting ``TIERED_UPLOADER_{NAME}``. Unknown keys are refused. Credentials are no settings.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tiered.config import parse_bytes, parse_duration_ms
+from tiered.config import S3_WORDS, parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
@@ -34,7 +34,6 @@ from tiered.tiering.steps import PartSizes
 from uploader.logs import FORMATS
 
 LAG_LIMIT_MS = 3_600_000
-S3_ONLY = ("endpoint_url", "region")
 SHARED = tuple(setting.name for setting in settings.SETTINGS)
 """Keys outside the table ``[uploader]``: those of all programs; ``json``, ``progress``, ``debug`` mean nothing here."""
 
@@ -47,6 +46,9 @@ class Settings:
     remote: str | None = None
     endpoint_url: str | None = None
     region: str | None = None
+    expected_bucket_owner: str | None = None
+    sse: str | None = None
+    sse_kms_key_id: str | None = None
     http: tuple[str, int] | None = ("127.0.0.1", 9464)
     drain: DrainMode = DrainMode.ALL
     drain_timeout: int = DRAIN_MS
@@ -80,7 +82,7 @@ class Settings:
             raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
         if self.remote is None:
             raise ConfigError("no remote is named", hint="--remote s3://bucket/prefix, or TIERED_REMOTE")
-        return self.log_dir, StoreLocation.parse(self.remote, endpoint_url=self.endpoint_url, region=self.region)
+        return self.log_dir, StoreLocation.parse(self.remote, **{name: getattr(self, name) for name in S3_WORDS})
 
     def restart_needed(self, new: Settings) -> list[str]:
         """Settings that differ and that a running daemon does not take over."""
@@ -107,14 +109,14 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path |
 
 
 def _drop_foreign(merged: dict[str, Any], origins: Mapping[str, str]) -> None:
-    """Endpoint and region are those of S3. The environment is many programs', so there they may stand beside another
-    store; a flag or a file was written for this one.
+    """Some words are those of S3. The environment is many programs', so there they may stand beside another store; a
+    flag or a file was written for this one.
     """
     try:
         scheme = StoreLocation.parse(merged["remote"]).scheme if "remote" in merged else "s3"
     except ConfigError:
         return  # whoever needs the store says so
-    for name in S3_ONLY if scheme != "s3" else ():
+    for name in S3_WORDS if scheme != "s3" else ():
         if name not in merged:
             continue
         if origins[name] != _variable(name):
@@ -202,8 +204,7 @@ def _text(value: str) -> str:
 _PARSERS: dict[str, Callable[[Any], Any]] = {
     "log_dir": _path,
     "remote": _text,
-    "endpoint_url": _text,
-    "region": _text,
+    **dict.fromkeys(S3_WORDS, _text),
     "http": parse_http,
     "drain": _drain,
     "drain_timeout": _duration,
@@ -221,7 +222,7 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-_TEXTS = frozenset({"log_dir", "remote", "endpoint_url", "region", "http", "drain", "log_format"})
+_TEXTS = frozenset({"log_dir", "remote", *S3_WORDS, "http", "drain", "log_format"})
 
 
 def _checked(name: str, value: Any, origin: str) -> Any:

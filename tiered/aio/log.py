@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from tiered import log as sync_log
 from tiered.aio.topic import Topic
@@ -18,7 +18,7 @@ from tiered.transaction import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
-    from tiered.config import LogConfig, TopicConfig
+    from tiered.config import LogConfig, S3Keywords, TopicConfig
     from tiered.local.disk.topics import TopicInfo
 
 
@@ -28,12 +28,11 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     *,
     create: bool = True,
     uploader: sync_log.UploaderComponent | None = None,
-    endpoint_url: str | None = None,
-    region: str | None = None,
     deadline_seconds: float | None = None,
     config: LogConfig | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
 ) -> Opening[Log]:
     """As ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
 
@@ -44,22 +43,20 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
             remote,
             create=create,
             uploader=uploader,
-            endpoint_url=endpoint_url,
-            region=region,
             deadline_seconds=deadline_seconds,
             config=config,
             clock=clock,
             ids=ids,
+            **s3,
         )
         log, worker, runner = await open_beside(
             "log",
             make,
             remote,
-            endpoint_url=endpoint_url,
-            region=region,
             deadline_seconds=deadline_seconds,
             clock=clock,
             ids=ids,
+            s3=s3,
         )
         return Log(log, worker, runner)
 

@@ -6,7 +6,7 @@ import functools
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from tiered import reader as sync_reader
 from tiered.aio.topic import TopicReads, one_by_one
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow
 
     from tiered.clock import Clock, IdSource
+    from tiered.config import S3Keywords
     from tiered.local.disk.topics import TopicInfo
 
 
@@ -28,11 +29,10 @@ def open_reader(
     remote: str | None = None,
     *,
     log_dir: str | Path | None = None,
-    endpoint_url: str | None = None,
-    region: str | None = None,
     deadline_seconds: float | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
+    **s3: Unpack[S3Keywords],
 ) -> Opening[Reader]:
     """As ``tiered.open_reader``."""
 
@@ -41,21 +41,19 @@ def open_reader(
             sync_reader.open_reader,
             remote,
             log_dir=log_dir,
-            endpoint_url=endpoint_url,
-            region=region,
             deadline_seconds=deadline_seconds,
             clock=clock,
             ids=ids,
+            **s3,
         )
         reader, worker, runner = await open_beside(
             "reader",
             make,
             remote,
-            endpoint_url=endpoint_url,
-            region=region,
             deadline_seconds=deadline_seconds,
             clock=clock,
             ids=ids,
+            s3=s3,
         )
         return Reader(reader, worker, runner)
 

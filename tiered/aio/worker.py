@@ -17,6 +17,7 @@ from tiered.store.runner import AioRunner
 
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
+    from tiered.config import S3Keywords
     from tiered.store.metrics import StoreMetrics
 
 WORKER_THREADS = 4
@@ -107,11 +108,10 @@ async def open_beside(
     make: Callable[[], F],
     remote: str | None,
     *,
-    endpoint_url: str | None,
-    region: str | None,
     deadline_seconds: float | None,
     clock: Clock | None,
     ids: IdSource | None,
+    s3: S3Keywords,
 ) -> tuple[F, Worker, AioRunner]:
     """Opens the sync face on a thread and its bucket for the event loop. If one cannot be opened both are let go."""
     worker = Worker(name)
@@ -120,7 +120,7 @@ async def open_beside(
         try:
             store: AioStore | None = None
             if remote is not None:
-                store = StoreLocation.parse(remote, endpoint_url=endpoint_url, region=region).open_aio(
+                store = StoreLocation.parse(remote, **s3).open_aio(
                     clock=clock,
                     ids=ids,
                     metrics=face.request_counts,

@@ -5,25 +5,27 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
 
 from tiered.config import LogConfig
-from tiered.errors import NotFoundError, TieredError
+from tiered.errors import NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.doors import directory_error, open_remote, store_options
+from tiered.program.doors import directory_error, location, open_remote
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
+from tiered.program.patience import PATIENCE_SECONDS
 from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.driver import drive
+from tiered.store.location import StoreLocation
 from tiered.store.probe import check_capabilities, probe
 from tiered.times import format_time
 
@@ -34,6 +36,9 @@ SKEW_FAIL_MS = 900_000
 """S3 refuses requests that are signed with a clock so wrong (RequestTimeTooSkewed)."""
 
 EXIT_WARNINGS = 3
+
+NOBODY = "000000000000"
+"""An account that no bucket belongs to."""
 
 LINE_CHARS = 90
 """What was found is broken into lines of this length."""
@@ -184,7 +189,8 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         yield Diagnosis("remote", FAIL, cause.message, cause.hint, cause.exit_code)
         return
     try:
-        yield Diagnosis("remote", OK, f"{store.url}{_endpoint(app)}")
+        endpoint = location(app).endpoint_url
+        yield Diagnosis("remote", OK, store.url + (f" at {endpoint}" if endpoint else ""))
         dates: list[int] = []
         keys: list[str] = []
         listing = _attempt("list", lambda: _list(store, dates, keys))
@@ -193,6 +199,7 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
             return
         yield _attempt("read", lambda: _read(store, dates, keys))
         yield _clock(app.clock.now_ms(), dates)
+        yield from _guards(location(app), store, keys)
         if not write_probe:
             yield Diagnosis("write", SKIP, "not tried: pass --write-probe to write and delete small objects")
             return
@@ -201,9 +208,38 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         store.close()
 
 
-def _endpoint(app: Application) -> str:
-    endpoint = store_options(app, app.need_remote())["endpoint_url"]
-    return f" at {endpoint}" if endpoint else ""
+def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Diagnosis]:
+    """What S3 answers to the settings that protect the bucket."""
+    if place.scheme != "s3":
+        return
+    if place.expected_bucket_owner is not None:
+        yield _attempt("owner", lambda: _owner(place))
+    if keys:
+        yield _attempt("encryption", lambda: _encryption(place, store, keys[0]))
+
+
+def _owner(place: StoreLocation) -> Diagnosis:
+    """The requests before this one named the owner; one that names another account must be refused."""
+    other = replace(place, expected_bucket_owner=NOBODY).open(deadline_seconds=PATIENCE_SECONDS)
+    try:
+        other.execute(List(TOPICS_PREFIX, limit=1))
+    except RemotePermissionError:
+        return Diagnosis("owner", OK, f"the bucket belongs to the account {place.expected_bucket_owner}")
+    finally:
+        other.close()
+    return Diagnosis("owner", WARN, "the store ignores expected_bucket_owner", "AWS checks it; this server does not")
+
+
+def _encryption(place: StoreLocation, store: Store, key: str) -> Diagnosis:
+    told = store.execute(Head(key))
+    found = (told.encryption if isinstance(told, Object) else "") or "the store tells of none"
+    method, key_id = place.sse or "", place.sse_kms_key_id or ""
+    ending = "" if "alias/" in key_id else key_id  # the answer is the key's ARN, which ends in its id
+    if not found.startswith(method) or not found.endswith(ending):
+        wanted = f"{method} {key_id}".rstrip()
+        hint = "older objects stay as they are; written since, it is the store that does not do as it was asked"
+        return Diagnosis("encryption", WARN, f"of {key}: {found}; asked for: {wanted}", hint)
+    return Diagnosis("encryption", OK, f"of {key}: {found}")
 
 
 def _list(store: Store, dates: list[int], keys: list[str]) -> Diagnosis:

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.config import S3_WORDS
 from tiered.errors import ConfigError
 from tiered.format.coordinator_records import is_state_log
 from tiered.model import TopicPartition
@@ -133,8 +134,10 @@ def global_options() -> list[click.Option]:
     return [
         click.Option(["--log-dir"], metavar="DIR", help=_ABOUT["log_dir"], **kwargs),
         click.Option(["--remote"], metavar="URL", help=_ABOUT["remote"], **kwargs),
-        click.Option(["--endpoint-url"], metavar="URL", help=_ABOUT["endpoint_url"], **kwargs),
-        click.Option(["--region"], metavar="NAME", help=_ABOUT["region"], **kwargs),
+        *(
+            click.Option(["--" + word.replace("_", "-")], metavar="TEXT", help=_ABOUT[word], **kwargs)
+            for word in S3_WORDS
+        ),
         click.Option(["--config"], metavar="FILE", help="settings in TOML (or TIERED_CONFIG)", **kwargs),
         click.Option(["--json"], is_flag=True, help=_ABOUT["json"], **kwargs),
         click.Option(["--progress"], type=click.Choice(PROGRESS_MODES), help=_ABOUT["progress"], **kwargs),

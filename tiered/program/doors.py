@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import TypeVar, cast
 from uuid import UUID
 
 import tiered
-from tiered.config import TopicConfig
+from tiered.config import S3_WORDS, S3Keywords, TopicConfig
 from tiered.errors import ConfigError, LocalPermissionError, NotFoundError, TieredError, UnknownTopicError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.view import DirectoryView, PartitionFolder
@@ -32,28 +32,21 @@ from tiered.store.location import StoreLocation
 T = TypeVar("T")
 
 
-class StoreOptions(TypedDict):
-    """How to reach a store, beside its URL."""
+def store_options(app: Application, url: str) -> S3Keywords:
+    """What was said of S3, if ``url`` is there. The environment is many programs' and does not concern other stores.
 
-    endpoint_url: str | None
-    region: str | None
-
-
-def store_options(app: Application, url: str) -> StoreOptions:
-    """Endpoint and region for ``url``. Those of the environment are meant for S3 and do not concern other stores.
-
-    Raises ``ConfigError``, which names where it came from, for one that a flag or the file gives to another store.
+    Raises ``ConfigError``, which names where it came from, for what a flag or the file gives to another store.
     """
     scheme = StoreLocation.parse(url, environ={}).scheme
-    if scheme != "s3":
-        for name in ("endpoint_url", "region"):
-            value = app.values[name]
-            if value.value is not None and not value.origin.startswith("environment"):
-                raise ConfigError(
-                    f"{name} ({value.origin}) means nothing to {scheme}://", hint="leave it out: it is for s3://"
-                )
-        return {"endpoint_url": None, "region": None}
-    return {"endpoint_url": app.text("endpoint_url"), "region": app.text("region")}
+    given = {word: app.values[word] for word in S3_WORDS if app.values[word].value is not None}
+    if scheme == "s3":
+        return cast("S3Keywords", {word: value.value for word, value in given.items()})
+    for word, value in given.items():
+        if not value.origin.startswith("environment"):
+            raise ConfigError(
+                f"{word} ({value.origin}) means nothing to {scheme}://", hint="leave it out: it is for s3://"
+            )
+    return {}
 
 
 def open_reader(app: Application) -> tiered.Reader:

@@ -4,6 +4,7 @@
 ``path``                                  URL of the remote tier (also as ``load(path)``); may be left out with
                                           ``local_dir``
 ``endpoint_url``, ``region``              of an S3 server that is not AWS
+``expected_bucket_owner``                 account id that must own the bucket
 ``subscribe``                             topics, comma-separated        \\
 ``subscribePattern``                      a regular expression            > exactly one of the three
 ``assign``                                ``{"flights": [0, 2]}``        /
@@ -53,6 +54,7 @@ NAMES = (
     "path",
     "endpoint_url",
     "region",
+    "expected_bucket_owner",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -105,6 +107,7 @@ class ReadOptions:
     local_dir: str | None
     endpoint_url: str | None = None
     region: str | None = None
+    expected_bucket_owner: str | None = None
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
     assign: tuple[TopicPartition, ...] = ()
@@ -132,6 +135,7 @@ class ReadOptions:
             local_dir=local_dir,
             endpoint_url=given.get("endpoint_url"),
             region=given.get("region"),
+            expected_bucket_owner=given.get("expected_bucket_owner"),
             subscribe=_value(given, "subscribe", _topics, ()),
             pattern=_value(given, "subscribePattern", _pattern, None),
             assign=_value(given, "assign", _assigned, ()),

@@ -18,12 +18,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Unpack
 from uuid import UUID
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tiered.config import S3Keywords
 from tiered.format.bundle import SectionKind
 from tiered.format.offset_index import OffsetIndex
 from tiered.model import Row
@@ -39,22 +41,22 @@ from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 
-_stores: dict[tuple[int, str, str | None, str | None], Store] = {}
+_stores: dict[tuple[object, ...], Store] = {}
 _lock = threading.Lock()
 
 
-def worker_store(url: str, endpoint_url: str | None = None, region: str | None = None) -> Store:
+def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
     """The store of this process for ``url``; credentials come from its environment. Raises ConfigError.
 
     It is opened once per process, because an SDK client costs 0.1 s and a pool of connections, and workers are reused
     for many tasks. The process id is part of the key: a forked child must not use its parent's connections. Workers
     end without cleaning up, so nothing here needs to be closed.
     """
-    key = (os.getpid(), url, endpoint_url, region)
+    key = (os.getpid(), url, *sorted(s3.items()))
     with _lock:
         store = _stores.get(key)
         if store is None:
-            store = _stores[key] = open_store(url, endpoint_url=endpoint_url, region=region, create=False)
+            store = _stores[key] = open_store(url, **s3, create=False)
         return store
 
 
@@ -147,7 +149,14 @@ class TieredReader(DataSourceReader):
 
     def _store(self) -> Store | None:
         options = self._options
-        return worker_store(options.path, options.endpoint_url, options.region) if options.path else None
+        if not options.path:
+            return None
+        return worker_store(
+            options.path,
+            endpoint_url=options.endpoint_url,
+            region=options.region,
+            expected_bucket_owner=options.expected_bucket_owner,
+        )
 
 
 def _visible(hidden: HiddenBatches, batches: Batches) -> Batches:

@@ -243,6 +243,7 @@ class Object:
     """An object or a range of it. ``size`` is that of the whole object.
 
     ``crc32c`` is the stored full-object checksum, None if the store returns none. ``date_ms`` is the store's clock.
+    ``encryption``: method and key of it, as the store tells; empty if it tells none.
     """
 
     data: bytes = field(repr=False)
@@ -251,6 +252,7 @@ class Object:
     last_modified_ms: int = 0
     date_ms: int = 0
     crc32c: int | None = None
+    encryption: str = ""
 
 
 @dataclass(frozen=True, slots=True)

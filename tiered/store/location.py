@@ -17,9 +17,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Unpack
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tiered.clock import Clock, IdSource
+from tiered.config import S3Keywords
 from tiered.errors import ConfigError
 from tiered.store.aio import ThreadedAioStore
 from tiered.store.aio_s3 import AioS3Store
@@ -33,14 +35,23 @@ from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
 from tiered.store.outage import AioNoticingStore, NoticingStore
 from tiered.store.retry import RETRY_DEADLINE_SECONDS, AioRetryingStore, RetryingStore
 from tiered.store.s3 import S3Store
-from tiered.store.s3_requests import CONNECT_TIMEOUT_SECONDS, POOL_CONNECTIONS, READ_TIMEOUT_SECONDS, S3Target
+from tiered.store.s3_requests import (
+    CONNECT_TIMEOUT_SECONDS,
+    KMS,
+    POOL_CONNECTIONS,
+    READ_TIMEOUT_SECONDS,
+    SSE,
+    S3Target,
+)
 
 MAX_PREFIX_BYTES = 512
 """Longest prefix in a bucket: the rest of S3's 1,024 bytes a key is for what stands below it."""
 
+S3Word = Literal["expected_bucket_owner", "sse", "sse_kms_key_id"]
 SCHEMES = ("s3", "file", "memory")
 _ENDPOINT_VARIABLES = ("TIERED_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION_VARIABLES = ("TIERED_REGION", "AWS_REGION", "AWS_DEFAULT_REGION")
+_ACCOUNT = re.compile(r"[0-9]{12}")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _IP_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+")
 _MEMORY_NAME = re.compile(r"[A-Za-z0-9._-]*")
@@ -70,6 +81,9 @@ class StoreLocation:
     path: Path | None = None
     endpoint_url: str | None = None
     region: str | None = None
+    expected_bucket_owner: str | None = None
+    sse: str | None = None
+    sse_kms_key_id: str | None = None
     path_style: bool | None = None
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     read_timeout_seconds: float = READ_TIMEOUT_SECONDS
@@ -80,24 +94,24 @@ class StoreLocation:
         cls,
         url: str | os.PathLike[str] | StoreLocation,
         *,
-        endpoint_url: str | None = None,
-        region: str | None = None,
         path_style: bool | None = None,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
         read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
         pool_connections: int = POOL_CONNECTIONS,
         environ: Mapping[str, str] | None = None,
+        **s3: Unpack[S3Keywords],
     ) -> StoreLocation:
         """Raises ``ConfigError`` for all that cannot be a store; touches neither disk nor network.
 
-        The endpoint defaults to ``TIERED_ENDPOINT_URL``, ``AWS_ENDPOINT_URL_S3`` or ``AWS_ENDPOINT_URL``, the region
-        to ``TIERED_REGION``, ``AWS_REGION`` or ``AWS_DEFAULT_REGION``; credentials come from the AWS chain only.
+        Each word of S3 defaults to its ``TIERED_*``; then the endpoint to ``AWS_ENDPOINT_URL_S3`` or
+        ``AWS_ENDPOINT_URL``, the region to ``AWS_REGION`` or ``AWS_DEFAULT_REGION``. Credentials come from the AWS
+        chain only.
         """
         if isinstance(url, StoreLocation):
             return url
         scheme, rest = _split_scheme(url)
-        if scheme != "s3" and (endpoint_url is not None or region is not None):
-            raise ConfigError(f"endpoint_url and region mean nothing to {scheme}://", hint="they are for s3://")
+        if scheme != "s3" and any(value is not None for value in s3.values()):
+            raise ConfigError(f"{' and '.join(s3)} mean nothing to {scheme}://", hint="they are for s3://")
         if isinstance(rest, Path):
             return cls("file", path=rest)
         if scheme == "file":
@@ -107,12 +121,16 @@ class StoreLocation:
             return cls("memory", bucket=name, prefix=prefix)
         environ = os.environ if environ is None else environ
         bucket, prefix = _parse_bucket(rest)
+        sse, key = _encryption(s3, environ)
         return cls(
             "s3",
             bucket=bucket,
             prefix=prefix,
-            endpoint_url=_endpoint(endpoint_url, environ),
-            region=region or _first(environ, _REGION_VARIABLES)[1],
+            endpoint_url=_endpoint(s3.get("endpoint_url"), environ),
+            region=s3.get("region") or _first(environ, _REGION_VARIABLES)[1],
+            expected_bucket_owner=_owner(s3, environ),
+            sse=sse,
+            sse_kms_key_id=key,
             path_style=path_style,
             connect_timeout_seconds=connect_timeout_seconds,
             read_timeout_seconds=read_timeout_seconds,
@@ -152,6 +170,9 @@ class StoreLocation:
             self.prefix,
             endpoint_url=self.endpoint_url,
             region=self.region,
+            expected_bucket_owner=self.expected_bucket_owner,
+            sse=self.sse,
+            sse_kms_key_id=self.sse_kms_key_id,
             path_style=self.path_style,
             connect_timeout_seconds=self.connect_timeout_seconds,
             read_timeout_seconds=self.read_timeout_seconds,
@@ -214,8 +235,6 @@ class StoreLocation:
 def open_store(
     url: str | os.PathLike[str] | StoreLocation,
     *,
-    endpoint_url: str | None = None,
-    region: str | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
     metrics: StoreMetrics | None = None,
@@ -224,9 +243,10 @@ def open_store(
     bytes_per_second: float | None = None,
     create: bool = True,
     notice_outages: bool = False,
+    **s3: Unpack[S3Keywords],
 ) -> Store:
     """``StoreLocation.parse(url, ...).open(...)``. Opening connects to nothing; the first request does."""
-    location = StoreLocation.parse(url, endpoint_url=endpoint_url, region=region)
+    location = StoreLocation.parse(url, **s3)
     return location.open(
         clock=clock,
         ids=ids,
@@ -343,6 +363,29 @@ def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str
         if environ.get(name):
             return name, environ[name]
     return "", None
+
+
+def _word(s3: S3Keywords, word: S3Word, environ: Mapping[str, str]) -> tuple[str, str | None]:
+    """Where a word of S3 was given, and what."""
+    given = s3.get(word)
+    return (word, given) if given else _first(environ, (f"TIERED_{word.upper()}",))
+
+
+def _owner(s3: S3Keywords, environ: Mapping[str, str]) -> str | None:
+    origin, owner = _word(s3, "expected_bucket_owner", environ)
+    if owner is not None and not _ACCOUNT.fullmatch(owner):
+        raise ConfigError(f"{origin} {owner!r} is not an account id", hint="12 digits, as 123456789012")
+    return owner
+
+
+def _encryption(s3: S3Keywords, environ: Mapping[str, str]) -> tuple[str | None, str | None]:
+    origin, sse = _word(s3, "sse", environ)
+    if sse is not None and sse not in SSE:
+        raise ConfigError(f"{origin} is {sse!r}", hint=f"{' or '.join(SSE)}; without it the bucket's own default")
+    origin, key = _word(s3, "sse_kms_key_id", environ)
+    if key is not None and sse != KMS:
+        raise ConfigError(f"{origin} is given without sse {KMS}", hint=f"set sse to {KMS}, or leave the key out")
+    return sse, key
 
 
 def _endpoint(given: str | None, environ: Mapping[str, str]) -> str | None:

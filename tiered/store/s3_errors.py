@@ -35,7 +35,7 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
 )
-from tiered.store.s3_requests import NO_XML, S3Call, S3Target, not_s3
+from tiered.store.s3_requests import KMS, NO_XML, S3Call, S3Target, not_s3
 
 
 class NeedsHead:
@@ -228,13 +228,22 @@ def _refused(target: S3Target, request: StoreRequest, status: int, code: str, wh
 
 
 def _permission_hint(target: S3Target, request: StoreRequest) -> str:
+    owner = target.expected_bucket_owner
+    other = f"; or the bucket is not of the account {owner}: is it another's?" if owner else ""
     if isinstance(request, List):
         prefix = target.full_key(request.prefix)  # a role may list some prefixes only
-        return "grant s3:ListBucket to this role or key" + (f", also for the prefix {prefix!r}" if prefix else "")
+        also = f", also for the prefix {prefix!r}" if prefix else ""
+        return f"grant s3:ListBucket to this role or key{also}{other}"
+    key = " and kms:Decrypt of the bucket's KMS key"
     if isinstance(request, Get | Head):
-        return "grant s3:GetObject, and s3:ListBucket: without it S3 answers 403 also for a key that does not exist"
+        absent = "without it S3 answers 403 also for a key that does not exist"
+        return f"grant s3:GetObject{key if target.sse == KMS else ''}, and s3:ListBucket: {absent}{other}"
     actions = {"Delete": "s3:DeleteObject", "AbortUpload": "s3:AbortMultipartUpload"}
-    return f"grant {actions.get(type(request).__name__, 's3:PutObject (and s3:PutObjectTagging)')} to this role or key"
+    action = actions.get(type(request).__name__)
+    if action is None:
+        action = "s3:PutObject (and s3:PutObjectTagging)"
+        action += f", kms:GenerateDataKey{key}" if target.sse == KMS else ""
+    return f"grant {action} to this role or key{other}"
 
 
 def _from_sdk(target: S3Target, request: StoreRequest, error: Exception) -> TieredError:

@@ -52,6 +52,10 @@ POOL_CONNECTIONS = 16
 DEFAULT_REGION = "us-east-1"
 """Region signed with when none is configured and the endpoint is not Amazon's: such servers ignore it."""
 
+KMS = "aws:kms"
+SSE = ("AES256", KMS)
+"""Server-side encryption: keys of S3, or of KMS."""
+
 _CONTENT_RANGE = re.compile(r"bytes (?:\d+-\d+|\*)/(\d+)")
 _CRC32C_BASE64_CHARS = 8
 _PAGE_LOOK_BYTES = 64
@@ -71,6 +75,9 @@ class S3Target:
     prefix: str = ""
     endpoint_url: str | None = None
     region: str | None = None
+    expected_bucket_owner: str | None = None
+    sse: str | None = None
+    sse_kms_key_id: str | None = None
     path_style: bool | None = None
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
     read_timeout_seconds: float = READ_TIMEOUT_SECONDS
@@ -84,6 +91,20 @@ class S3Target:
     def full_key(self, key: str) -> str:
         """Key in the bucket."""
         return f"{self.prefix}/{key}" if self.prefix else key
+
+    def place(self) -> dict[str, Any]:
+        """Parameters of every request. Without its owner a bucket that was deleted may be a stranger's by now."""
+        owner = {"ExpectedBucketOwner": self.expected_bucket_owner} if self.expected_bucket_owner else {}
+        return {"Bucket": self.bucket, **owner}
+
+    def encryption(self) -> dict[str, Any]:
+        """Parameters of a request that begins an object."""
+        if self.sse is None:
+            return {}
+        if self.sse != KMS:
+            return {"ServerSideEncryption": self.sse}
+        key = {"SSEKMSKeyId": self.sse_kms_key_id} if self.sse_kms_key_id else {}
+        return {"ServerSideEncryption": KMS, **key, "BucketKeyEnabled": True}  # else each object costs a KMS request
 
     def resource(self, request: StoreRequest) -> str:
         """``s3://bucket/key`` as errors name it."""
@@ -176,7 +197,7 @@ def checksum_of(source: ByteSource, start: int, end: int) -> int:
 
 def call_for(target: S3Target, request: StoreRequest) -> S3Call:
     """What to send for ``request``."""
-    place: dict[str, Any] = {"Bucket": target.bucket}
+    place = target.place()
     match request:
         case List():
             return S3Call("list_objects_v2", {**place, **_list_parameters(target, request)})
@@ -192,9 +213,10 @@ def call_for(target: S3Target, request: StoreRequest) -> S3Call:
         case Head():
             return S3Call("head_object", {**place, "ChecksumMode": "ENABLED"})
         case Put():
-            return _put_call(place, request)
+            return _put_call({**place, **target.encryption()}, request)
         case StartUpload(tags=tags):
-            return S3Call("create_multipart_upload", {**place, **_multipart_checksum(), **_tagging(tags)})
+            begin = {**place, **target.encryption(), **_multipart_checksum(), **_tagging(tags)}
+            return S3Call("create_multipart_upload", begin)
         case UploadPart():
             return _part_call(place, request)
         case CompleteUpload():
@@ -384,6 +406,7 @@ def _described(response: dict[str, Any], data: bytes, size: int) -> Object:
         _ms(response.get("LastModified")),
         _date_ms(response),
         decode_crc(response.get("ChecksumCRC32C")),
+        " ".join(filter(None, (response.get("ServerSideEncryption"), response.get("SSEKMSKeyId")))),
     )
 
 

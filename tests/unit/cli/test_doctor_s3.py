@@ -1,0 +1,62 @@
+"""What ``doctor`` says of the guards of a bucket, on a server that ignores one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.cli.doctor import NOBODY
+from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
+from tiered.testing.proxy import Fault, FaultKind, FaultProxy
+
+OWNER = "123456789012"
+REMOTE = "s3://guarded/p"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FaultProxy]:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with locked_moto() as url, FaultProxy(url) as proxy:
+        make_bucket(url, "guarded")
+        monkeypatch.setenv("TIERED_ENDPOINT_URL", proxy.url)
+        with tiered.open(tmp_path / "log", REMOTE, sse="AES256") as log:
+            log.topic("t", create=True)
+        yield proxy
+
+
+def test_the_owner_is_asked_for_and_a_store_that_ignores_it_is_told(cli: Cli, server: FaultProxy) -> None:
+    def owner() -> tuple[str, str]:
+        seen = cli("doctor", "--remote", REMOTE, "--expected-bucket-owner", OWNER, "--json")
+        found = next(each for each in seen.summary["checks"] if each["name"] == "owner")
+        return found["state"], found["found"]
+
+    assert owner() == ("warn", "the store ignores expected_bucket_owner")
+    asked = Fault(FaultKind.ERROR, method="GET", query="max-keys=1&", status=403, code="AccessDenied", times=-1)
+    server.add(asked)
+    assert owner() == ("ok", f"the bucket belongs to the account {OWNER}")
+    checks = {each["name"] for each in cli("doctor", "--remote", REMOTE, "--json").summary["checks"]}
+    assert "owner" not in checks
+    assert NOBODY != OWNER
+
+
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [
+        ([], "ok"),
+        (["--sse", "AES256"], "ok"),
+        (["--sse", "aws:kms"], "warn"),
+        (["--sse", "aws:kms", "--sse-kms-key-id", "alias/log"], "warn"),
+    ],
+)
+def test_the_encryption_of_what_is_there_is_held_against_what_is_asked_for(
+    cli: Cli, server: FaultProxy, options: list[str], state: str
+) -> None:
+    assert server.url
+    seen = cli("doctor", "--remote", REMOTE, *options, "--json")
+    found = next(each for each in seen.summary["checks"] if each["name"] == "encryption")
+    assert (found["state"], found["found"].split(";")[0]) == (state, "of topics/t: AES256")
