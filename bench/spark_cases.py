@@ -9,7 +9,7 @@ from uuid import UUID
 
 from bench.measure import Figure, compare
 from tiered.format.keys import Role, root_key
-from tiered.format.root import Root, decode_root, encode_root, tally
+from tiered.format.root import Root, decode_root, encode_root
 from tiered.format.rows import Rows
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp, create_root, succeed
@@ -53,7 +53,7 @@ def _many_segments(store: DirectoryStore) -> None:
         rows=rows,
         next_offset=SEGMENTS * RECORDS,
         lineage=(EpochEntry(0, 0),),
-        added=tally(rows),
+        added=rows.tally,
     )
     store.execute(Put(key, encode_root(root), condition))
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -86,9 +86,19 @@ def pack(header: Mapping[str, Any], tables: Sequence[tuple[TableLayout, Columns]
     return data + _CRC.pack(crc32c(data))
 
 
-def unpack(data: bytes, layouts: Sequence[TableLayout], *, key: str, reader: int) -> Container:
-    """The inverse. Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for
-    a container whose ``min_reader`` is above ``reader``: written by a newer release."""
+def unpack(
+    data: bytes,
+    layouts: Callable[[Fields], Sequence[TableLayout]],
+    *,
+    key: str,
+    reader: int,
+    max_raw_bytes: int = MAX_RAW_BYTES,
+) -> Container:
+    """The inverse. ``layouts`` says by the header which tables there must be. ``max_raw_bytes``: the largest body.
+
+    Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for a container
+    whose ``min_reader`` is above ``reader``: written by a newer release.
+    """
     if len(data) < _HEAD.size + _CRC.size:
         _refuse(key, 0, f"{len(data)} bytes are too few for a catalog object")
     if len(data) > MAX_OBJECT_BYTES:
@@ -113,8 +123,8 @@ def unpack(data: bytes, layouts: Sequence[TableLayout], *, key: str, reader: int
         )
     if flags:
         _refuse(key, 6, f"flags are {flags:#x} instead of 0")
-    raw = _decompressed(memoryview(data)[body_at:end], header, key, body_at)
-    return Container(fmt, header, _tables(raw, header, layouts))
+    raw = _decompressed(memoryview(data)[body_at:end], header, (key, body_at), max_raw_bytes)
+    return Container(fmt, header, _tables(raw, header, layouts(header)))
 
 
 def _narrowed(name: str, column: npt.NDArray[np.int64], dtype: str) -> bytes:
@@ -123,8 +133,9 @@ def _narrowed(name: str, column: npt.NDArray[np.int64], dtype: str) -> bytes:
     return column.astype(_DTYPES[dtype]).tobytes()
 
 
-def _decompressed(body: memoryview, header: Fields, key: str, position: int) -> bytes:
-    raw_len = header.number("raw_len", 0, MAX_RAW_BYTES)
+def _decompressed(body: memoryview, header: Fields, where: tuple[str, int], max_raw_bytes: int) -> bytes:
+    key, position = where
+    raw_len = header.number("raw_len", 0, max_raw_bytes)
     if header.text("codec") != "zstd":
         header.refuse("codec", "is not zstd")
     try:

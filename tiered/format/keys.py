@@ -64,6 +64,22 @@ class SegmentName(NamedTuple):
     uid: str
 
 
+class PageName(NamedTuple):
+    """What tells one page from all others of its partition. ``uid`` is 32 hex digits."""
+
+    role: Role
+    epoch: int
+    uid: str
+
+
+class PageKey(NamedTuple):
+    """A parsed page key."""
+
+    topic_id: UUID
+    partition: int
+    name: PageName
+
+
 class SegmentKey(NamedTuple):
     """A parsed segment key; ``suffix`` is ``log`` or ``idx``."""
 
@@ -100,6 +116,7 @@ _SEGMENT_KEY = re.compile(
     _PARTITION
     + r"s/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<base>[0-9]{20})-(?P<uid>[0-9a-f]{32})\.(?P<suffix>log|idx)"
 )
+_PAGE_KEY = re.compile(_PARTITION + r"p/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<uid>[0-9a-f]{32})\.page")
 _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
 
@@ -130,9 +147,10 @@ def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
     return partition_prefix(topic_id, partition) + f"pin/{_check_uid(uid)}"
 
 
-def page_key(topic_id: UUID, partition: int, role: Role, epoch: int, uid: str) -> str:
+def page_key(topic_id: UUID, partition: int, name: PageName) -> str:
     """An immutable page below the root."""
-    return partition_prefix(topic_id, partition) + f"p/{role.value}{_epoch_hex(epoch)}/{_check_uid(uid)}.page"
+    prefix = partition_prefix(topic_id, partition)
+    return f"{prefix}p/{name.role.value}{_epoch_hex(name.epoch)}/{_check_uid(name.uid)}.page"
 
 
 def segment_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
@@ -176,6 +194,15 @@ def parse_segment_key(key: str) -> SegmentKey | None:
         return None
     name = SegmentName(Role(match["role"]), epoch, base, match["uid"])
     return SegmentKey(partition[0], partition[1], name, match["suffix"])
+
+
+def parse_page_key(key: str) -> PageKey | None:
+    """A page's key taken apart, None for any other key."""
+    match = _PAGE_KEY.fullmatch(key)
+    partition = _partition_of(match)
+    if match is None or partition is None or int(match["epoch"], 16) > MAX_INT32:
+        return None
+    return PageKey(*partition, PageName(Role(match["role"]), int(match["epoch"], 16), match["uid"]))
 
 
 def parse_topic_key(key: str) -> str | None:

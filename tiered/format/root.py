@@ -4,9 +4,12 @@ Everything a reader or a writer must know is here: which rows are alive, who may
 of each role. ``encode_root`` and ``decode_root`` are the only way to bytes and back; ``plan.commit`` makes the next
 one from this one; ``plan.invariants`` says what is true of every one.
 
-Seam for pages: a root holds all its rows inline (about 350 KB at 10,000). Rows beyond that will move to immutable
-pages (``keys.page_key``), named by further tables of the same container; such a root has ``min_reader`` 2, which
-this release refuses to read, and one without pages stays readable to both.
+Two shapes, one value. Without pages a root is what releases before pages read and wrote: tables ``tail`` and ``trash``
+(48 bytes an entry), ``min_reader`` 1. With pages (``format.page``) it has ``min_reader`` 2, which those releases refuse
+by name, the feature ``pages``, the tables ``tail``, ``leaf``, ``inner`` and ``trash`` (56 bytes an entry), and
+``dead``: what the pages hold below ``start_offset``. The rows of all pages and of the tail, less ``dead``, are what
+lives: one range, inner pages first, then leaves, then the tail. ``cleaned`` is a feature of both shapes: releases that
+do not know it read the root and refuse to write it.
 """
 
 from __future__ import annotations
@@ -17,23 +20,44 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+import numpy as np
+
 from tiered.format.container import TableLayout, pack, unpack
-from tiered.format.fields import HEX_128, INT32, INT32_MAX, INT64_MAX, NUMBER, TEXT, TIME_MS, Fields, Kind
-from tiered.format.keys import Role, parse_root_key, root_key
-from tiered.format.rows import NO_ROWS, NO_TRASH, ROW_COLUMNS, TRASH_COLUMNS, Rows, Trash
+from tiered.format.fields import HEX_128, INT32, INT32_MAX, INT64_MAX, INT64_MIN, NUMBER, TEXT, TIME_MS, Fields, Kind
+from tiered.format.keys import Role, page_key, parse_root_key, root_key
+from tiered.format.page import NO_POINTERS, PAGE_READER, POINTER_COLUMNS, Page, Pointer, Pointers
+from tiered.format.rows import (
+    NO_ROWS,
+    NO_TALLY,
+    NO_TRASH,
+    ROW_COLUMNS,
+    TRASH_COLUMNS,
+    TRASH_KINDS,
+    TRASH_RANGE_COLUMNS,
+    Column,
+    Rows,
+    Tally,
+    Trash,
+)
 from tiered.model import EpochEntry
 
 FORMAT = 1
 """The container's format that this release writes."""
-READER = 1
+READER = PAGE_READER
 """Roots with a larger ``min_reader`` are refused."""
-FEATURES: frozenset[str] = frozenset()
+PLAIN_READER = 1
+"""The ``min_reader`` of roots without pages."""
+PAGES = "pages"
+CLEANED = "cleaned"
+FEATURES = frozenset({PAGES, CLEANED})
 """Features that this release keeps intact when it writes a root again."""
 
 SEALED_LIMIT = 64
 """Past epochs per role whose last commit is remembered."""
 TXNS_LIMIT = 64
 """External transaction ids (Spark queries) remembered."""
+CLEANED_LIMIT = 64
+"""Compacted ranges with a delete horizon of their own."""
 
 STATE_OPEN = "open"
 STATE_SEALED = "sealed"
@@ -86,13 +110,11 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Totals since the log began, ``sum`` being the multiset sum of row hashes modulo 2**128."""
+class Cleaned:
+    """Compacted from the end of the range before up to ``end_offset``; its tombstones stay until ``horizon_ms``."""
 
-    segments: int = 0
-    size_bytes: int = 0
-    records: int = 0
-    sum: int = 0
+    end_offset: int
+    horizon_ms: int
 
 
 NO_ROLES: Mapping[str, RoleState] = MappingProxyType(
@@ -104,8 +126,10 @@ NO_ROLES: Mapping[str, RoleState] = MappingProxyType(
 class Root:
     """One version of a partition's catalog. Offsets are half-open: remote data covers ``[start_offset, next_offset)``.
 
-    ``added`` minus ``removed`` is what ``rows`` holds. ``lineage`` maps leader epochs to their first offsets.
-    ``txns``: the last batch of each external transaction id, oldest first.
+    ``added`` minus ``removed`` is what lives. ``rows`` are those that stand in the root itself: all of them, or the
+    newest behind the pages of ``inner`` and ``leaves``. ``lineage`` maps leader epochs to their first offsets.
+    ``txns``: the last batch of each external transaction id, oldest first. ``unwritten``: pages that this root names
+    and that must be stored before it is; empty in a root that was read.
     """
 
     topic_id: UUID
@@ -123,10 +147,15 @@ class Root:
     start_offset: int = 0
     next_offset: int = 0
     gc_floor: int = 0
-    added: Tally = Tally()
-    removed: Tally = Tally()
+    added: Tally = NO_TALLY
+    removed: Tally = NO_TALLY
     rows: Rows = field(default_factory=lambda: NO_ROWS)
     trash: Trash = field(default_factory=lambda: NO_TRASH)
+    inner: Pointers = field(default_factory=lambda: NO_POINTERS)
+    leaves: Pointers = field(default_factory=lambda: NO_POINTERS)
+    dead: Tally = NO_TALLY
+    cleaned: tuple[Cleaned, ...] = ()
+    unwritten: tuple[Page, ...] = field(default=(), compare=False)
     format: int = FORMAT
     features: tuple[str, ...] = ()
 
@@ -146,6 +175,20 @@ class Root:
         return self.roles[Role.WRITER.value]
 
     @property
+    def paged(self) -> bool:
+        """Whether it names pages, alive or in the trash: releases before pages cannot read it."""
+        return bool(len(self.inner) or len(self.leaves) or (self.trash.kinds != 0).any())
+
+    @property
+    def held(self) -> Tally:
+        """What pages and tail add up to, ``dead`` included."""
+        return self.inner.tally + self.leaves.tally + self.rows.tally
+
+    def page_key(self, pointer: Pointer) -> str:
+        """The key of a page."""
+        return page_key(self.topic_id, self.partition, pointer.name)
+
+    @property
     def leader_epoch(self) -> int:
         """The newest leader epoch, -1 before the first."""
         return self.lineage[-1].epoch if self.lineage else -1
@@ -162,16 +205,19 @@ class Root:
         if self.format > FORMAT:
             return f"it has format {self.format}, this release writes {FORMAT}"
         unknown = sorted(set(self.features) - FEATURES)
-        return f"it uses {', '.join(unknown)}, unknown to this release" if unknown else ""
+        if unknown:
+            return f"it uses {', '.join(unknown)}, unknown to this release"
+        strange = sorted({int(kind) for kind in self.trash.kinds} - set(TRASH_KINDS))
+        return f"its trash holds entries of kind {strange[0]}, unknown to this release" if strange else ""
 
 
-def tally(rows: Rows) -> Tally:
-    """What ``rows`` add up to."""
-    return Tally(len(rows), rows.size_bytes, rows.records, rows.sum)
-
-
-_ROW_LAYOUT = TableLayout("tail", ROW_COLUMNS)
-_TRASH_LAYOUT = TableLayout("trash", TRASH_COLUMNS)
+_TAIL = TableLayout("tail", ROW_COLUMNS)
+_TRASH = TableLayout("trash", TRASH_COLUMNS)
+_TRASH_RANGES = TableLayout("trash", TRASH_RANGE_COLUMNS)
+_LEAF = TableLayout("leaf", POINTER_COLUMNS)
+_INNER = TableLayout("inner", POINTER_COLUMNS)
+_PLAIN_TABLES = (_TAIL, _TRASH)
+_PAGED_TABLES = (_TAIL, _LEAF, _INNER, _TRASH_RANGES)
 _COMMIT = {"id": TEXT, "role": TEXT, "epoch": INT32, "seq": NUMBER, "op": TEXT, "ts_ms": TIME_MS, "owner": TEXT}
 _ROLE = {
     "epoch": INT32,
@@ -200,18 +246,22 @@ _HEADER = {
     "added": _TALLY,
     "removed": _TALLY,
 }
+_DEAD = {"dead": _TALLY}
 _SEALED = ("role", "epoch", "last_commit", "last_seq")
 _LINEAGE = ("epoch", "start_offset")
 _TXN = ("id", "batch")
+_CLEANED = ("end_offset", "horizon_ms")
 _LINEAGE_LIMIT = 65_536
 
 
 def encode_root(root: Root) -> bytes:
     """The object's bytes. Raises ConfigError if it is too large, OverflowError if a value does not fit its column."""
+    paged = root.paged
+    used = [*([PAGES] if paged else []), *([CLEANED] if root.cleaned else [])]
     header = {
         "format": FORMAT,
-        "min_reader": READER,
-        "features": list(root.features),
+        "min_reader": READER if paged else PLAIN_READER,
+        "features": [*used, *root.features],
         "topic_id": root.topic_id.hex,
         "partition": root.partition,
         "name": root.topic,
@@ -230,7 +280,15 @@ def encode_root(root: Root) -> bytes:
         "added": _tally_json(root.added),
         "removed": _tally_json(root.removed),
     }
-    return pack(header, [(_ROW_LAYOUT, root.rows.columns), (_TRASH_LAYOUT, root.trash.columns)], fmt=FORMAT)
+    if root.cleaned:
+        header["cleaned"] = [[entry.end_offset, entry.horizon_ms] for entry in root.cleaned]
+    if not paged:
+        return pack(header, [(_TAIL, root.rows.columns), (_TRASH, root.trash.columns)], fmt=FORMAT)
+    header["dead"] = _tally_json(root.dead)
+    tables = (root.rows, root.leaves, root.inner, root.trash)
+    return pack(
+        header, [(layout, table.columns) for layout, table in zip(_PAGED_TABLES, tables, strict=True)], fmt=FORMAT
+    )
 
 
 def decode_root(data: bytes, *, key: str) -> Root:
@@ -240,8 +298,11 @@ def decode_root(data: bytes, *, key: str) -> Root:
     partition (by ``key``), ConfigError for a root that only a newer release can read. What must be true of the
     values together is checked by ``plan.invariants.check_root``.
     """
-    container = unpack(data, [_ROW_LAYOUT, _TRASH_LAYOUT], key=key, reader=READER)
-    header = container.header
+    container = unpack(data, _tables_of, key=key, reader=READER)
+    header, tables = container.header, container.tables
+    paged = _LEAF.name in tables
+    trash = tables[_TRASH.name] if paged else _without_ranges(tables[_TRASH.name])
+    features = _features(header)
     values = header.take(_HEADER)
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
     expected = parse_root_key(key)
@@ -267,11 +328,27 @@ def decode_root(data: bytes, *, key: str) -> Root:
         gc_floor=values["gc_floor"],
         added=_tally(values["added"]),
         removed=_tally(values["removed"]),
-        rows=Rows(container.tables[_ROW_LAYOUT.name]),
-        trash=Trash(container.tables[_TRASH_LAYOUT.name]),
+        rows=Rows(tables[_TAIL.name]),
+        trash=Trash(trash),
+        inner=Pointers(tables[_INNER.name]) if paged else NO_POINTERS,
+        leaves=Pointers(tables[_LEAF.name]) if paged else NO_POINTERS,
+        dead=_tally(header.take(_DEAD)["dead"]) if paged else NO_TALLY,
+        cleaned=header.tuples("cleaned", CLEANED_LIMIT, _cleaned, _CLEANED) if CLEANED in features else (),
         format=container.format,
-        features=_features(header),
+        features=tuple([feature for feature in features if feature not in FEATURES]),
     )
+
+
+def _tables_of(header: Fields) -> tuple[TableLayout, ...]:
+    return _PAGED_TABLES if header.number("min_reader") >= READER else _PLAIN_TABLES
+
+
+def _without_ranges(trash: dict[str, Column]) -> dict[str, Column]:
+    return {**trash, "end": np.zeros(len(trash["kind"]), np.int64)}
+
+
+def _cleaned(fields: Fields) -> Cleaned:
+    return Cleaned(fields.number("end_offset"), fields.number("horizon_ms", INT64_MIN))
 
 
 def _role_json(state: RoleState) -> dict[str, Any]:

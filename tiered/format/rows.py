@@ -8,15 +8,16 @@ One row, 88 bytes; the canonical bytes over which its sum is taken are these fie
     base i8 | next i8 | min_ts i8 | max_ts i8 | size i8 | crc i8 | id_hi i8 | id_lo i8        64 bytes
     idx_len i4 | claim_epoch i4 | records i4 | flags i4 | leader_epoch i4 | reserved i4      24 bytes
 
-One entry of the trash, 48 bytes::
+One entry of the trash, 48 bytes; 56 with ``end``, in roots and pages of catalogs that have pages::
 
-    id_hi i8 | id_lo i8 | base i8 | removed_version i8 | removed_ms i8 | epoch i4 | kind i4
+    id_hi i8 | id_lo i8 | base i8 | removed_version i8 | removed_ms i8 | epoch i4 | kind i4 | end i8
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
@@ -31,10 +32,17 @@ ROW_BYTES = 88
 TRASH_BYTES = 48
 SUM_MODULUS = 1 << 128
 
-_INT32_FIELDS = frozenset({"idx_len", "claim_epoch", "records", "flags", "leader_epoch", "reserved", "epoch", "kind"})
-
 TRASH_OBJECT = 0
 """Trash kind: the ``.log`` and ``.idx`` of one segment."""
+TRASH_TREE = 1
+"""Trash kind: a page and everything it names. The page goes last, so that a crash never loses the list."""
+TRASH_ROWS = 2
+"""Trash kind: of a leaf, named by its page id, the rows with ``base < next <= end``. The page itself stays."""
+TRASH_PAGE = 3
+"""Trash kind: a page alone: a newer page names what it named."""
+TRASH_LIST = 4
+"""Trash kind: a page of trash entries, and what each of them names."""
+TRASH_KINDS = range(5)
 TRASH_MAINTAINER = 0x100
 """Bit in a trash kind: the key's role letter is ``m``."""
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -50,16 +58,54 @@ class TrashEntry(NamedTuple):
     removed_ms: int
     epoch: int
     kind: int = TRASH_OBJECT
+    end: int = 0
+
+    @property
+    def what(self) -> int:
+        """The kind without the letter of the key."""
+        return self.kind & ~TRASH_MAINTAINER
 
 
-def column_dtypes(fields: Iterable[str]) -> list[tuple[str, str]]:
-    """Field names with the dtype each has in the object."""
-    return [(name, "<i4" if name in _INT32_FIELDS else "<i8") for name in fields]
+def column_dtypes(fields: Iterable[str], narrow: frozenset[str]) -> list[tuple[str, str]]:
+    """Field names with the dtype each has in the object: int32 for those in ``narrow``, else int64."""
+    return [(name, "<i4" if name in narrow else "<i8") for name in fields]
 
 
-ROW_COLUMNS = column_dtypes(Row._fields)
-TRASH_COLUMNS = column_dtypes(TrashEntry._fields)
+ROW_COLUMNS = column_dtypes(
+    Row._fields, frozenset({"idx_len", "claim_epoch", "records", "flags", "leader_epoch", "reserved"})
+)
+TRASH_RANGE_COLUMNS = column_dtypes(TrashEntry._fields, frozenset({"epoch", "kind"}))
+TRASH_COLUMNS = TRASH_RANGE_COLUMNS[:-1]
 _ROW_DTYPE = np.dtype(ROW_COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Totals of rows, ``sum`` being the multiset sum of row hashes modulo 2**128."""
+
+    segments: int = 0
+    size_bytes: int = 0
+    records: int = 0
+    sum: int = 0
+
+    def __add__(self, more: Tally) -> Tally:
+        return Tally(
+            self.segments + more.segments,
+            self.size_bytes + more.size_bytes,
+            self.records + more.records,
+            (self.sum + more.sum) % SUM_MODULUS,
+        )
+
+    def __sub__(self, less: Tally) -> Tally:
+        return Tally(
+            self.segments - less.segments,
+            self.size_bytes - less.size_bytes,
+            self.records - less.records,
+            (self.sum - less.sum) % SUM_MODULUS,
+        )
+
+
+NO_TALLY = Tally()
 
 
 class Table:
@@ -90,8 +136,8 @@ class Table:
         return tuple([int(column[index]) for column in self.columns.values()])
 
 
-def _columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str, Column]:
-    """Raises OverflowError if a value does not fit int64."""
+def columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str, Column]:
+    """Rows as int64 columns, by field name. Raises OverflowError if a value does not fit int64."""
     data = np.array(rows, dtype=np.int64).reshape(len(rows), len(fields))
     return {name: np.ascontiguousarray(data[:, i]) for i, name in enumerate(fields)}
 
@@ -104,7 +150,7 @@ class Rows(Table):
     @classmethod
     def from_rows(cls, rows: Sequence[Row]) -> Rows:
         """From rows in offset order. Raises OverflowError if a value does not fit int64."""
-        return cls(_columns_of(Row._fields, rows))
+        return cls(columns_of(Row._fields, rows))
 
     def row(self, index: int) -> Row:
         """One row; negative indexes count from the end. Raises IndexError."""
@@ -198,6 +244,11 @@ class Rows(Table):
             packed[name] = self.columns[name]
         return packed.tobytes()
 
+    @cached_property
+    def tally(self) -> Tally:
+        """What these rows add up to."""
+        return Tally(len(self), self.size_bytes, self.records, self.sum)
+
 
 class Trash(Table):
     """Objects waiting to be deleted, in the order in which they were removed."""
@@ -207,7 +258,7 @@ class Trash(Table):
     @classmethod
     def from_entries(cls, entries: Sequence[TrashEntry]) -> Trash:
         """Raises OverflowError if a value does not fit int64."""
-        return cls(_columns_of(TrashEntry._fields, entries))
+        return cls(columns_of(TrashEntry._fields, entries))
 
     def entry(self, index: int) -> TrashEntry:
         """One entry."""
@@ -220,6 +271,15 @@ class Trash(Table):
     def appended(self, more: Trash) -> Trash:
         """These entries followed by ``more``."""
         return Trash({name: np.concatenate([self.columns[name], more.columns[name]]) for name in self.FIELDS})
+
+    def slice(self, start: int, end: int | None = None) -> Trash:
+        """Entries ``start`` to ``end`` (exclusive)."""
+        return Trash({name: column[start:end] for name, column in self.columns.items()})
+
+    @property
+    def kinds(self) -> Column:
+        """Kinds without the letter of the key."""
+        return self.columns["kind"] & ~TRASH_MAINTAINER
 
 
 NO_ROWS = Rows.from_rows([])

@@ -20,8 +20,8 @@ from uuid import UUID
 import numpy as np
 
 from tiered.format.keys import FLAG_MAINTAINER, KNOWN_FLAGS, MAX_INT64, Role
-from tiered.format.root import SEALED_LIMIT, STATE_OPEN, Commit, RoleState, Root, Sealed, Tally, tally
-from tiered.format.rows import SUM_MODULUS, TRASH_MAINTAINER, TRASH_OBJECT, Rows, Trash, TrashEntry
+from tiered.format.root import SEALED_LIMIT, STATE_OPEN, Commit, RoleState, Root, Sealed
+from tiered.format.rows import TRASH_MAINTAINER, TRASH_OBJECT, Rows, Trash, TrashEntry
 from tiered.model import EpochEntry, Row
 from tiered.plan.lifecycle import Grant, Reason, Refusal, VolumeProof, decide_claim
 
@@ -167,7 +167,7 @@ class AppendIntent:
             role=dataclasses.replace(before, seq=before.seq + 1, last_append=self.append_id),
             rows=root.rows.appended(new),
             next_offset=self.rows[-1].next,
-            added=_plus(root.added, tally(new)),
+            added=root.added + new.tally,
             lineage=_lineage_of(root, self.rows, self.epochs),
         )
 
@@ -264,7 +264,7 @@ class TrimIntent:
             self.op,
             start_offset=self.offset,
             rows=root.rows.slice(dead),
-            removed=_plus(root.removed, tally(gone)),
+            removed=root.removed + gone.tally,
             trash=root.trash.appended(to_trash(gone, root.version + 1, ts_ms)),
             lineage=_trimmed(root.lineage, self.offset),
         )
@@ -306,12 +306,3 @@ def _fenced(root: Root, stamp: Stamp) -> Refusal | None:
             f"this process holds epoch {stamp.epoch}",
         )
     return None
-
-
-def _plus(totals: Tally, more: Tally) -> Tally:
-    return Tally(
-        totals.segments + more.segments,
-        totals.size_bytes + more.size_bytes,
-        totals.records + more.records,
-        (totals.sum + more.sum) % SUM_MODULUS,
-    )

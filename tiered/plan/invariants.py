@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, KNOWN_FLAGS, Role
-from tiered.format.root import SEALED_LIMIT, STATE_OPEN, TXNS_LIMIT, Root, tally
-from tiered.format.rows import SUM_MODULUS
+from tiered.format.page import POINTER_MAINTAINER
+from tiered.format.root import SEALED_LIMIT, STATE_OPEN, TXNS_LIMIT, Root
+from tiered.format.rows import NO_TALLY, TRASH_KINDS, TRASH_ROWS, Column, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,22 @@ def _change(text: str) -> Callable[[_ChangeCheck], _ChangeCheck]:
 # -- one root --------------------------------------------------------------------------------------------------------
 
 
-@_sentence("rows cover one range without gap or overlap")
+def _ranges(root: Root) -> tuple[Column, Column]:
+    """Bases and ends of inner pages, leaves and rows, one after the other."""
+    tables = (root.inner, root.leaves, root.rows)
+    return (
+        np.concatenate([table.columns["base"] for table in tables]),
+        np.concatenate([table.columns["next"] for table in tables]),
+    )
+
+
+@_sentence("rows cover one range without gap or overlap, in pages and behind them")
 def _contiguous(root: Root) -> Iterator[str]:
-    base, end = root.rows.base, root.rows.next
+    base, end = _ranges(root)
     for index in np.flatnonzero(base >= end)[:1]:
-        yield f"row {index} covers {base[index]}..{end[index]}"
+        yield f"entry {index} covers {base[index]}..{end[index]}"
     for index in np.flatnonzero(base[1:] != end[:-1])[:1]:
-        yield f"row {index} ends at {end[index]}, the next begins at {base[index + 1]}"
+        yield f"entry {index} ends at {end[index]}, the next begins at {base[index + 1]}"
 
 
 @_sentence("rows reach from start_offset to next_offset")
@@ -81,31 +92,48 @@ def _coverage(root: Root) -> Iterator[str]:
     start, end = root.start_offset, root.next_offset
     if not 0 <= start <= end:
         yield f"start {start}, next {end}"
-    if not len(root.rows):
+    bases, ends = _ranges(root)
+    if not len(bases):
         if start != end:
             yield f"no rows for {start}..{end}"
         return
-    if not root.rows.base[0] <= start < root.rows.next[0]:
-        yield f"the first row covers {root.rows.base[0]}..{root.rows.next[0]}, the log starts at {start}"
-    if root.rows.next[-1] != end:
-        yield f"the last row ends at {root.rows.next[-1]}, the log at {end}"
+    if not bases[0] <= start < ends[0]:
+        yield f"the first row covers {bases[0]}..{ends[0]}, the log starts at {start}"
+    if ends[-1] != end:
+        yield f"the last row ends at {ends[-1]}, the log at {end}"
 
 
 @_sentence("live segments, bytes, records and row sums equal what was added minus what was removed")
 def _balance(root: Root) -> Iterator[str]:
-    live, added, removed = tally(root.rows), root.added, root.removed
+    live, expected = root.held - root.dead, root.added - root.removed
     for name in ("segments", "size_bytes", "records"):
-        expected = getattr(added, name) - getattr(removed, name)
-        if getattr(live, name) != expected:
-            yield f"{name}: {getattr(live, name)} live, {expected} by the totals"
-    expected_sum = (added.sum - removed.sum) % SUM_MODULUS
-    if live.sum != expected_sum:
-        yield f"row sum {live.sum:032x}, by the totals {expected_sum:032x}"
+        if getattr(live, name) != getattr(expected, name):
+            yield f"{name}: {getattr(live, name)} live, {getattr(expected, name)} by the totals"
+    if live.sum != expected.sum:
+        yield f"row sum {live.sum:032x}, by the totals {expected.sum:032x}"
+
+
+@_sentence("only the page in which the log starts holds what lies below its start")
+def _dead(root: Root) -> Iterator[str]:
+    if root.dead == NO_TALLY:
+        return
+    first = root.inner if len(root.inner) else root.leaves
+    if not len(first):
+        yield f"{root.dead.segments} rows below the start, and no page"
+    elif not 0 < root.dead.segments < first.columns["rows"][0]:
+        yield f"{root.dead.segments} rows below the start, the first page has {first.columns['rows'][0]}"
+    elif first.columns["base"][0] >= root.start_offset:
+        yield f"{root.dead.segments} rows below the start, the first page begins at it"
 
 
 @_sentence("every row is possible: sizes, times, flags, checksum")
 def _possible(root: Root) -> Iterator[str]:
-    column = root.rows.columns
+    yield from impossible_rows(root.rows)
+
+
+def impossible_rows(rows: Rows) -> Iterator[str]:
+    """The first row that cannot be, of a root or of a leaf page."""
+    column = rows.columns
     hole = (column["flags"] & FLAG_HOLE) != 0
     bad = (
         (column["size"] < 0)
@@ -119,15 +147,39 @@ def _possible(root: Root) -> Iterator[str]:
         | (column["base"] < 0)
     )
     for index in np.flatnonzero(bad)[:1]:
-        yield str(root.rows.row(int(index)))
+        yield str(rows.row(int(index)))
+
+
+@_sentence("every pointer is possible: page, sizes, times, flags, checksum")
+def _possible_pointers(root: Root) -> Iterator[str]:
+    for pointers in (root.inner, root.leaves):
+        column = pointers.columns
+        bad = (
+            (column["rows"] < 1)
+            | (column["page_len"] < 1)
+            | (column["size"] < 0)
+            | (column["records"] < 0)
+            | (column["min_ts"] > column["max_ts"])
+            | (column["crc"] < 0)
+            | (column["crc"] >= 2**32)
+            | ((column["flags"] & ~POINTER_MAINTAINER) != 0)
+            | ((column["row_flags"] & ~KNOWN_FLAGS) != 0)
+            | (column["base"] < 0)
+        )
+        for index in np.flatnonzero(bad)[:1]:
+            yield str(pointers.pointer(int(index)))
 
 
 @_sentence("no object is named twice, or both live and in the trash")
 def _unique(root: Root) -> Iterator[str]:
-    live, trash = root.rows.columns, root.trash.columns
-    objects = live["size"] > 0
-    high = np.concatenate([live["id_hi"][objects], trash["id_hi"]])
-    low = np.concatenate([live["id_lo"][objects], trash["id_lo"]])
+    objects, whole = root.rows.columns["size"] > 0, root.trash.kinds != TRASH_ROWS
+    pages = (root.inner.columns, root.leaves.columns)
+
+    def ids(name: str) -> Column:
+        tables = [root.rows.columns[name][objects], root.trash.columns[name][whole], *(page[name] for page in pages)]
+        return np.concatenate(tables)
+
+    high, low = ids("id_hi"), ids("id_lo")
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
     same = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
@@ -135,12 +187,23 @@ def _unique(root: Root) -> Iterator[str]:
         yield f"{len(same)} ids twice"
 
 
-@_sentence("every row was uploaded under an epoch that its role has claimed")
+@_sentence("every row was uploaded under an epoch that its role has claimed, and every page")
 def _claimed(root: Root) -> Iterator[str]:
-    epochs, by_maintainer = root.rows.columns["claim_epoch"], (root.rows.columns["flags"] & FLAG_MAINTAINER) != 0
+    yield from unclaimed_rows(root, root.rows)
+    for pointers in (root.inner, root.leaves):
+        columns = pointers.columns
+        yield from _unclaimed(root, columns["epoch"], (columns["flags"] & POINTER_MAINTAINER) != 0, "page")
+
+
+def unclaimed_rows(root: Root, rows: Rows) -> Iterator[str]:
+    """The first row, of a root or of a leaf page, of an epoch that its role has not claimed."""
+    yield from _unclaimed(root, rows.columns["claim_epoch"], (rows.columns["flags"] & FLAG_MAINTAINER) != 0, "row")
+
+
+def _unclaimed(root: Root, epochs: Column, by_maintainer: npt.NDArray[np.bool_], what: str) -> Iterator[str]:
     limit = np.where(by_maintainer, root.roles[Role.MAINTAINER].epoch, root.roles[Role.WRITER].epoch)
     for index in np.flatnonzero((epochs < 1) | (epochs > limit))[:1]:
-        yield f"row {index} has epoch {epochs[index]}, its role is at {limit[index]}"
+        yield f"{what} {index} has epoch {epochs[index]}, its role is at {limit[index]}"
 
 
 @_sentence("lineage ascends, and no row has a leader epoch that it does not know")
@@ -151,8 +214,10 @@ def _lineage(root: Root) -> Iterator[str]:
     if root.lineage and root.lineage[-1].start_offset > root.next_offset:
         yield f"epoch {root.lineage[-1].epoch} begins beyond the end {root.next_offset}"
     known = root.leader_epoch
-    for index in np.flatnonzero(root.rows.columns["leader_epoch"] > known)[:1]:
-        yield f"row {index} has {root.rows.columns['leader_epoch'][index]}, the newest is {known}"
+    for table in (root.rows, root.leaves, root.inner):
+        epochs = table.columns["leader_epoch"]
+        for index in np.flatnonzero(epochs > known)[:1]:
+            yield f"entry {index} has {epochs[index]}, the newest is {known}"
 
 
 @_sentence("sealed holds ended epochs only, each once, ascending, at most 64 of a role")
@@ -189,11 +254,20 @@ def _limits(root: Root) -> Iterator[str]:
     removed = root.trash.columns["removed_version"]
     if len(removed) and (removed.max() > root.version or removed.min() < 1):
         yield f"trash of versions {removed.min()}..{removed.max()} in version {root.version}"
+    if not np.isin(root.trash.kinds, TRASH_KINDS).all():
+        yield f"trash of kinds {sorted(set(root.trash.kinds.tolist()))}"
     if root.gc_floor > root.version:
         yield f"gc_floor {root.gc_floor} in version {root.version}"
     ids = [txn for txn, _ in root.txns]
     if len(ids) > TXNS_LIMIT or len(set(ids)) < len(ids):
         yield f"{len(ids)} transaction ids, {len(set(ids))} different"
+
+
+@_sentence("compacted ranges ascend and end inside the log")
+def _cleaned(root: Root) -> Iterator[str]:
+    ends = [entry.end_offset for entry in root.cleaned]
+    if ends != sorted(set(ends)) or (ends and ends[-1] > root.next_offset):
+        yield f"{ends[:8]}, the log ends at {root.next_offset}"
 
 
 # -- a root and an earlier one -----------------------------------------------------------------------------------------
@@ -256,13 +330,19 @@ def _roles_kept(root: Root, previous: Root) -> Iterator[str]:
 def _rows_kept(root: Root, previous: Root) -> Iterator[str]:
     if root.removed != previous.removed:
         return
-    kept = root.rows.slice(0, len(previous.rows))
-    if len(kept) < len(previous.rows):
-        yield f"{len(previous.rows)} rows became {len(kept)}, and nothing was removed"
+    # What left the tail is in pages now, where the sums hold it to what it was.
+    paged = root.rows.base[0] if len(root.rows) else root.next_offset
+    if len(root.inner) or len(root.leaves):
+        rows = previous.rows.slice(int(np.searchsorted(previous.rows.base, paged)))
+    else:
+        rows = previous.rows
+    kept = root.rows.slice(0, len(rows))
+    if len(kept) < len(rows):
+        yield f"{len(rows)} rows became {len(kept)}, and nothing was removed"
         return
     for name in root.rows.FIELDS:
-        for index in np.flatnonzero(kept.columns[name] != previous.rows.columns[name])[:1]:
-            yield f"{name} of row {index} was {previous.rows.columns[name][index]}, is {kept.columns[name][index]}"
+        for index in np.flatnonzero(kept.columns[name] != rows.columns[name])[:1]:
+            yield f"{name} of row {index} was {rows.columns[name][index]}, is {kept.columns[name][index]}"
 
 
 @_change("a log that is sealed or being deleted is never opened again")

@@ -21,6 +21,7 @@ from functools import partial
 
 import numpy as np
 
+from tiered.errors import ConfigError
 from tiered.format.root import Root
 from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import Row
@@ -65,6 +66,10 @@ class Snapshot:
     def of(cls, root: Root) -> Snapshot:
         """The catalog that ``root`` describes."""
         rows = root.rows
+        if len(root.inner) or len(root.leaves):
+            raise ConfigError(
+                f"{root.where} has pages, which this release cannot read", hint="upgrade tieredlog; nothing was changed"
+            )
         if not len(rows):
             return cls(root, ())
         return cls(root, (Leaf(int(rows.base[0]), rows.end_offset, partial(_inline, rows)),))

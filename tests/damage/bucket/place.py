@@ -15,7 +15,7 @@ from typing import Any
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.crc import crc32c
 from tiered.format.keys import index_key, root_key, segment_key, topic_key
-from tiered.format.root import Root, decode_root, encode_root, tally
+from tiered.format.root import Root, decode_root, encode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.disk.files import PosixFiles
@@ -166,7 +166,7 @@ class Place:
         rows = list(root.rows)
         change(rows)
         made = Rows.from_rows(rows)
-        root = replace(root, rows=made, added=tally(made) if totals else root.added)
+        root = replace(root, rows=made, added=made.tally if totals else root.added)
         self.put(self.root_key(), encode_root(root))
 
     def edit_root(self, **fields: Any) -> None:

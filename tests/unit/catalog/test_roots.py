@@ -326,11 +326,11 @@ def of_format_2(root: Root) -> bytes:
 
 
 def with_a_feature(root: Root) -> bytes:
-    return encode_root(dataclasses.replace(root, features=("pages",)))
+    return encode_root(dataclasses.replace(root, features=("groups",)))
 
 
 @pytest.mark.parametrize(
-    ("newer", "reason"), [(of_format_2, "format 2"), (with_a_feature, "uses pages, unknown to this release")]
+    ("newer", "reason"), [(of_format_2, "format 2"), (with_a_feature, "uses groups, unknown to this release")]
 )
 def test_a_root_of_a_newer_release_is_read_and_never_written(
     world: World, newer: Callable[[Root], bytes], reason: str

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.paged import PAGE_ROWS, Pages
 from tests.unit.remote.building import TOPIC_ID
 from tiered.format.keys import Role
-from tiered.format.root import Root, tally
+from tiered.format.root import Root
 from tiered.format.rows import Rows
 from tiered.model import Row
 from tiered.plan.commit import Stamp, create_root
@@ -29,7 +29,7 @@ SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 50), st.integers(0
 def root_of(rows: list[Row]) -> Root:
     root = create_root(TOPIC_ID, 0, "flights", Stamp("0" * 32, 0, Role.WRITER, 1, "test"))
     made = Rows.from_rows(rows)
-    return replace(root, rows=made, added=tally(made), next_offset=rows[-1].next if rows else 0)
+    return replace(root, rows=made, added=made.tally, next_offset=rows[-1].next if rows else 0)
 
 
 def rows_of(shapes: list[tuple[int, int, int]], first: int = 3) -> list[Row]:

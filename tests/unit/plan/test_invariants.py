@@ -8,9 +8,11 @@ from uuid import UUID
 
 import pytest
 
+from tests.unit.root.building import paged_root
 from tiered.format.keys import Role
-from tiered.format.root import STATE_SEALED, Root, Sealed, Tally
-from tiered.format.rows import Rows, Trash, TrashEntry
+from tiered.format.page import Pointers
+from tiered.format.root import STATE_SEALED, Cleaned, Root, Sealed
+from tiered.format.rows import TRASH_TREE, Rows, Tally, Trash, TrashEntry
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, TrimIntent, create_root
 from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
@@ -119,6 +121,53 @@ BROKEN: list[tuple[str, Root]] = [
     ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1), ("q", 2)))),
     ("trash, floor", dataclasses.replace(GOOD, txns=tuple((str(i), i) for i in range(65)))),
 ]
+
+
+PAGED = paged_root()
+
+
+def with_pointer(level: str, index: int, **changes: int) -> Root:
+    pointers = list(getattr(PAGED, level))
+    pointers[index] = pointers[index]._replace(**changes)
+    return dataclasses.replace(PAGED, **{level: Pointers.of(pointers)})  # type: ignore[arg-type]
+
+
+BROKEN += [
+    ("rows cover one range", with_pointer("leaves", 0, base=1601)),
+    ("rows cover one range", with_pointer("inner", 0, next=1700)),
+    ("rows reach from start_offset", dataclasses.replace(PAGED, start_offset=1600)),
+    ("live segments", with_pointer("leaves", 1, sum_lo=5)),
+    ("live segments", with_pointer("inner", 0, rows=17)),
+    ("live segments", dataclasses.replace(PAGED, dead=Tally())),
+    ("only the page in which", dataclasses.replace(GOOD, dead=Tally(1))),
+    ("only the page in which", dataclasses.replace(PAGED, dead=Tally(16))),
+    ("only the page in which", dataclasses.replace(PAGED, dead=Tally(0, 1))),
+    ("only the page in which", dataclasses.replace(PAGED, start_offset=0)),
+    *[
+        ("every pointer is possible", with_pointer("leaves", 0, **change))
+        for change in (
+            *({"rows": 0}, {"page_len": 0}, {"size": -1}, {"records": -1}, {"min_ts": 2**62}, {"crc": -1}),
+            *({"crc": 2**32}, {"flags": 2}, {"row_flags": 64}),
+        )
+    ],
+    ("no object is named twice", with_pointer("leaves", 0, id_lo=PAGED.leaves.pointer(1).id_lo)),
+    ("no object is named twice", with_pointer("inner", 0, id_lo=PAGED.leaves.pointer(1).id_lo)),
+    (
+        "no object is named twice",
+        dataclasses.replace(PAGED, trash=Trash.from_entries([TrashEntry(0, 99, 0, 1, 0, 1, TRASH_TREE)])),
+    ),
+    ("every row was uploaded", with_pointer("leaves", 0, epoch=2)),
+    ("every row was uploaded", with_pointer("leaves", 0, epoch=3, flags=1)),
+    ("every row was uploaded", with_pointer("inner", 0, epoch=0)),
+    ("lineage ascends", with_pointer("inner", 0, leader_epoch=1)),
+    ("trash, floor", dataclasses.replace(PAGED, trash=Trash.from_entries([TrashEntry(9, 9, 0, 1, 0, 1, 5)]))),
+    ("compacted ranges", dataclasses.replace(GOOD, cleaned=(Cleaned(20, 0), Cleaned(20, 5)))),
+    ("compacted ranges", dataclasses.replace(GOOD, cleaned=(Cleaned(41, 0),))),
+]
+
+
+def test_a_root_with_pages_breaks_no_sentence() -> None:
+    assert check_root(PAGED) == []
 
 
 @pytest.mark.parametrize(("sentence", "root"), BROKEN)

@@ -12,8 +12,8 @@ from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, index_key, root_key, segment_key
 from tiered.format.offset_index import OffsetIndex
-from tiered.format.root import Root, Tally, decode_root, encode_root, tally
-from tiered.format.rows import NO_ROWS, SUM_MODULUS, Rows
+from tiered.format.root import Root, decode_root, encode_root
+from tiered.format.rows import NO_ROWS, SUM_MODULUS, Rows, Tally
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import encode_txns
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row, SealedIndexes, SegmentDescriptor
@@ -229,7 +229,7 @@ class RemoteLog:
 
 
 def _plus(totals: Tally, rows: Rows) -> Tally:
-    more = tally(rows)
+    more = rows.tally
     return Tally(
         totals.segments + more.segments,
         totals.size_bytes + more.size_bytes,

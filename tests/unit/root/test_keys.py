@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tiered.errors import ConfigError
 from tiered.format import keys
-from tiered.format.keys import LocalFile, PartitionDir, Role, SegmentKey, SegmentName
+from tiered.format.keys import LocalFile, PageKey, PageName, PartitionDir, Role, SegmentKey, SegmentName
 from tiered.model import Row, TopicPartition
 
 TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -25,7 +25,7 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert keys.root_key(TOPIC_ID, 5) == HOME + "root"
     assert keys.segment_key(TOPIC_ID, 5, name) == HOME + f"s/w000000ff/00000000000000000042-{UID}.log"
     assert keys.index_key(TOPIC_ID, 5, name) == HOME + f"s/w000000ff/00000000000000000042-{UID}.idx"
-    assert keys.page_key(TOPIC_ID, 5, Role.MAINTAINER, 1, UID) == HOME + f"p/m00000001/{UID}.page"
+    assert keys.page_key(TOPIC_ID, 5, PageName(Role.MAINTAINER, 1, UID)) == HOME + f"p/m00000001/{UID}.page"
     assert keys.pin_key(TOPIC_ID, 5, UID) == HOME + f"pin/{UID}"
     assert keys.hist_key(TOPIC_ID, 5, 16) == HOME + "hist/0000000000000010"
     assert keys.topic_key("a.b_c-1") == "topics/a.b_c-1"
@@ -47,6 +47,8 @@ def test_segment_keys_parse_back(topic_id: UUID, partition: int, role: Role, epo
     assert keys.parse_segment_key(keys.index_key(topic_id, partition, name)) == SegmentKey(
         topic_id, partition, name, "idx"
     )
+    page = PageName(role, epoch, name.uid)
+    assert keys.parse_page_key(keys.page_key(topic_id, partition, page)) == PageKey(topic_id, partition, page)
     assert keys.parse_root_key(keys.root_key(topic_id, partition)) == (topic_id, partition)
     assert keys.join_uid(*keys.split_uid(name.uid)) == name.uid
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import random
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -17,63 +16,22 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.root.building import KEY, TOPIC_ID, make_root, make_rows
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.container import MAX_RAW_BYTES
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, root_key
-from tiered.format.root import Commit, RoleState, Root, Sealed, decode_root, encode_root, tally
-from tiered.format.rows import ROW_BYTES, TRASH_BYTES, TRASH_COLUMNS, Rows, Trash, TrashEntry
-from tiered.model import EpochEntry, Row
+from tiered.format.root import Sealed, decode_root, encode_root
+from tiered.format.rows import ROW_BYTES, TRASH_BYTES, TRASH_COLUMNS, Rows
 from tiered.plan.invariants import check_root
 
-TOPIC_ID = UUID(int=0xFEDCBA98765432100123456789ABCDEF)
-KEY = root_key(TOPIC_ID, 3)
 TOP = 2**63 - 1
-
-
-def make_rows(count: int, first: int = 0, seed: int = 1, step: int = 100) -> Rows:
-    rng = random.Random(seed)
-    rows = []
-    for index in range(count):
-        base = first + index * step
-        half = [rng.getrandbits(63) - 2**62 for _ in range(2)]
-        rows.append(
-            Row(base, base + step, 1_700_000_000_000 + base, 1_700_000_000_000 + base + step, 1000 + index,
-                rng.getrandbits(32), half[0], half[1], 700, 1, step, 0, 0)
-        )  # fmt: skip
-    return Rows.from_rows(rows)
-
-
-def make_root(rows: Rows) -> Root:
-    start = int(rows.base[0]) if len(rows) else 0
-    return Root(
-        topic_id=TOPIC_ID,
-        partition=3,
-        topic="flights",
-        created_ms=1_700_000_000_000,
-        version=9,
-        commit=Commit("c9", "w", 1, 5, "append", 1_700_000_000_009, "host:1"),
-        prev_commit_id="c8",
-        roles={
-            "w": RoleState(1, "host:1", 1_700_000_000_001, 5, "c9", "vol", "token", "a9"),
-            "m": RoleState(2, "gc:1", 5, 0, "c4"),
-        },
-        sealed=(Sealed("m", 1, "c3", 2),),
-        lineage=(EpochEntry(0, start),),
-        txns=(("query", 7),),
-        start_offset=start,
-        next_offset=int(rows.next[-1]) if len(rows) else 0,
-        gc_floor=2,
-        added=tally(rows),
-        rows=rows,
-        trash=Trash.from_entries([TrashEntry(-1, 2**62, 0, 8, 5, 1, 0)]) if len(rows) else Trash.from_entries([]),
-    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 1151, 1152, 1153, 10_000])
 def test_round_trip(count: int) -> None:
     root = make_root(make_rows(count))
-    root = root if count else dataclasses.replace(root, added=tally(root.rows))
+    root = root if count else dataclasses.replace(root, added=root.rows.tally)
     data = encode_root(root)
     back = decode_root(data, key=KEY)
     assert back == root
@@ -294,12 +252,12 @@ def test_the_root_of_another_partition_is_refused() -> None:
 
 def test_a_newer_format_says_so() -> None:
     with pytest.raises(ConfigError, match="newer release"):
-        decode_root(with_header(_set("min_reader", 2)), key=KEY)
+        decode_root(with_header(_set("min_reader", 3)), key=KEY)
     data = bytearray(encode_root(make_root(make_rows(1))))
     struct.pack_into("<H", data, 4, 7)
     newer = decode_root(resealed(bytes(data)), key=KEY)
     assert "format 7" in newer.unwritable_reason()
-    assert "pages" in decode_root(with_header(_set("features", ["pages"])), key=KEY).unwritable_reason()
+    assert "groups" in decode_root(with_header(_set("features", ["pages", "groups"])), key=KEY).unwritable_reason()
     assert make_root(make_rows(1)).unwritable_reason() == ""
     struct.pack_into("<HH", data, 4, 1, 1)
     with pytest.raises(CorruptionError, match="flags"):

@@ -1,0 +1,310 @@
+"""Pages: immutable objects below the root that hold what does not fit into it, and the pointers that name them.
+
+::
+
+    root ── inner pointers ── inner page: up to 512 pointers ── leaf page: up to 1,024 rows
+      │  └─ leaf pointers ───────────────────────────────────── leaf page
+      │  └─ rows of the newest segments
+      └──── trash entries ─── trash page: up to 1,024 entries
+
+The bytes are those of ``format.container``, 2 in ``min_reader``; the one table of the body follows from ``kind``::
+
+    header  format, min_reader, kind ("leaf" | "inner" | "trash"), topic_id, partition, role, epoch, uid
+    leaf    "rows": as the root's tail, 88 bytes a row (``format.rows``)
+    inner   "pointers", 112 bytes each
+    trash   "trash", 56 bytes an entry (``format.rows``)
+
+    pointer   base i8 | next i8 | min_ts i8 | max_ts i8 | size i8 | records i8 | crc i8                   56 bytes
+              id_hi i8 | id_lo i8 | sum_hi i8 | sum_lo i8                                                32
+              rows i4 | page_len i4 | epoch i4 | flags i4 | row_flags i4 | leader_epoch i4               24
+
+A pointer carries what its whole subtree adds up to: range, times, bytes of ``.log`` objects, records, rows, the sum
+of all row hashes, the flags that any row has, the largest leader epoch; and of the page itself the CRC32C and length
+of its bytes, and what its key is made of (``flags`` bit 0: the role letter is ``m``). So a page is proven twice: its
+bytes before they are decoded, and what they hold against what the root's commits have added up. The header repeats
+the key: a page that was copied in place of another is refused by name.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+from uuid import UUID
+
+import numpy as np
+
+from tiered.errors import CorruptionError
+from tiered.format.container import TableLayout, pack, unpack
+from tiered.format.crc import crc32c
+from tiered.format.fields import HEX_128, INT32, TEXT
+from tiered.format.keys import PageKey, PageName, Role, join_uid, page_key, parse_page_key, split_uid
+from tiered.format.rows import (
+    ROW_COLUMNS,
+    SUM_MODULUS,
+    TRASH_RANGE_COLUMNS,
+    Column,
+    Rows,
+    Table,
+    Tally,
+    Trash,
+    column_dtypes,
+    columns_of,
+)
+
+PAGE_FORMAT = 1
+PAGE_READER = 2
+"""The ``min_reader`` of pages, and of roots that name them."""
+MAX_PAGE_ROWS = 4096
+"""Rows, pointers or entries of one page at most: four times what this release writes."""
+POINTER_MAINTAINER = 0x1
+"""Bit in a pointer's ``flags``: the page's key has the role letter ``m``."""
+
+
+class PageKind(enum.StrEnum):
+    """What a page holds."""
+
+    LEAF = "leaf"
+    INNER = "inner"
+    TRASH = "trash"
+
+
+class Pointer(NamedTuple):
+    """Where a page is, and what its subtree adds up to; drawn above."""
+
+    base: int
+    next: int
+    min_ts: int
+    max_ts: int
+    size: int
+    records: int
+    crc: int
+    id_hi: int
+    id_lo: int
+    sum_hi: int
+    sum_lo: int
+    rows: int
+    page_len: int
+    epoch: int
+    flags: int
+    row_flags: int
+    leader_epoch: int
+
+    @property
+    def name(self) -> PageName:
+        """Role, epoch and uid of the page's key."""
+        role = Role.MAINTAINER if self.flags & POINTER_MAINTAINER else Role.WRITER
+        return PageName(role, self.epoch, join_uid(self.id_hi, self.id_lo))
+
+
+POINTER_COLUMNS = column_dtypes(
+    Pointer._fields, frozenset({"rows", "page_len", "epoch", "flags", "row_flags", "leader_epoch"})
+)
+_LOW32 = np.int64(0xFFFF_FFFF)
+
+
+class Pointers(Table):
+    """Pointers in offset order, without gap or overlap. Immutable."""
+
+    FIELDS = Pointer._fields
+
+    @classmethod
+    def of(cls, pointers: Sequence[Pointer]) -> Pointers:
+        """Raises OverflowError if a value does not fit int64."""
+        return cls(columns_of(Pointer._fields, pointers))
+
+    def pointer(self, index: int) -> Pointer:
+        """One pointer; negative indexes count from the end. Raises IndexError."""
+        return Pointer(*self.values(index))
+
+    def __iter__(self) -> Iterator[Pointer]:
+        for values in zip(*(self.columns[name].tolist() for name in self.FIELDS), strict=True):
+            yield Pointer(*values)
+
+    def slice(self, start: int, end: int | None = None) -> Pointers:
+        """Pointers ``start`` to ``end`` (exclusive)."""
+        return Pointers({name: column[start:end] for name, column in self.columns.items()})
+
+    def appended(self, more: Pointers) -> Pointers:
+        """These pointers followed by ``more``."""
+        return Pointers({name: np.concatenate([self.columns[name], more.columns[name]]) for name in self.FIELDS})
+
+    def first_above(self, offset: int) -> int:
+        """Index of the first pointer that ends above ``offset``; the number of pointers if none does."""
+        return int(np.searchsorted(self.columns["next"], np.int64(offset), side="right"))
+
+    @cached_property
+    def tally(self) -> Tally:
+        """What the rows below add up to."""
+        columns = self.columns
+        high, low = columns["sum_hi"], columns["sum_lo"]
+        # Halves of 32 bits: the columns hold 64-bit halves as signed numbers, whose sum would overflow.
+        parts = [low & _LOW32, (low >> 32) & _LOW32, high & _LOW32, (high >> 32) & _LOW32]
+        total = sum(int(part.sum()) << (32 * place) for place, part in enumerate(parts)) % SUM_MODULUS
+        return Tally(int(columns["rows"].sum()), int(columns["size"].sum()), int(columns["records"].sum()), total)
+
+
+NO_POINTERS = Pointers.of([])
+
+Content = Rows | Pointers | Trash
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that has to be stored before a root may name it. ``pointer`` is what names it."""
+
+    key: str
+    body: bytes
+    kind: PageKind
+    pointer: Pointer
+    content: Content
+
+
+def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content) -> Page:
+    """The page that holds ``content`` (not empty). Raises OverflowError if a value does not fit its column."""
+    kind, layout = _layout_of(content)
+    header = {
+        "format": PAGE_FORMAT,
+        "min_reader": PAGE_READER,
+        "kind": kind.value,
+        "topic_id": topic_id.hex,
+        "partition": partition,
+        "role": name.role.value,
+        "epoch": name.epoch,
+        "uid": name.uid,
+    }
+    body = pack(header, [(layout, content.columns)], fmt=PAGE_FORMAT)
+    high, low = split_uid(name.uid)
+    pointer = summary(content)._replace(
+        crc=crc32c(body),
+        id_hi=high,
+        id_lo=low,
+        page_len=len(body),
+        epoch=name.epoch,
+        flags=POINTER_MAINTAINER if name.role is Role.MAINTAINER else 0,
+    )
+    return Page(page_key(topic_id, partition, name), body, kind, pointer, content)
+
+
+def decode_page(data: bytes, *, key: str, kind: PageKind) -> Content:
+    """What the page ``key`` holds, which must be of ``kind``.
+
+    Raises CorruptionError (key and position) for damaged or foreign bytes, also for another page's, ConfigError for a
+    page that only a newer release can read.
+    """
+    if len(data) > MAX_PAGE_BYTES:
+        raise CorruptionError(f"{key}: {len(data)} bytes are more than a page can have", path_or_key=key, position=0)
+    layout = _LAYOUTS[kind]
+    container = unpack(
+        data, lambda _: (layout,), key=key, reader=PAGE_READER, max_raw_bytes=MAX_PAGE_ROWS * layout.row_bytes
+    )
+    header, values = container.header, container.header.take(_HEADER)
+    if values["kind"] != kind.value:
+        header.refuse("kind", f"is not {kind.value}")
+    if values["role"] not in set(Role):
+        header.refuse("role", "is no role")
+    name = PageName(Role(values["role"]), values["epoch"], f"{values['uid']:032x}")
+    if parse_page_key(key) != PageKey(UUID(int=values["topic_id"]), values["partition"], name):
+        header.refuse("uid", f"{name.uid} is another page's: it was copied in place")
+    table = container.tables[layout.name]
+    content: Content
+    match kind:
+        case PageKind.LEAF:
+            content = Rows(table)
+        case PageKind.INNER:
+            content = Pointers(table)
+        case PageKind.TRASH:
+            content = Trash(table)
+    if not len(content):
+        header.refuse("tables", "hold nothing")
+    return content
+
+
+def verified_page(data: bytes, pointer: Pointer, *, key: str, kind: PageKind) -> Rows | Pointers:
+    """The content of a leaf or an inner page, held against the pointer that names it. Raises as :func:`decode_page`."""
+    if len(data) != pointer.page_len or crc32c(data) != pointer.crc:
+        what = f"{len(data)} bytes with checksum {crc32c(data):#010x}"
+        raise CorruptionError(
+            f"{key}: {what}, its pointer says {pointer.page_len} with {pointer.crc:#010x}",
+            path_or_key=key,
+            position=0,
+            offset=pointer.base,
+        )
+    content = decode_page(data, key=key, kind=kind)
+    flaw = "it holds trash" if isinstance(content, Trash) else differs(content, pointer)
+    if isinstance(content, Trash) or flaw:
+        raise CorruptionError(f"{key}: {flaw}", path_or_key=key, position=0, offset=pointer.base)
+    return content
+
+
+def differs(content: Rows | Pointers, pointer: Pointer) -> str:
+    """How ``content`` is not what ``pointer`` says of its subtree, ``""`` if it is."""
+    found, columns = summary(content), content.columns
+    if (columns["base"] >= columns["next"]).any() or (columns["base"][1:] != columns["next"][:-1]).any():
+        return "its ranges have a gap or an overlap"
+    for name in _SUMMED:
+        if getattr(found, name) != getattr(pointer, name):
+            return f"{name} is {getattr(found, name)}, its pointer says {getattr(pointer, name)}"
+    return ""
+
+
+def summary(content: Content) -> Pointer:
+    """A pointer with what ``content`` adds up to, and nothing of the page. Of trash entries only how many."""
+    if isinstance(content, Trash):
+        return _NOWHERE._replace(rows=len(content))
+    columns, total = content.columns, content.tally
+    halves = total.sum.to_bytes(16, "big")
+    return Pointer(
+        base=int(columns["base"][0]),
+        next=int(columns["next"][-1]),
+        min_ts=int(columns["min_ts"].min()),
+        max_ts=int(columns["max_ts"].max()),
+        size=total.size_bytes,
+        records=total.records,
+        crc=0,
+        id_hi=0,
+        id_lo=0,
+        sum_hi=int.from_bytes(halves[:8], "big", signed=True),
+        sum_lo=int.from_bytes(halves[8:], "big", signed=True),
+        rows=total.segments,
+        page_len=0,
+        epoch=0,
+        flags=0,
+        row_flags=_any(columns["flags" if isinstance(content, Rows) else "row_flags"]),
+        leader_epoch=int(columns["leader_epoch"].max()),
+    )
+
+
+_HEADER = {"kind": TEXT, "topic_id": HEX_128, "partition": INT32, "role": TEXT, "epoch": INT32, "uid": HEX_128}
+_NOWHERE = Pointer(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+_SUMMED = (
+    "base",
+    "next",
+    "min_ts",
+    "max_ts",
+    "size",
+    "records",
+    "sum_hi",
+    "sum_lo",
+    "rows",
+    "row_flags",
+    "leader_epoch",
+)
+_LAYOUTS = {
+    PageKind.LEAF: TableLayout("rows", ROW_COLUMNS),
+    PageKind.INNER: TableLayout("pointers", POINTER_COLUMNS),
+    PageKind.TRASH: TableLayout("trash", TRASH_RANGE_COLUMNS),
+}
+MAX_PAGE_BYTES = MAX_PAGE_ROWS * _LAYOUTS[PageKind.INNER].row_bytes + 64 * 1024
+"""Largest page: refused before it is downloaded if it is larger."""
+
+
+def _layout_of(content: Content) -> tuple[PageKind, TableLayout]:
+    kind = {Rows: PageKind.LEAF, Pointers: PageKind.INNER, Trash: PageKind.TRASH}[type(content)]
+    return kind, _LAYOUTS[kind]
+
+
+def _any(flags: Column) -> int:
+    return int(np.bitwise_or.reduce(flags))
