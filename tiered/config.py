@@ -1,6 +1,7 @@
 """Settings of topics and of a log directory: frozen, validated, under Kafka's names.
 
 A topic's settings are spelled as Kafka spells them (``segment.bytes``) or as Python keywords (``segment_bytes``).
+``merge.min.bytes``, ``merge.target.bytes`` and ``gc.grace.ms`` are ours: they rule the bucket, as ``retention.*`` does.
 Defaults are Kafka's (4.1) but for ``segment.bytes`` (64 MiB), ``seal.ms`` (ours: 10 minutes), ``compression.lz4.level``
 (1: Kafka's 9 is six times slower), and ``retention.ms``, ``local.retention.ms`` and ``local.retention.bytes``, which
 are -1: nothing is deleted unless somebody says so.
@@ -31,6 +32,9 @@ MAX_PARTITIONS = 100_000
 UNLIMITED = -1
 SAME_AS_TOPIC = -2
 """``local.retention.*``: the value of ``retention.*`` (Kafka's -2)."""
+
+OF_SEGMENT = -1
+"""``merge.min.bytes``: a quarter of ``segment.bytes``; ``merge.target.bytes``: all of it."""
 
 MAX_RESERVE_BYTES = 256 * MIB
 """The disk reserve is one hundredth of the disk, but never more than this."""
@@ -108,11 +112,14 @@ class TopicConfig:
     file_delete_delay_ms: int = 60_000
     flush_messages: int = MAX_LONG
     flush_ms: int = MAX_LONG
+    gc_grace_ms: int = DAY_MS
     index_interval_bytes: int = 4096
     local_retention_bytes: int = UNLIMITED
     local_retention_ms: int = UNLIMITED
     max_compaction_lag_ms: int = MAX_LONG
     max_message_bytes: int = MIB + 12
+    merge_min_bytes: int = OF_SEGMENT
+    merge_target_bytes: int = OF_SEGMENT
     message_timestamp_after_max_ms: int = 3_600_000
     message_timestamp_before_max_ms: int = MAX_LONG
     message_timestamp_type: str = "CreateTime"
@@ -158,6 +165,16 @@ class TopicConfig:
     def deletes(self) -> bool:
         """Whether ``cleanup.policy`` contains delete."""
         return "delete" in self.cleanup_policy
+
+    @property
+    def merged_below_bytes(self) -> int:
+        """Segments of the bucket below this size are small: neighbours of them become one."""
+        return self.segment_bytes // 4 if self.merge_min_bytes == OF_SEGMENT else self.merge_min_bytes
+
+    @property
+    def merged_up_to_bytes(self) -> int:
+        """The largest segment that small ones become."""
+        return self.segment_bytes if self.merge_target_bytes == OF_SEGMENT else self.merge_target_bytes
 
     @property
     def timestamp_type(self) -> TimestampType:
@@ -288,6 +305,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "file_delete_delay_ms": (0, MAX_LONG),
     "flush_messages": (1, MAX_LONG),
     "flush_ms": (0, MAX_LONG),
+    "gc_grace_ms": (0, MAX_LONG),
     "index_interval_bytes": (0, MAX_INT),
     "local_retention_bytes": (SAME_AS_TOPIC, MAX_LONG),
     "local_retention_ms": (SAME_AS_TOPIC, MAX_LONG),
@@ -295,6 +313,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_message_bytes": (0, MAX_INT),
     "message_timestamp_after_max_ms": (0, MAX_LONG),
     "message_timestamp_before_max_ms": (0, MAX_LONG),
+    "merge_min_bytes": (OF_SEGMENT, MAX_INT),
+    "merge_target_bytes": (OF_SEGMENT, MAX_INT),
     "min_cleanable_dirty_ratio": (0, 1),
     "min_compaction_lag_ms": (0, MAX_LONG),
     "retention_bytes": (UNLIMITED, MAX_LONG),

@@ -48,6 +48,7 @@ COMMANDS = {
     "check": "tiered.cli.check",
     "restore": "tiered.cli.restore",
     "repair": "tiered.cli.repair",
+    "maintain": "tiered.cli.maintain",
     "local": "tiered.cli.local",
     "transactions": "tiered.cli.transactions",
     "truncate": "tiered.cli.truncate",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from tiered.config import MAX_LONG, MAX_PARTITIONS, UNLIMITED, TopicConfig
+from tiered.config import MAX_LONG, MAX_PARTITIONS, OF_SEGMENT, UNLIMITED, TopicConfig
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.manager import LocalLog
@@ -193,6 +193,8 @@ def setting_meaning(name: str, value: str) -> str:
     if unit not in ("bytes", "ms", "messages"):
         return ""
     number = int(value)
+    if number == OF_SEGMENT and name.startswith("merge."):
+        return "a quarter of segment.bytes" if name == "merge.min.bytes" else "as segment.bytes"
     if number in (UNLIMITED, MAX_LONG):
         return "no limit"
     if number == SAME_AS_WHOLE:

@@ -4,18 +4,22 @@ Only prefixes die: the pass stops at the first segment that must stay. With a re
 below the committed end that was read back from the bucket; without one ``retention.*`` rule and the log start moves.
 
 For the bucket Kafka's comparisons of its remote tier hold. What is decided is a new log start; ``Catalog.trim`` commits
-it, and only then do objects become trash. A segment that is being uploaded is in no root yet: it cannot expire.
+it, and only then do objects become trash. A segment that is being uploaded is in no root yet: it cannot expire. A
+topic whose policy does not say ``delete`` is never trimmed but by its log start, in either tier.
 
 Kafka's rule: docs/kafka-semantics.md#remote-retention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from tiered.config import SAME_AS_TOPIC, UNLIMITED, TopicConfig
+from tiered.config import MAX_LONG, SAME_AS_TOPIC, UNLIMITED, TopicConfig
 from tiered.model import Row
+
+NOTHING_STORED: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,37 +132,68 @@ def _local(local: int, whole: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RemoteExpiry:
-    """Trim to ``start_offset``: ``segments`` rows go, ``size_bytes`` of data, for ``reasons``, oldest first."""
+    """Trim to ``start_offset``: ``segments`` rows go, ``size_bytes`` of data, for ``reasons``, oldest first.
+
+    ``pinned``: the row that stays because of its time alone, although that time is wrong for sure, or a row behind it
+    has expired: ask when it was stored, and plan again.
+    """
 
     start_offset: int
     segments: int = 0
     size_bytes: int = 0
     reasons: tuple[str, ...] = ()
+    pinned: Row | None = None
 
 
 def plan_remote_expiry(
-    rows: Iterable[Row], *, config: TopicConfig, now_ms: int, start_offset: int, local_only_bytes: int = 0
+    rows: Iterable[Row],
+    *,
+    config: TopicConfig,
+    now_ms: int,
+    start_offset: int,
+    size_bytes: int | None = None,
+    local_only_bytes: int = 0,
+    stored_ms: Mapping[int, int] = NOTHING_STORED,
 ) -> RemoteExpiry:
     """What of ``rows`` (ascending, those of the root) goes at ``now_ms``; only a prefix does.
 
     A row below the log start goes; one whose newest record is ``retention.ms`` old (not strictly older, unlike on
     disk); and the oldest while all of it, ``local_only_bytes`` on disk included, stays at or above ``retention.bytes``.
+
+    ``size_bytes``: of these rows and all behind them, where ``rows`` are only the first of them. ``stored_ms`` by
+    base: when a row's object came into the bucket; a newer timestamp than that counts as it (a wrong clock pins
+    nothing).
     """
     kept = list(rows)
-    excess = sum(row.size for row in kept) + local_only_bytes - config.retention_bytes
+    whole = sum(row.size for row in kept) if size_bytes is None else size_bytes
+    retention_ms = config.retention_ms if config.deletes else UNLIMITED
+    retention_bytes = config.retention_bytes if config.deletes else UNLIMITED
+    excess = whole + local_only_bytes - retention_bytes
+    expired = now_ms - retention_ms
     start, gone, size = start_offset, 0, 0
     reasons: list[str] = []
-    for row in kept:
+    pinned: Row | None = None
+    for at, row in enumerate(kept):
         if row.next <= start_offset:
             reason = "log start offset"
-        elif config.retention_ms >= 0 and row.max_ts <= now_ms - config.retention_ms:
+        elif retention_ms >= 0 and _newest_ms(row, stored_ms) <= expired:
             reason = "retention.ms"
-        elif config.retention_bytes >= 0 and excess > 0 and excess >= row.size:
+        elif retention_bytes >= 0 and excess > 0 and excess >= row.size:
             reason = "retention.bytes"
         else:
+            if retention_ms >= 0 and row.base not in stored_ms:
+                behind = any(other.size and other.max_ts <= expired for other in kept[at + 1 :])
+                pinned = row if behind or row.max_ts > now_ms or row.max_ts < 0 else None
             break
         excess -= row.size
         start, gone, size = max(start, row.next), gone + 1, size + row.size
         if reason not in reasons:
             reasons.append(reason)
-    return RemoteExpiry(start, gone, size, tuple(reasons))
+    return RemoteExpiry(start, gone, size, tuple(reasons), pinned)
+
+
+def _newest_ms(row: Row, stored_ms: Mapping[int, int]) -> int:
+    """What the age of a row counts from: without a timestamp, and without a record at all, what is known of it."""
+    if row.max_ts < 0:
+        return stored_ms.get(row.base, MAX_LONG if row.size else -1)
+    return min(row.max_ts, stored_ms.get(row.base, row.max_ts))

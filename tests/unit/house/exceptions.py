@@ -69,9 +69,6 @@ WITHOUT_CALLERS: set[str] = {
     # The names of the bucket's grammar, written down before there are pages, pins and histories.
     "tiered/format/keys.py: hist_key",
     "tiered/format/keys.py: pin_key",
-    # Retention of the bucket: decided and tested against Kafka's cases; the maintainer that commits it comes next.
-    "tiered/plan/retention.py: plan_remote_expiry",
-    "tiered/remote/catalog.py: Catalog.trim",
     # What a format fixes, by its name.
     "tiered/format/rows.py: TRASH_BYTES",
     "tiered/remote/index_cache.py: CACHE_DIRECTORY",

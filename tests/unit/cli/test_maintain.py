@@ -1,0 +1,57 @@
+"""``tiered maintain``: what it says is to be done, and what it does to the bucket."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+
+SETTINGS = {"segment.bytes": 1000, "retention.bytes": 4000}
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> str:
+    """Forty records in segments of some 1,000 bytes."""
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config=SETTINGS)
+        for number in range(40):
+            topic.append(b"%02d" % number + b"x" * 100)
+        log.sync(timeout=60)
+    return url
+
+
+def test_a_plan_names_its_price_and_its_reason(cli: Cli, bucket: str) -> None:
+    seen = cli("maintain", "plan", "--remote", bucket, "--json")
+    (partition,) = seen.summary["partitions"]
+    (action,) = partition["actions"]
+    assert (action["action"], action["reason"], action["start_offset"]) == ("retention", "retention.bytes", 0)
+    assert action["garbage_objects"] == 2 * action["rows_in"] > 0
+    table = cli("maintain", "plan", "t:0", "--remote", bucket).text
+    assert "retention.bytes" in table
+    assert f" {action['end_offset']} " in table
+    assert cli("maintain", "plan", "--only", "merge", "--remote", bucket).text == "nothing is to be done\n"
+
+
+def test_a_run_trims_and_a_second_one_finds_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    (plan,) = cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"]
+    end = plan["actions"][0]["end_offset"]
+    assert cli("maintain", "run", "--remote", bucket, "--dry-run").code == 0
+    assert cli("maintain", "run", "--remote", bucket).code == 2  # nobody can answer
+    assert cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"][0]["version"] == plan["version"]
+    assert cli("maintain", "run", "--remote", bucket, "--yes").text == "1 action done\n"
+    with tiered.open_reader(bucket) as reader:
+        assert next(iter(reader.topic("t").read(0))).offset == end
+    assert cli("maintain", "run", "--remote", bucket, "--yes").text == "nothing was to be done\n"
+    assert cli("check", "--remote", bucket, "--log-dir", tmp_path / "log").code == 0
+
+
+def test_a_partition_begins_where_an_operator_says(cli: Cli, bucket: str) -> None:
+    line = ("maintain", "run", "t:0", "--only", "retention", "--remote", bucket, "--yes", "--start-offset")
+    assert cli(*line, "41").code == 14
+    assert cli(*line, "39").code == 0
+    assert cli("maintain", "plan", "t", "--start-offset", "3", "--remote", bucket).code == 2
+    assert cli("maintain", "plan", "--only", "nothing", "--remote", bucket).code == 2

@@ -1,0 +1,177 @@
+"""What a maintainer plans: retention, merges, compaction. Numbers in names are those of bugs that others shipped."""
+
+from __future__ import annotations
+
+import pytest
+
+from tiered.config import DAY_MS, TopicConfig
+from tiered.format.rows import NO_TRASH, Trash, TrashEntry
+from tiered.model import Row, TopicPartition
+from tiered.plan.maintenance import (
+    MERGE_REST_MS,
+    Action,
+    CompactionPlanner,
+    Kind,
+    MergePlanner,
+    collection_action,
+    compaction_action,
+    retention_action,
+)
+from tiered.plan.retention import plan_remote_expiry
+
+HOUR = 3_600_000
+NOW = 1_700_000_000_000
+OLD = NOW - 10 * DAY_MS
+
+
+def row(at: int, *, size: int = 1000, max_ts: int = OLD, min_ts: int | None = None, count: int = 100) -> Row:
+    least = max_ts if min_ts is None else min_ts
+    return Row(at * 100, at * 100 + 100, least, max_ts, size, 0, at, at, 60 if size else 0, 1, count, 0, 0)
+
+
+# -- retention -------------------------------------------------------------------------------------------------------
+
+
+def test_bug_22_a_topic_that_is_only_compacted_is_never_trimmed_by_retention() -> None:
+    rows = [row(0), row(1), row(2)]
+    for policy, gone in (("compact", 0), ("compact,delete", 3), ("delete", 3)):
+        config = TopicConfig(cleanup_policy=policy, retention_ms=1000, retention_bytes=0)
+        assert plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0).segments == gone, policy
+
+
+def test_a_start_offset_trims_whatever_the_policy_and_is_exact() -> None:
+    config = TopicConfig(cleanup_policy="compact")
+    expiry = plan_remote_expiry([row(0), row(1)], config=config, now_ms=NOW, start_offset=130)
+    assert (expiry.start_offset, expiry.segments, expiry.reasons) == (130, 1, ("log start offset",))
+    trim = retention_action(expiry, 0, config=config, now_ms=NOW)
+    assert trim is not None
+    assert (trim.start, trim.end, trim.rows_in, trim.garbage_objects, trim.garbage_bytes) == (0, 130, 1, 2, 1000)
+    assert trim.frees_at_ms == NOW + DAY_MS
+    assert retention_action(expiry, 130, config=config, now_ms=NOW) is None
+
+
+def test_bugs_1_and_2_size_is_that_of_the_committed_rows_and_never_falls_below_the_limit() -> None:
+    """Whatever is on a disk or under way counts for nothing: the sum is that of one list of rows."""
+    rows = [row(at) for at in range(5)]
+    for limit, start in ((5000, 0), (4001, 0), (4000, 100), (3999, 100), (1000, 400), (1, 400), (0, 500)):
+        config = TopicConfig(retention_bytes=limit)
+        expiry = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0)
+        assert expiry.start_offset == start, limit
+        pieced = plan_remote_expiry(rows[:2], config=config, now_ms=NOW, start_offset=0, size_bytes=5000)
+        assert pieced.start_offset == min(start, 200), limit
+
+
+def test_a_timestamp_later_than_the_append_counts_as_the_append() -> None:
+    """A producer whose clock was a year ahead would keep everything behind it for a year."""
+    config = TopicConfig(retention_ms=HOUR)
+    rows = [row(0, max_ts=NOW + 365 * DAY_MS), row(1), row(2, max_ts=NOW)]
+    asked = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0)
+    assert (asked.segments, asked.pinned) == (0, rows[0])
+    told = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0, stored_ms={0: OLD})
+    assert (told.segments, told.pinned) == (2, None)
+    young = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0, stored_ms={0: NOW - HOUR + 1})
+    assert (young.segments, young.pinned) == (0, None)
+
+
+def test_a_row_without_a_timestamp_is_as_old_as_its_object() -> None:
+    config = TopicConfig(retention_ms=HOUR)
+    rows = [row(0, max_ts=-1), row(1, max_ts=NOW)]
+    asked = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0)
+    assert (asked.segments, asked.pinned) == (0, rows[0])
+    for stored, gone in ((NOW, 0), (NOW - HOUR, 1)):
+        told = plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0, stored_ms={0: stored})
+        assert told.segments == gone
+    assert plan_remote_expiry([row(0, size=0, max_ts=-1)], config=config, now_ms=NOW, start_offset=0).segments == 1
+
+
+def test_a_row_that_is_young_and_pins_nothing_is_not_asked_for() -> None:
+    config = TopicConfig(retention_ms=HOUR)
+    rows = [row(0, max_ts=NOW - 10), row(1, max_ts=NOW)]
+    assert plan_remote_expiry(rows, config=config, now_ms=NOW, start_offset=0).pinned is None
+
+
+# -- merging ---------------------------------------------------------------------------------------------------------
+
+
+def merges(rows: list[Row], config: TopicConfig | None = None, *, each: int = 3) -> list[Action]:
+    planner = MergePlanner(config or TopicConfig(segment_bytes=10_000), NOW)
+    for at in range(0, len(rows), each):
+        planner.add(rows[at : at + each])
+    return planner.finish()
+
+
+def ranges(found: list[Action]) -> list[tuple[int, int]]:
+    return [(action.start, action.end) for action in found]
+
+
+def test_four_small_neighbours_become_one_and_three_do_not() -> None:
+    assert merges([row(at) for at in range(3)]) == []
+    (found,) = merges([row(at) for at in range(4)])
+    assert (found.kind, found.start, found.end, found.rows_in, found.rows_out) == (Kind.MERGE, 0, 400, 4, 1)
+    assert (found.bytes_read, found.bytes_written, found.garbage_objects) == (4240, 4240, 8)
+    assert [merged.base for merged in found.rows] == [0, 100, 200, 300]
+
+
+def test_merges_stay_within_the_target_and_are_cut_by_large_rows() -> None:
+    rows = [row(at) for at in range(25)]
+    rows[21] = row(21, size=2500)  # a quarter of segment.bytes: not small
+    assert ranges(merges(rows)) == [(0, 1000), (1000, 2000)]
+    config = TopicConfig(merge_min_bytes=3000, merge_target_bytes=5000)
+    assert ranges(merges(rows, config)) == [(0, 500), (500, 1000), (1000, 1500), (1500, 2000)]
+
+
+@pytest.mark.parametrize(("max_ts", "found"), [(NOW - MERGE_REST_MS, 1), (NOW - MERGE_REST_MS + 1, 0), (NOW + 1, 1)])
+def test_only_rows_at_rest_are_merged_and_a_wrong_clock_pins_none(max_ts: int, found: int) -> None:
+    assert len(merges([row(at, max_ts=max_ts) for at in range(4)])) == found
+
+
+def test_a_row_larger_than_all_its_neighbours_together_is_not_written_again_for_them() -> None:
+    rows = [row(at, size=10) for at in range(9)]
+    rows[4] = row(4, size=81)
+    assert ranges(merges(rows)) == [(0, 400), (500, 900)]
+    rows[4] = row(4, size=80)
+    assert ranges(merges(rows)) == [(0, 900)]
+
+
+def test_bug_4_offsets_that_one_index_cannot_hold_are_not_merged() -> None:
+    """Deltas are 31 bits in the index: they are compared as 64-bit numbers before anything is written."""
+    far = [Row(at << 30, (at + 1) << 30, OLD, OLD, 1000, 0, at, at, 60, 1, 1, 0, 0) for at in range(6)]
+    assert merges(far) == []
+    near = [Row(at << 29, (at + 1) << 29, OLD, OLD, 1000, 0, at, at, 60, 1, 1, 0, 0) for at in range(6)]
+    assert ranges(merges(near)) == [(0, 4 << 29)]
+
+
+# -- compaction, collection ------------------------------------------------------------------------------------------
+
+
+def compaction(rows: list[Row], config: TopicConfig, *, cleaned: int | None = None) -> Action | None:
+    planner = CompactionPlanner(config)
+    planner.add(rows)
+    end = rows[-1].next
+    return compaction_action(planner.state(TopicPartition("t", 0), 0, cleaned, end, end), NOW)
+
+
+@pytest.mark.parametrize(("cleaned", "due"), [(None, True), (400, True), (500, False), (1000, False)])
+def test_compaction_is_due_above_the_dirty_ratio(cleaned: int | None, due: bool) -> None:
+    rows = [row(at) for at in range(10)]
+    found = compaction(rows, TopicConfig(cleanup_policy="compact"), cleaned=cleaned)
+    assert (found is not None) is due
+    if found is not None:
+        dirty = (1000 - (cleaned or 0)) * 10
+        assert (found.start, found.end, found.rows_in, found.bytes_read) == (0, 1000, 10, 10_000 + dirty)
+    assert compaction(rows, TopicConfig(), cleaned=cleaned) is None
+
+
+def test_max_compaction_lag_forces_a_compaction() -> None:
+    rows = [row(at, min_ts=NOW - HOUR, max_ts=NOW) for at in range(10)]
+    for lag, due in ((HOUR - 1, True), (HOUR, False)):
+        config = TopicConfig(cleanup_policy="compact", max_compaction_lag_ms=lag)
+        assert (compaction(rows, config, cleaned=900) is not None) is due
+
+
+def test_collection_is_due_when_the_grace_is_over() -> None:
+    trash = Trash.from_entries([TrashEntry(1, 1, 0, 5, NOW - DAY_MS, 1), TrashEntry(2, 2, 100, 6, NOW - DAY_MS + 1, 1)])
+    found = collection_action(trash, config=TopicConfig(), now_ms=NOW)
+    assert found is not None
+    assert (found.kind, found.garbage_objects) == (Kind.COLLECT, 2)
+    assert collection_action(NO_TRASH, config=TopicConfig(), now_ms=NOW) is None

@@ -1,0 +1,283 @@
+"""What is to be done to the bucket's part of a partition: retention, merging, compaction, collection. Pure.
+
+::
+
+    rows of a snapshot, a piece at a time ──┐
+    settings of the topic, a time ──────────┼──> actions, each with its reason and its price ──> one root PUT each
+    trash of its root, producers ───────────┘
+
+Nothing here knows a store: whoever carries an action out looks at the newest root again, and its intent is judged
+there. Sizes are those of the rows of one root: what is being uploaded, or lies on a disk alone, does not count.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tiered.config import TopicConfig
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES
+from tiered.format.rows import Trash
+from tiered.format.time_index import TIME_ENTRY_BYTES
+from tiered.model import Row, TopicPartition
+from tiered.plan.cleaning import LogState, SegmentState, cleaning_candidate
+from tiered.plan.retention import RemoteExpiry
+from tiered.plan.roll import MAX_RELATIVE_OFFSET
+
+MERGE_LEAST_ROWS = 4
+"""Fewer small neighbours than this are left as they are."""
+
+MERGE_REST_MS = 3_600_000
+"""A row is merged when its newest record is this old: what was just uploaded may still be looked for by who did it."""
+
+MAX_MERGES = 1000
+"""Merges of one plan; a later plan has the others."""
+
+MAX_COMPACTED_ROWS = 100_000
+"""Rows of one partition that one compaction looks at. 6.4 TB in segments of 64 MiB; more is for several machines."""
+
+READ_BYTES = 8 * 1024 * 1024
+"""One GET of what is rewritten."""
+
+
+class Kind(enum.StrEnum):
+    """Kinds of maintenance; the words of ``--only``."""
+
+    RETENTION = "retention"
+    MERGE = "merge"
+    COMPACT = "compact"
+    COLLECT = "collect"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing to do to offsets ``start`` to ``end``, and what it costs. -1: not known before it is done.
+
+    ``rows_out``, ``bytes_written`` and ``requests`` are the most that it can be: what compaction drops is found out by
+    doing it. ``garbage_bytes`` of ``garbage_objects`` leave the bucket at ``frees_at_ms`` or later, once collected.
+    ``rows``: those of a merge.
+    """
+
+    kind: Kind
+    start: int
+    end: int
+    reason: str
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    requests: int = 0
+    garbage_objects: int = 0
+    garbage_bytes: int = 0
+    frees_at_ms: int = -1
+    rows: tuple[Row, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is to be done to one partition at ``version`` of its root. ``notes``: what is not done, and why."""
+
+    tp: TopicPartition
+    version: int
+    actions: tuple[Action, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+# -- retention -------------------------------------------------------------------------------------------------------
+
+
+def retention_action(expiry: RemoteExpiry, start_offset: int, *, config: TopicConfig, now_ms: int) -> Action | None:
+    """The ``trim`` of what :func:`~tiered.plan.retention.plan_remote_expiry` found; None if nothing goes."""
+    if expiry.start_offset <= start_offset:
+        return None
+    return Action(
+        Kind.RETENTION,
+        start_offset,
+        expiry.start_offset,
+        ", ".join(expiry.reasons) or "start offset",
+        rows_in=expiry.segments,
+        requests=1,
+        garbage_objects=2 * expiry.segments,
+        garbage_bytes=expiry.size_bytes,
+        frees_at_ms=now_ms + config.gc_grace_ms,
+    )
+
+
+# -- merging ---------------------------------------------------------------------------------------------------------
+
+
+class MergePlanner:
+    """Finds neighbouring small rows, fed piece by piece in offset order. Holds one group and what it found."""
+
+    def __init__(self, config: TopicConfig, now_ms: int) -> None:
+        self._small = config.merged_below_bytes
+        self._most = config.merged_up_to_bytes
+        self._config = config
+        self._now_ms = now_ms
+        self._group: list[Row] = []
+        self._bytes = 0
+        self._found: list[Action] = []
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """More rows, behind those before."""
+        for row in rows:
+            if not self._mergeable(row):
+                self._close()
+                continue
+            group = self._group
+            if group and (self._bytes + row.size > self._most or row.next - 1 - group[0].base > MAX_RELATIVE_OFFSET):
+                self._close()
+            self._group.append(row)
+            self._bytes += row.size
+
+    def finish(self) -> list[Action]:
+        """All merges, in offset order."""
+        self._close()
+        return self._found[:MAX_MERGES]
+
+    def _mergeable(self, row: Row) -> bool:
+        """Small, and at rest. A timestamp of the future tells nothing: it must not keep its row small for ever."""
+        at_rest = row.max_ts <= self._now_ms - MERGE_REST_MS or row.max_ts > self._now_ms
+        return row.size < self._small and row.size <= self._most and at_rest
+
+    def _close(self) -> None:
+        if len(self._found) < MAX_MERGES:
+            self._found += [self._action(group) for group in _worth_it(self._group)]
+        self._group, self._bytes = [], 0
+
+    def _action(self, group: Sequence[Row]) -> Action:
+        size = sum(row.size for row in group)
+        held = [row for row in group if row.size]
+        return Action(
+            Kind.MERGE,
+            group[0].base,
+            group[-1].next,
+            f"{len(group)} neighbours below {self._small} bytes",
+            rows_in=len(group),
+            rows_out=1,
+            bytes_read=size + sum(row.idx_len for row in held),
+            bytes_written=size + sum(row.idx_len for row in held),
+            requests=sum(-(-row.size // READ_BYTES) + 1 for row in held) + 3,
+            garbage_objects=2 * len(held),
+            garbage_bytes=size,
+            frees_at_ms=self._now_ms + self._config.gc_grace_ms,
+            rows=tuple(group),
+        )
+
+
+def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
+    """``group``, or what is left of it on both sides of a row that is larger than all its neighbours together.
+
+    Without that a large row would be written again for every few small ones that come behind it.
+    """
+    if sum(1 for row in group if row.size) < MERGE_LEAST_ROWS:
+        return []
+    largest = max(range(len(group)), key=lambda at: group[at].size)
+    if 2 * group[largest].size > sum(row.size for row in group):
+        return _worth_it(group[:largest]) + _worth_it(group[largest + 1 :])
+    return [group]
+
+
+# -- compaction ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CompactionPlanner:
+    """Collects what a cleaning needs to know of each row, fed piece by piece in offset order."""
+
+    config: TopicConfig
+    segments: list[SegmentState] = field(default_factory=list)
+    too_many: bool = False
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """More rows, behind those before."""
+        for row in rows:
+            if len(self.segments) == MAX_COMPACTED_ROWS:
+                self.too_many = True
+                return
+            self.segments.append(segment_state(row, self.config))
+
+    def state(
+        self, tp: TopicPartition, start_offset: int, cleaned: int | None, stable_offset: int, next_offset: int
+    ) -> LogState:
+        """The partition, as the choice of what is cleaned sees it. Every row is sealed: there is no active one."""
+        end = self.segments[-1].end_offset if self.segments else next_offset
+        return LogState(
+            tp=tp,
+            config=self.config,
+            segments=tuple(self.segments),
+            log_start_offset=start_offset,
+            end_offset=next_offset,
+            last_stable_offset=stable_offset,
+            active_base_offset=end,
+            checkpoint=cleaned,
+        )
+
+
+def segment_state(row: Row, config: TopicConfig) -> SegmentState:
+    """What is known of a row without a request. Its indexes are taken as large as they can be.
+
+    The smallest timestamp stands for the one of the first batch: ``max.compaction.lag.ms`` is reached no later.
+    """
+    entries = row.size // (config.index_interval_bytes + 1)
+    return SegmentState(
+        base_offset=row.base,
+        end_offset=row.next,
+        size_bytes=row.size,
+        max_timestamp=row.max_ts,
+        first_batch_timestamp=row.min_ts,
+        offset_index_bytes=entries * OFFSET_ENTRY_BYTES,
+        time_index_bytes=(entries + 1) * TIME_ENTRY_BYTES,
+    )
+
+
+def compaction_action(state: LogState, now_ms: int) -> Action | None:
+    """What a cleaning would cover, if one is due."""
+    candidate = cleaning_candidate(state, now_ms)
+    if candidate is None or not candidate.eligible or not candidate.cleanable_bytes:
+        return None
+    read = [segment for segment in state.segments if segment.base_offset < candidate.first_uncleanable]
+    dirty = [segment for segment in read if segment.end_offset > candidate.first_dirty]
+    size = sum(segment.size_bytes for segment in read)
+    gets = sum(-(-segment.size_bytes // READ_BYTES) for segment in (*read, *dirty))
+    held = sum(1 for segment in read if segment.size_bytes)
+    reason = (
+        f"max.compaction.lag.ms is over for {candidate.delay_ms} ms"
+        if candidate.forced
+        else f"{candidate.ratio:.0%} are dirty, {candidate.min_ratio:.0%} may be"
+    )
+    return Action(
+        Kind.COMPACT,
+        state.segments[0].base_offset,
+        candidate.first_uncleanable,
+        reason,
+        rows_in=len(read),
+        rows_out=len(read),
+        bytes_read=size + candidate.cleanable_bytes,
+        bytes_written=size,
+        requests=gets + 4 * held,
+        garbage_objects=2 * held,
+        garbage_bytes=size,
+        frees_at_ms=now_ms + state.config.gc_grace_ms,
+    )
+
+
+# -- collection ------------------------------------------------------------------------------------------------------
+
+
+def collection_action(trash: Trash, *, config: TopicConfig, now_ms: int) -> Action | None:
+    """The objects of trash entries that are older than the grace time. Pins may hold some back: nobody asked yet."""
+    due = [entry for entry in trash if entry.removed_ms + config.gc_grace_ms <= now_ms]
+    if not due:
+        return None
+    return Action(
+        Kind.COLLECT,
+        min(entry.base for entry in due),
+        max(entry.base for entry in due),
+        f"dereferenced for gc.grace.ms, {config.gc_grace_ms} ms",
+        requests=3 + -(-2 * len(due) // 1000),
+        garbage_objects=2 * len(due),
+        garbage_bytes=-1,
+        frees_at_ms=now_ms,
+    )
