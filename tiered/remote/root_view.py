@@ -93,7 +93,9 @@ class RootView:
     def _received(self, got: object) -> Steps[Root | None]:
         """The root that an answer holds, accepted; None if the key is absent and was never seen."""
         if isinstance(got, NotModified):
-            return self.root
+            if (unchanged := self.root) is not None:
+                self._check_known(unchanged)  # more may be known since it was read
+            return unchanged
         if isinstance(got, Missing):
             if self.root is not None:
                 raise self._destroyed()
@@ -124,6 +126,9 @@ class RootView:
         if violations:
             text = "; ".join(str(violation) for violation in violations[:3])
             raise CorruptionError(f"{root.where}, {self.key}: {text}", path_or_key=self.key, hint=_CHECK_HINT)
+        self._check_known(root)
+
+    def _check_known(self, root: Root) -> None:
         for older in self.known.contradictions(root):
             raise CorruptionError(f"{root.where}, {self.key}: {older}", path_or_key=self.key, hint=_OLDER_HINT)
 

@@ -166,23 +166,22 @@ class BucketSteps:
     # ------------------------------------------------------------------ claims
 
     def catalog(self, tp: TopicPartition) -> Steps[Catalog]:
-        """The catalog as this process knows it; made anew for a topic that was made again."""
-        topic_id = self._disk.topic_id(tp)
-        catalog = self._catalogs.get(tp)
-        if catalog is None or catalog.topic_id != topic_id:
-            catalog = self._catalogs[tp] = yield Blocking(lambda: self._make_catalog(tp, topic_id))
-        return catalog
+        """The catalog as this process knows it; made anew for a topic that was made again.
 
-    def _make_catalog(self, tp: TopicPartition, topic_id: UUID) -> Catalog:
-        disk = self._disk
-        return Catalog(
-            topic_id,
-            tp.partition,
-            tp.topic,
-            persist=functools.partial(disk.claims.keep, tp),
-            is_empty=lambda: disk.extent(tp, exact=False).is_empty,
-            known=known_of(disk.uploads().get(tp), disk.claims.of(tp), made=tp.topic in self.registered),
-        )
+        The disk is asked each time: another process of this volume may have seen a newer root than this one.
+        """
+        disk, topic_id, catalog = self._disk, self._disk.topic_id(tp), self._catalogs.get(tp)
+        if catalog is None or catalog.topic_id != topic_id:
+            catalog = self._catalogs[tp] = Catalog(
+                topic_id,
+                tp.partition,
+                tp.topic,
+                persist=functools.partial(disk.claims.keep, tp),
+                is_empty=lambda: disk.extent(tp, exact=False).is_empty,
+            )
+        made = tp.topic in self.registered
+        catalog.known = yield Blocking(lambda: known_of(disk.uploads().get(tp), disk.claims.of(tp), made=made))
+        return catalog
 
     def root(self, tp: TopicPartition) -> Root | None:
         """The root of a partition as this process saw it last."""

@@ -120,6 +120,17 @@ def test_roots_that_are_not_acknowledged_in_time_are_unknown(world: World) -> No
     assert world.run(load_topic("flights")) is None
 
 
+def test_a_root_that_did_not_change_is_held_against_what_became_known(world: World) -> None:
+    """It went back to the very one that was read last: a conditional GET alone says that all is as before."""
+    world.run(register_topic("flights", ID, 1, {}))
+    view = RootView(ID, 0, "flights")
+    root = world.run(view.load())
+    assert world.run(view.load()) is root
+    view.known = Known(next_offset=1)
+    with pytest.raises(CorruptionError, match="saw offset 1 committed, the root ends at 0"):
+        world.run(view.load())
+
+
 def test_a_root_that_is_gone_is_lost_for_everybody(world: World) -> None:
     world.run(register_topic("flights", ID, 1, {}))
     claim(world)

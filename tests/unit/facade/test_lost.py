@@ -202,6 +202,28 @@ def test_an_older_root_is_named_by_whoever_knows_better(bucket: Bucket) -> None:
     assert bucket.read(bucket.key) == older
 
 
+def test_an_open_log_knows_what_a_daemon_of_its_disk_has_committed_since(bucket: Bucket) -> None:
+    """The root went back to the one that this process has seen last: only its disk has seen a newer one."""
+    with tiered.open(bucket.directory, remote=bucket.url) as log:
+        topic = log.topic("t")
+        topic.append(b"ours", partition=0)
+        log.sync(timeout=60)
+        older = bucket.read(bucket.key)
+        topic.append(b"theirs", partition=0)
+        log._local.partition(TP).roll()
+        assert daemon(bucket.directory, bucket.url) == 0
+        newest = bucket.read(bucket.key)
+        bucket.put(bucket.key, older)
+        topic.append(b"more", partition=0)
+        with pytest.raises(CorruptionError, match="this disk saw offset 32 committed, the root ends at 31"):
+            log.sync(timeout=60)
+        assert bucket.read(bucket.key) == older
+        bucket.put(bucket.key, newest)
+        log.sync(timeout=60)
+    with tiered.open_reader(bucket.url) as reader:
+        assert [record.value for record in reader.topic("t").read(0)][-3:] == [b"ours", b"theirs", b"more"]
+
+
 def _topic_id(bucket: Bucket) -> UUID:
     return decode_topic(bucket.read(topic_key("t")), key=topic_key("t")).topic_id
 
