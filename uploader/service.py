@@ -13,8 +13,7 @@ from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import RemoteUnavailableError, TieredError
-from tiered.local.directory.figures import report_metrics
-from tiered.local.directory.reports import read_report
+from tiered.local.directory.figures import read_report, report_metrics
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode, DrainRequested

@@ -22,6 +22,7 @@ from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.replica import Replica
 from tiered.model import ConsumerRecord, NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
@@ -141,7 +142,7 @@ def template(*, sparse: bool, state: State) -> Path:
         if number and number % PER_SEGMENT == 0:
             partition.roll()
         end = partition.positions().end_offset
-        partition.replica.append_as_follower(batch_at(number, end + (3 if sparse and number % 2 else 0)))
+        Replica(partition).append_as_follower(batch_at(number, end + (3 if sparse and number % 2 else 0)))
     partition.flush()
     log.checkpoint()
     if state is State.CLEAN:
@@ -220,7 +221,7 @@ def _fetched(partition: PartitionLog) -> tuple[object, ...]:
     positions = partition.positions()
     at = positions.start_offset
     while at < positions.end_offset:
-        data = partition.replica.fetch(at, 500).data
+        data = Replica(partition).fetch(at, 500).data
         headers = [verify_batch(data[at : at + header.size_bytes]) for at, header in walk_headers(data)]
         if not headers:
             raise OffsetGapError("nothing comes", start=at, end=positions.end_offset)

@@ -13,6 +13,7 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.replica import Replica
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
@@ -53,7 +54,7 @@ class Follower:
                     seen |= snapshots_of(self.folder)
                     self.open()
                 epoch = header.leader_epoch
-                self.partition.replica.append_as_follower(data[position : position + header.size_bytes])
+                Replica(self.partition).append_as_follower(data[position : position + header.size_bytes])
             seen |= snapshots_of(self.folder)
         self.log.close()
         return seen | snapshots_of(self.folder)

@@ -13,8 +13,8 @@ from tiered.errors import ConfigError, DiskFullError
 from tiered.local.cleaning.cleaner import CleaningStatus
 from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.figures import read_report
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.reports import read_report
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import PosixFiles
 from tiered.metrics import render

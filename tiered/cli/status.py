@@ -9,7 +9,7 @@ import click
 
 from tiered.config import LogConfig
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
-from tiered.local.directory.reports import read_report
+from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import Tiers, directory_error, open_tiers

@@ -16,6 +16,7 @@ from tiered.format.control import ControlType, marker
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.replica import Replica
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
@@ -144,7 +145,7 @@ class World:
         end = self.partition(tp).positions().end_offset
         if base > end:
             self.ledger.note(tp, Kind.GAP, base)
-        self._run(tp, [Sent(base, values(records))], lambda: self.partition(tp).replica.append_as_follower(data))
+        self._run(tp, [Sent(base, values(records))], lambda: Replica(self.partition(tp)).append_as_follower(data))
 
     def _send(
         self, tp: TopicPartition, records: list[NewRecord], call: Callable[[int], RecordMetadata], **fields: Any

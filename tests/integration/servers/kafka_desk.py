@@ -14,6 +14,7 @@ from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
 from tiered.testing.clock import FakeClock
 
@@ -94,7 +95,7 @@ class Desk:
     def follow(self, base: int, count: int = 1, *, epoch: int = 0) -> None:
         """A batch with an offset of its own, as a leader sends it."""
         records = self.records(count)
-        told = self.partition.replica.append_as_follower(encode_batch(records, base_offset=base, leader_epoch=epoch))
+        told = Replica(self.partition).append_as_follower(encode_batch(records, base_offset=base, leader_epoch=epoch))
         assert told is not None
         self.note(records, told)
 

@@ -14,6 +14,7 @@ from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.replica import Replica
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.testing.clock import FakeClock, SeededIds
@@ -64,7 +65,7 @@ def told_by(partition: PartitionLog) -> Told:
         found = partition.offset_for_time(timestamp)
         times[timestamp] = -1 if found is None else found[0]
     committed = Heard(start, stable, _seen(stream, "read_committed"))
-    epochs = {entry.epoch: partition.replica.end_offset_for(entry.epoch) for entry in partition.leader_epochs()}
+    epochs = {entry.epoch: Replica(partition).end_offset_for(entry.epoch) for entry in partition.leader_epochs()}
     return Told(everything, committed, times, epochs)
 
 

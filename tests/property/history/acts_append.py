@@ -8,6 +8,7 @@ from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcom
 from tiered.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
+from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord
 
 KEYS = b"abcdefgh"
@@ -83,5 +84,7 @@ def append_too_much(world: World, subject: Subject) -> None:
     junk[world.dice.randrange(17, len(junk))] ^= 0x10
     same(outcome(lambda: partition.append_batches(junk)), Raised(InvalidRecordError), f"junk for {subject.name}")
     same(
-        outcome(lambda: partition.replica.append_as_follower(junk)), Raised(CorruptionError), f"junk for {subject.name}"
+        outcome(lambda: Replica(partition).append_as_follower(junk)),
+        Raised(CorruptionError),
+        f"junk for {subject.name}",
     )

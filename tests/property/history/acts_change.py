@@ -9,6 +9,7 @@ from tests.property.history.settle import settle_producers
 from tests.property.history.world import HOUR_MS, Raised, Subject, World, outcome
 from tiered.errors import ConfigError, OffsetOutOfRangeError
 from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.partition.replica import Replica
 from tiered.model import EpochEntry
 
 
@@ -130,14 +131,14 @@ def truncate_by_epoch(world: World, subject: Subject) -> None:
     leaders_end = dice.choice([-1, model.end, max(model.end - dice.randint(0, 9), 0)])
     ours, our_end = model.end_offset_for(epoch)
     same(
-        world.partition(subject).replica.end_offset_for(epoch),
+        Replica(world.partition(subject)).end_offset_for(epoch),
         (ours, our_end),
         f"end of epoch {epoch} in {subject.name}",
     )
     target: int | None = leaders_end if ours < 0 else min(leaders_end, our_end)
     if epoch < 0 or leaders_end < 0 or (ours < 0 and not model.epochs):
         target = None
-    found = outcome(lambda: world.partition(subject).replica.truncate_by_epoch(epoch, leaders_end))
+    found = outcome(lambda: Replica(world.partition(subject)).truncate_by_epoch(epoch, leaders_end))
     world.say(f"truncate {subject.name} by epoch {epoch}, {leaders_end}: {found}")
     if target is not None and subject.uploaded is not None and target < subject.uploaded:
         same(found, Raised(ConfigError), f"truncation of {subject.name}")

@@ -9,6 +9,7 @@ from tests.property.history.world import Raised, Subject, World, outcome
 from tiered.errors import InvalidRecordError
 from tiered.format.batch import decode_records, encode_batch, read_header, rebuild_batch
 from tiered.format.codecs import Codec
+from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord
 from tiered.testing.model import ModelBatch
 
@@ -30,10 +31,10 @@ def follow(world: World, subject: Subject) -> None:
     if dice.random() < 0.1:
         data += one(world, subject, at, epoch)[: dice.choice([5, 30, 60])]  # the fetch ended here
     if len(pieces) > 1 and dice.random() < 0.05:
-        found = outcome(lambda: world.partition(subject).replica.append_as_follower(pieces[1] + pieces[0]))
+        found = outcome(lambda: Replica(world.partition(subject)).append_as_follower(pieces[1] + pieces[0]))
         same(found, Raised(InvalidRecordError), f"batches in disorder to {subject.name}")
     expected = outcome(lambda: model.append_given(sent))
-    found = outcome(lambda: world.partition(subject).replica.append_as_follower(data))
+    found = outcome(lambda: Replica(world.partition(subject)).append_as_follower(data))
     told = [(batch.base, batch.last, batch.epoch) for batch in sent]
     world.say(f"follow {subject.name} {told}: {found if isinstance(found, Raised) else 'ok'}")
     same(found if isinstance(found, Raised) else None, expected, f"follower's append to {subject.name}")

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.unit.cli.building import made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
+from tiered.local.directory.figures import read_report, store_report
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.reports import read_report, store_report
 from tiered.local.disk.files import PosixFiles
 
 

@@ -13,6 +13,7 @@ from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LockedError, UnknownTopicError
 from tiered.format.batch import encode_batch
 from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, TopicPartition
 
 
@@ -128,7 +129,7 @@ def test_a_follower_takes_what_its_leader_gave(tmp_path: Path) -> None:
     batch = bytearray(encode_batch([NewRecord(b"the leader's", None, 1_700_000_000_000)], base_offset=5))
     with LocalLog.open(tmp_path / "log") as local:
         partition = local.partition(TopicPartition("t", 0))
-        partition.replica.append_as_follower(bytes(batch))
+        Replica(partition).append_as_follower(bytes(batch))
         assert partition.positions().end_offset == 6
         with pytest.raises(FencedError):
             partition.append([NewRecord(b"ours")])

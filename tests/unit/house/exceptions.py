@@ -79,7 +79,7 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/local/disk/handles.py: PooledFiles.open_count",
     "tiered/plan/producer_state.py: ProducerState.producer",
     "tiered/plan/tiering/state.py: State.uploads_in_flight",
-    # What a broker and a follower ask of a partition: for replica.py, which is not there yet.
+    # What a broker asks of a partition.
     "tiered/local/partition/partition.py: PartitionLog.delete_records",
     "tiered/local/partition/partition.py: PartitionLog.truncate_fully_and_start_at",
     "tiered/local/partition/partition.py: PartitionLog.writable",

@@ -10,6 +10,7 @@ from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.producer_bench import PID, ProducerBench
 from tiered.errors import ConfigError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
+from tiered.local.partition.replica import Replica
 from tiered.local.segment.fetch import Fetched, FetchPlace, Isolation, fetch_segment, locate
 from tiered.model import AbortedTxn
 
@@ -36,7 +37,7 @@ def gaps(directory: Path) -> tuple[CaseBench, list[int]]:
     bench = CaseBench(directory, per_segment=10, index_interval_bytes=1)
     given = [*range(50), *range(50, 300, 7)]
     for offset in given:
-        bench.partition.replica.append_as_follower(batch(offset))
+        Replica(bench.partition).append_as_follower(batch(offset))
     return bench, given
 
 
@@ -50,7 +51,7 @@ def test_case_02_a_read_before_the_first_batch_gives_all_of_it(tmp_path: Path) -
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(40, 0)
     sent = batch(50, 5, 5, 5, 5)
-    bench.partition.replica.append_as_follower(sent)
+    Replica(bench.partition).append_as_follower(sent)
     found = one_segment(bench, 41, 300)
     assert found == Fetched(FetchPlace(41, 40, 0), sent)
 
@@ -58,8 +59,8 @@ def test_case_02_a_read_before_the_first_batch_gives_all_of_it(tmp_path: Path) -
 def test_case_03_a_read_between_batches_gives_the_next_one(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     first, second = batch(50, 5, 5), batch(60, 5, 5)
-    bench.partition.replica.append_as_follower(first)
-    bench.partition.replica.append_as_follower(second)
+    Replica(bench.partition).append_as_follower(first)
+    Replica(bench.partition).append_as_follower(second)
     assert one_segment(bench, 55, 200) == Fetched(FetchPlace(55, 0, len(first)), second)
     assert one_segment(bench, 62, 200) is None
 
@@ -67,7 +68,7 @@ def test_case_03_a_read_between_batches_gives_the_next_one(tmp_path: Path) -> No
 def test_case_04_without_a_position_to_read_up_to_there_is_a_place_and_no_record(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(40, 0)
-    bench.partition.replica.append_as_follower(batch(50, 5, 5))
+    Replica(bench.partition).append_as_follower(batch(50, 5, 5))
     assert one_segment(bench, 50, 300, max_position=None) == Fetched(FetchPlace(50, 40, 0), b"")
 
 
@@ -75,60 +76,62 @@ def test_case_04_without_a_position_to_read_up_to_there_is_a_place_and_no_record
 def test_case_25_a_fetch_begins_at_the_next_record_there_is(tmp_path: Path, max_bytes: int) -> None:
     bench, given = gaps(tmp_path / "log")
     for start in range(given[-1] + 1):
-        found = bench.partition.replica.fetch(start, max_bytes)
+        found = Replica(bench.partition).fetch(start, max_bytes)
         wanted = next(offset for offset in given if offset >= start)
         assert (start, first_offset(found)) == (start, wanted)
         assert found.place.offset == start
         size = max(len(batch(wanted)), max_bytes)
         assert len(batch(wanted)) <= len(found.data) <= size
         assert not found.first_entry_incomplete
-    assert bench.partition.replica.fetch(given[-1] + 1, max_bytes).data == b""
+    assert Replica(bench.partition).fetch(given[-1] + 1, max_bytes).data == b""
 
 
 def test_case_26_a_read_of_no_byte_is_empty_one_of_one_byte_is_one_byte(tmp_path: Path) -> None:
     bench, given = gaps(tmp_path / "log")
     for start in range(given[-1]):
-        none = bench.partition.replica.fetch(start, 0, min_one_message=False)
+        none = Replica(bench.partition).fetch(start, 0, min_one_message=False)
         assert (none.data, none.place.offset) == (b"", start)
-        one = bench.partition.replica.fetch(start, 1, min_one_message=False)
+        one = Replica(bench.partition).fetch(start, 1, min_one_message=False)
         assert (len(one.data), one.first_entry_incomplete) == (1, True)
         assert one.place == none.place
-    whole = bench.partition.replica.fetch(0, len(batch(0)), min_one_message=False)
+    whole = Replica(bench.partition).fetch(0, len(batch(0)), min_one_message=False)
     assert (whole.data, whole.first_entry_incomplete) == (batch(0), False)
     with pytest.raises(ConfigError, match="-1 bytes"):
-        bench.partition.replica.fetch(0, -1)
+        Replica(bench.partition).fetch(0, -1)
 
 
 def test_case_27_a_read_ends_at_the_high_watermark(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(10)
     assert bench.partition.high_watermark() == 10
-    assert bench.partition.replica.update_high_watermark(5) == 5
+    assert Replica(bench.partition).update_high_watermark(5) == 5
     uncommitted, committed, end = Isolation.HIGH_WATERMARK, Isolation.COMMITTED, Isolation.LOG_END
     for isolation in (uncommitted, committed):
-        at_mark = bench.partition.replica.fetch(5, PLENTY, isolation=isolation)
+        at_mark = Replica(bench.partition).fetch(5, PLENTY, isolation=isolation)
         assert (at_mark.data, at_mark.place) == (b"", FetchPlace(5, 0, 5 * RECORD_BYTES))
-        below = bench.partition.replica.fetch(4, PLENTY, isolation=isolation)
+        below = Replica(bench.partition).fetch(4, PLENTY, isolation=isolation)
         assert len(below.data) == RECORD_BYTES
         assert first_offset(below) == 4
-        assert bench.partition.replica.fetch(7, PLENTY, isolation=isolation).place == FetchPlace(7, 0, 7 * RECORD_BYTES)
-    assert bench.partition.replica.fetch(4, PLENTY, isolation=committed).aborted == ()
-    assert bench.partition.replica.fetch(4, PLENTY, isolation=uncommitted).aborted is None
-    assert len(bench.partition.replica.fetch(0, PLENTY, isolation=end).data) == 10 * RECORD_BYTES
+        assert Replica(bench.partition).fetch(7, PLENTY, isolation=isolation).place == FetchPlace(
+            7, 0, 7 * RECORD_BYTES
+        )
+    assert Replica(bench.partition).fetch(4, PLENTY, isolation=committed).aborted == ()
+    assert Replica(bench.partition).fetch(4, PLENTY, isolation=uncommitted).aborted is None
+    assert len(Replica(bench.partition).fetch(0, PLENTY, isolation=end).data) == 10 * RECORD_BYTES
     for offset in (-1, 11):
         with pytest.raises(OffsetOutOfRangeError):
-            bench.partition.replica.fetch(offset, PLENTY, isolation=uncommitted)
+            Replica(bench.partition).fetch(offset, PLENTY, isolation=uncommitted)
 
 
 def test_a_fetch_never_leaves_its_segment(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", per_segment=5)
     bench.fill(12)
-    assert [len(bench.partition.replica.fetch(at, PLENTY).data) for at in (0, 4, 5, 11)] == [
+    assert [len(Replica(bench.partition).fetch(at, PLENTY).data) for at in (0, 4, 5, 11)] == [
         count * RECORD_BYTES for count in (5, 1, 5, 1)
     ]
-    bench.partition.replica.update_high_watermark(7)
+    Replica(bench.partition).update_high_watermark(7)
     lengths = [
-        len(bench.partition.replica.fetch(at, PLENTY, isolation=Isolation.HIGH_WATERMARK).data) for at in (0, 5, 6, 7)
+        len(Replica(bench.partition).fetch(at, PLENTY, isolation=Isolation.HIGH_WATERMARK).data) for at in (0, 5, 6, 7)
     ]
     assert lengths == [count * RECORD_BYTES for count in (5, 2, 1, 0)]
 
@@ -137,9 +140,9 @@ def test_a_batch_across_the_high_watermark_is_not_read(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(1)
     bench.append(b"a", b"b", b"c")
-    bench.partition.replica.update_high_watermark(2)
-    assert len(bench.partition.replica.fetch(0, PLENTY, isolation=Isolation.HIGH_WATERMARK).data) == RECORD_BYTES
-    assert bench.partition.replica.fetch(1, PLENTY, isolation=Isolation.HIGH_WATERMARK).data == b""
+    Replica(bench.partition).update_high_watermark(2)
+    assert len(Replica(bench.partition).fetch(0, PLENTY, isolation=Isolation.HIGH_WATERMARK).data) == RECORD_BYTES
+    assert Replica(bench.partition).fetch(1, PLENTY, isolation=Isolation.HIGH_WATERMARK).data == b""
 
 
 def test_places_of_offsets_that_are_gone_or_yet_to_come(tmp_path: Path) -> None:
@@ -148,7 +151,7 @@ def test_places_of_offsets_that_are_gone_or_yet_to_come(tmp_path: Path) -> None:
     assert locate(bench.files, view, 51) == locate(bench.files, view, 57)._replace(offset=51)
     assert locate(bench.files, view, given[-1] + 1).offset == given[-1] + 1
     empty = CaseBench(tmp_path / "empty")
-    assert empty.partition.replica.fetch(0, PLENTY) == Fetched(FetchPlace(0, 0, 0))
+    assert Replica(empty.partition).fetch(0, PLENTY) == Fetched(FetchPlace(0, 0, 0))
 
 
 def test_a_committed_fetch_names_the_aborted_transactions_of_its_bytes(tmp_path: Path) -> None:
@@ -163,7 +166,7 @@ def test_a_committed_fetch_names_the_aborted_transactions_of_its_bytes(tmp_path:
     assert bench.lso == 8
 
     def aborted(start: int, max_bytes: int = PLENTY) -> tuple[AbortedTxn, ...] | None:
-        return bench.partition.replica.fetch(start, max_bytes, isolation=Isolation.COMMITTED).aborted
+        return Replica(bench.partition).fetch(start, max_bytes, isolation=Isolation.COMMITTED).aborted
 
     assert aborted(0) == txns[:1]
     assert aborted(0, 1) == txns[:1]

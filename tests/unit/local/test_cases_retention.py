@@ -11,6 +11,7 @@ from tests.unit.local.bench import CaseBench
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, LockedError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import on_nth
@@ -61,16 +62,16 @@ def test_case_39_only_what_lies_below_the_high_watermark_goes_and_epochs_follow(
     bench.partition.new_leader_epoch(1)
     bench.fill(10, timestamp=10)
     assert (len(bench.bases), bench.epochs) == (20, [(0, 40), (1, 90)])
-    bench.partition.replica.update_high_watermark(0)
+    Replica(bench.partition).update_high_watermark(0)
     bench.retain()
     assert bench.bases[0] == 0
     for mark in range(25, 31):
-        bench.partition.replica.update_high_watermark(mark)
+        Replica(bench.partition).update_high_watermark(mark)
         bench.retain()
         assert (mark, bench.bases[0]) == (mark, mark // 5 * 5)
         assert bench.partition.positions().start_offset == mark // 5 * 5
     assert bench.epochs == [(0, 40), (1, 90)]
-    bench.partition.replica.update_high_watermark(100)
+    Replica(bench.partition).update_high_watermark(100)
     bench.retain()
     assert (bench.bases, bench.epochs) == ([100], [(1, 100)])
 

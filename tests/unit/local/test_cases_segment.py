@@ -15,6 +15,7 @@ from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import collect, decode_txns, encode_txns, truncate
 from tiered.local.disk.files import PosixFiles
+from tiered.local.partition.replica import Replica
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
@@ -35,15 +36,15 @@ def test_case_01_an_empty_segment_gives_nothing(tmp_path: Path) -> None:
 
 def test_case_02_a_read_before_the_first_batch_gives_it(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.replica.append_as_follower(batch(40))
-    bench.partition.replica.append_as_follower(batch(50, 5, 5, 5, 5))
+    Replica(bench.partition).append_as_follower(batch(40))
+    Replica(bench.partition).append_as_follower(batch(50, 5, 5, 5, 5))
     assert first_offset(bench, 41) == 50
 
 
 def test_case_03_a_read_between_batches_gives_the_next(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.replica.append_as_follower(batch(50, 5, 5))
-    bench.partition.replica.append_as_follower(batch(60, 5, 5))
+    Replica(bench.partition).append_as_follower(batch(50, 5, 5))
+    Replica(bench.partition).append_as_follower(batch(60, 5, 5))
     assert first_offset(bench, 55, 200) == 60
 
 
@@ -95,7 +96,7 @@ def test_case_06_the_time_index_is_cut_and_the_largest_timestamp_found_again(tmp
     bench = CaseBench(tmp_path / "log", index_interval_bytes=2 * size - 1, segment_index_bytes=1000)
     bench.partition.start_at(40, 0)
     for offset in range(40, 70):
-        bench.partition.replica.append_as_follower(batch(offset, offset * 10))
+        Replica(bench.partition).append_as_follower(batch(offset, offset * 10))
     assert bench.writer.segments.active.indexes.time_count == 14
     bench.partition.truncate_to(41)
     active = bench.writer.segments.active
@@ -107,7 +108,7 @@ def test_case_07_the_next_offset_of_a_segment(tmp_path: Path) -> None:
     bench.partition.start_at(50, 0)
     bench.reopen()
     assert bench.partition.positions().end_offset == 50  # empty: its base
-    bench.partition.replica.append_as_follower(batch(50, 5, 5, 5))
+    Replica(bench.partition).append_as_follower(batch(50, 5, 5, 5))
     bench.reopen()
     assert bench.partition.positions().end_offset == 53
     bench.kill()
@@ -173,7 +174,7 @@ def test_case_11_epochs_are_learned_from_the_batches(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.partition.start_at(104, 0)
     for base, epoch in ((104, 0), (106, 1), (108, 1), (110, 2)):
-        bench.partition.replica.append_as_follower(batch(base, 5, 5, epoch=epoch))
+        Replica(bench.partition).append_as_follower(batch(base, 5, 5, epoch=epoch))
     bench.kill()
     (bench.folder / "leader-epoch-checkpoint").unlink()
     bench.open()

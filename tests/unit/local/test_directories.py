@@ -13,6 +13,7 @@ from tiered.errors import ConfigError, LocalIOError, LockedError, UnknownTopicEr
 from tiered.format.batch import decode_records, encode_batch
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
+from tiered.local.partition.replica import Replica
 from tiered.model import EpochEntry, NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
@@ -158,7 +159,7 @@ def test_a_move_leaves_the_leader_epochs_as_they_are(tmp_path: Path) -> None:
         logs.partition(TP).new_leader_epoch(2)
         logs.partition(TP).append([NewRecord(b"20")])
         older = encode_batch([NewRecord(b"21", timestamp=1)], base_offset=21, leader_epoch=1)
-        logs.partition(TP).replica.append_as_follower(older)
+        Replica(logs.partition(TP)).append_as_follower(older)
         logs.move(TP, tmp_path / "b")
         assert logs.partition(TP).leader_epochs() == (EpochEntry(0, 0), EpochEntry(1, 21))
         assert values(logs) == [b"%d" % i for i in range(22)]

@@ -14,6 +14,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn
 from tiered.testing.disk import FaultyFiles
 
@@ -140,7 +141,7 @@ def test_who_leads_after_an_older_leader_notes_the_epoch_again(tmp_path: Path) -
     bench = CaseBench(tmp_path / "log")
     bench.partition.new_leader_epoch(5)
     bench.fill(1)
-    bench.partition.replica.append_as_follower(batch(1, epoch=3))
+    Replica(bench.partition).append_as_follower(batch(1, epoch=3))
     assert bench.epochs == [(3, 1)]
     bench.fill(1)
     assert bench.epochs == [(3, 1), (5, 2)]
@@ -163,7 +164,7 @@ def test_aborted_transactions_survive_a_power_cut_after_a_cut(tmp_path: Path) ->
 @pytest.mark.parametrize("data", [bytes(12), bytes(8) + b"\0\0\0\x01"])
 def test_a_time_index_that_names_no_batch_is_made_again(tmp_path: Path, data: bytes) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.replica.append_as_follower(batch(0, -1) + batch(1, 70))
+    Replica(bench.partition).append_as_follower(batch(0, -1) + batch(1, 70))
     bench.partition.roll()
     bench.log.close()
     (bench.folder / f"{0:020d}.timeindex").write_bytes(data)
@@ -174,7 +175,7 @@ def test_a_time_index_that_names_no_batch_is_made_again(tmp_path: Path, data: by
 
 def test_a_time_index_that_lost_its_last_entries_is_made_again(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
-    bench.partition.replica.append_as_follower(batch(0, 10) + batch(1, 20) + batch(2, 30))
+    Replica(bench.partition).append_as_follower(batch(0, 10) + batch(1, 20) + batch(2, 30))
     bench.partition.roll()
     bench.log.close()
     path = bench.folder / f"{0:020d}.timeindex"

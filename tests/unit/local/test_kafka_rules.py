@@ -12,6 +12,7 @@ from tests.unit.local.producer_bench import ProducerBench, data, end
 from tiered.errors import ConfigError
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import PosixFiles
+from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord
 from tiered.testing.clock import START_MS
 
@@ -83,8 +84,8 @@ def test_an_entry_is_due_strictly_beyond_the_interval(tmp_path: Path, interval: 
 
 def test_several_batches_of_one_append_are_indexed_each(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log", index_interval_bytes=0)
-    bench.partition.replica.append_as_follower(batch(0) + batch(1) + batch(2))
-    bench.partition.replica.append_as_follower(batch(3))
+    Replica(bench.partition).append_as_follower(batch(0) + batch(1) + batch(2))
+    Replica(bench.partition).append_as_follower(batch(3))
     bench.partition.roll()
     assert [offset for offset, _ in bench.index(0).entries] == [1, 2, 3]
 
@@ -203,8 +204,8 @@ def test_a_log_start_below_the_first_segment_is_raised_with_its_epochs(tmp_path:
 
 def test_a_follower_with_an_older_epoch_rewrites_the_newer(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
-    bench.partition.replica.append_as_follower(batch(0, epoch=5))
-    bench.partition.replica.append_as_follower(batch(1, epoch=3))
+    Replica(bench.partition).append_as_follower(batch(0, epoch=5))
+    Replica(bench.partition).append_as_follower(batch(1, epoch=3))
     assert bench.epochs == [(3, 1)]
 
 
@@ -260,9 +261,9 @@ def test_what_lies_above_the_high_watermark_is_not_offered_for_upload(tmp_path: 
     bench = CaseBench(tmp_path / "log", per_segment=2)
     bench.fill(7)
     bench.partition.flush()
-    bench.partition.replica.update_high_watermark(5)
+    Replica(bench.partition).update_high_watermark(5)
     assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2]
-    bench.partition.replica.update_high_watermark(None)
+    Replica(bench.partition).update_high_watermark(None)
     assert [s.base_offset for s in bench.partition.sealed_segments()] == [0, 2, 4]
 
 

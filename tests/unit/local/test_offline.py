@@ -12,8 +12,8 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.format.batch import decode_records
 from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.figures import read_report
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.reports import read_report
 from tiered.local.disk.files import PosixFiles, disk_failed, translate
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds

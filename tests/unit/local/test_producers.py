@@ -21,6 +21,7 @@ from tiered.errors import (
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.producer import ProducerStamp
 from tiered.plan.producer_state import DEFAULT_EXPIRATION_MS, Snapshot
@@ -83,8 +84,8 @@ def test_case_49_sequences_wrap(bench: ProducerBench) -> None:
 
 
 def test_case_50_a_follower_takes_what_its_leader_has(bench: ProducerBench) -> None:
-    bench.partition.replica.append_as_follower(data(0) + data(1, base=1))
-    bench.partition.replica.append_as_follower(data(0, base=2) + data(1, base=3))
+    Replica(bench.partition).append_as_follower(data(0) + data(1, base=1))
+    Replica(bench.partition).append_as_follower(data(0, base=2) + data(1, base=3))
     assert bench.end == 4
 
 
@@ -141,7 +142,7 @@ def case_53(bench: ProducerBench, *, follower: bool) -> list[int]:
             bench.plain(count)
             continue
         if follower:
-            bench.partition.replica.append_as_follower(sent)
+            Replica(bench.partition).append_as_follower(sent)
         elif who < 0:
             bench.partition.append_as_coordinator(sent)
         else:
@@ -173,10 +174,10 @@ def test_case_53_the_transaction_index(tmp_path: Path, follower: bool, per_segme
 
 def test_case_53_the_first_unstable_offset_follows_the_high_watermark(tmp_path: Path) -> None:
     bench = ProducerBench(tmp_path / "log")
-    bench.partition.replica.update_high_watermark(0)
+    Replica(bench.partition).update_high_watermark(0)
     case_53(bench, follower=False)
     for mark, unstable in ((30, 8), (75, 36), (bench.end, None)):
-        bench.partition.replica.update_high_watermark(mark)
+        Replica(bench.partition).update_high_watermark(mark)
         assert (mark, bench.state.first_unstable_offset) == (mark, unstable)
         assert bench.lso == (mark if unstable is None else unstable)
     assert bench.aborted() == ENTRIES
@@ -222,22 +223,22 @@ def test_case_55_a_batch_outside_of_the_open_transaction(bench: ProducerBench) -
 
 def test_case_55_with_verification_a_transaction_begins_with_a_guard(tmp_path: Path) -> None:
     bench = ProducerBench(tmp_path / "log")
-    assert bench.partition.replica.start_verification(PID, 0, 0) == 0  # not asked for
+    assert Replica(bench.partition).start_verification(PID, 0, 0) == 0  # not asked for
     bench.log.close()
     bench.open(transaction_partition_verification=True)
     with pytest.raises(InvalidTxnStateError):
         bench.send(0, txn=True)
     assert (bench.end, bench.snapshots) == (0, [])
-    guard = bench.partition.replica.start_verification(PID, 0, 0)
+    guard = Replica(bench.partition).start_verification(PID, 0, 0)
     assert guard > 0
-    assert bench.partition.replica.start_verification(PID, 0, 0) == guard
+    assert Replica(bench.partition).start_verification(PID, 0, 0) == guard
     bench.mark(abort=True)  # of an empty transaction: it clears the guard
     with pytest.raises(InvalidTxnStateError):
         bench.partition.append_batches(data(0, txn=True), guard=guard)
-    again = bench.partition.replica.start_verification(PID, 0, 0)
+    again = Replica(bench.partition).start_verification(PID, 0, 0)
     assert again != guard
     assert bench.partition.append_batches(data(0, txn=True), guard=again).offset == 1
-    assert bench.partition.replica.start_verification(PID, 1, 0) == 0  # the transaction is open
+    assert Replica(bench.partition).start_verification(PID, 1, 0) == 0  # the transaction is open
     assert bench.send(1, txn=True).offset == 2
     bench.mark()
     with pytest.raises(InvalidTxnStateError):
@@ -252,10 +253,10 @@ def test_a_guard_that_nobody_used_leaves_no_producer_behind(tmp_path: Path) -> N
     bench.log.close()
     bench.open(transaction_partition_verification=True)
     bench.fill(4)
-    bench.partition.replica.start_verification(PID, 0, 0)
+    Replica(bench.partition).start_verification(PID, 0, 0)
     bench.fill(4)
     assert {(bench.folder / name).read_bytes() for name in bench.names(".snapshot")} == {encode_snapshot(())}
-    guard = bench.partition.replica.start_verification(PID, 3, 0)
+    guard = Replica(bench.partition).start_verification(PID, 3, 0)
     with pytest.raises(OutOfOrderSequenceError):  # the one that was announced first has not arrived
         bench.partition.append_batches(data(3, txn=True), guard=guard)
     bench.partition.append_batches(data(0, txn=True), guard=guard)

@@ -15,6 +15,7 @@ from tiered.format.batch import read_header
 from tiered.format.keys import log_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import decode_txns
+from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import PowerCut, on_nth
@@ -382,7 +383,7 @@ def test_a_follower_and_its_leader_have_the_same_files(tmp_path: Path) -> None:
             leader.partition.append_as_coordinator(sent)
         else:
             leader.partition.append_batches(sent)
-    follower.partition.replica.append_as_follower(b"".join(leader.partition.read_batches(0)))
+    Replica(follower.partition).append_as_follower(b"".join(leader.partition.read_batches(0)))
     for bench in (leader, follower):
         bench.log.close()
     names = [path.name for path in sorted(leader.folder.iterdir())]

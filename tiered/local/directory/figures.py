@@ -3,75 +3,101 @@
 Names: ``tiered_end_offset`` and so on with ``topic`` and ``partition``; ``tiered_task_*`` with ``task``;
 ``tiered_cleaner_*``; ``tiered_directory_*``. Figures of a directory carry ``log_dir``. Partitions that sleep tell their
 offsets, not their size.
+
+``tiered-tasks.json`` holds how the background work did, for people and other processes. It is written once a minute
+with the recovery points, at a failure of the disk and at the end; the log itself never reads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
-from tiered.local.directory.reports import UpkeepReport, read_report
+from tiered.errors import NotFoundError
+from tiered.local.cleaning.figures import CleanerFigures
+from tiered.local.directory.tasks import TaskStatus
+from tiered.local.disk.files import Files
 from tiered.local.partition.partition import PartitionLog
+from tiered.local.partition.roster import Roster
 from tiered.local.partition.writer import PartitionWriter
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
 
-if TYPE_CHECKING:
-    from tiered.local.directory.manager import LocalLog
+TASKS_NAME = "tiered-tasks.json"
+VERSION = 1
 
 
-def report_of(log: LocalLog, now_ms: int) -> UpkeepReport:
-    """How the background work of an open directory did."""
-    offline = log.roster.offline
-    return UpkeepReport(
-        now_ms,
-        log.tasks.status(),
-        log.cleaner.figures(),
-        {str(tp): why for tp, why in sorted(log.cleaner.uncleanable.items())},
-        "" if offline is None else offline.message,
-    )
+@dataclass(frozen=True, slots=True)
+class UpkeepReport:
+    """``noted_ms`` -1: nobody has noted anything. ``uncleanable``: why, by partition; ``offline`` empty: in service."""
+
+    noted_ms: int = -1
+    tasks: list[TaskStatus] = field(default_factory=list)
+    cleaner: CleanerFigures = field(default_factory=CleanerFigures)
+    uncleanable: dict[str, str] = field(default_factory=dict)
+    offline: str = ""
+
+    @property
+    def problems(self) -> list[str]:
+        """What somebody should look at."""
+        found = [f"the directory went offline: {self.offline}"] if self.offline else []
+        found += [f"task {task.name} failed: {task.last_error}" for task in self.tasks if task.last_error]
+        return found + [f"{tp} is not cleaned until the next open: {why}" for tp, why in self.uncleanable.items()]
 
 
-def directory_metrics(log: LocalLog, now_ms: int) -> list[Metric]:
-    """All that is known of a directory; of one that is only read what its files tell, and its writer's report."""
-    where = {"log_dir": str(log.directory)}
-    space = log.files.space(log.directory)
-    found = [
+def store_report(directory: Path, files: Files, report: UpkeepReport) -> None:
+    """Leaves the figures for other processes to look at."""
+    files.replace(directory / TASKS_NAME, json.dumps({"version": VERSION, **asdict(report)}, indent=1).encode() + b"\n")
+
+
+def read_report(directory: Path, files: Files) -> UpkeepReport:
+    """What :func:`store_report` left; an empty one if there is nothing, or nothing that can be read."""
+    try:
+        value: Mapping[str, Any] = json.loads(files.read(directory / TASKS_NAME))
+        return UpkeepReport(
+            int(value.get("noted_ms", -1)),
+            [TaskStatus(**entry) for entry in value["tasks"]],
+            CleanerFigures(**value.get("cleaner", {})),
+            {str(tp): str(why) for tp, why in value.get("uncleanable", {}).items()},
+            str(value.get("offline", "")),
+        )
+    except (NotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return UpkeepReport()
+
+
+def directory_metrics(directory: Path, files: Files, *, held: int, broken: int) -> list[Metric]:
+    """The disk of a directory that holds ``held`` partitions; ``broken`` of them are out of service."""
+    where = {"log_dir": str(directory)}
+    space = files.space(directory)
+    return [
         metric("disk_free_bytes", space.free, where),
         metric("disk_total_bytes", space.total, where),
-        metric("directory_partitions", len(log.partitions()), where),
-        metric("directory_partitions_out_of_service", len(log.out_of_service), where),
+        metric("directory_partitions", held, where),
+        metric("directory_partitions_out_of_service", broken, where),
     ]
-    if log.read_only:
-        report = read_report(log.directory, log.files)
-        found += [each for tp in _usable(log) for each in _positions(log.partition(tp))]
-    else:
-        report = report_of(log, now_ms)
-        found += _written(log, where)
-    return [*found, *report_metrics(report, log.directory, now_ms)]
 
 
-def _usable(log: LocalLog) -> list[TopicPartition]:
-    broken = log.out_of_service
-    return [tp for tp in log.partitions() if tp not in broken]
-
-
-def _written(log: LocalLog, where: dict[str, str]) -> list[Metric]:
-    awake = log.roster.awake()
+def written_metrics(roster: Roster) -> list[Metric]:
+    """All that is known of the partitions of a directory that this process writes."""
+    where = {"log_dir": str(roster.directory)}
+    awake = roster.awake()
     found = [
-        metric("directory_sleeping_partitions", log.roster.sleeping_count(), where),
+        metric("directory_sleeping_partitions", roster.sleeping_count(), where),
         metric("pending_delete_bytes", sum(writer.trash_bytes for writer in awake), where),
     ]
     for writer in awake:
         found += _partition(writer)
-    ends = log.roster.recovery_points()  # of those that sleep all is durable
+    ends = roster.recovery_points()  # of those that sleep all is durable
     for tp in sorted(ends.keys() - {writer.tp for writer in awake}):
         found += _ends(tp, ends[tp], ends[tp])
     return found
 
 
-def _positions(partition: PartitionLog) -> list[Metric]:
+def position_metrics(partition: PartitionLog) -> list[Metric]:
+    """What the files of a partition tell that is only read."""
     labels, at = _labels(partition.tp), partition.positions()
     return [
         *_ends(partition.tp, at.end_offset, at.flushed_offset),

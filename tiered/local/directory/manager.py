@@ -24,15 +24,22 @@ from tiered.errors import (
 )
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.deletion import LeavingDirectories
-from tiered.local.directory.figures import directory_metrics, report_of
+from tiered.local.directory.figures import (
+    UpkeepReport,
+    directory_metrics,
+    position_metrics,
+    read_report,
+    report_metrics,
+    store_report,
+    written_metrics,
+)
 from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
 from tiered.local.directory.notes import DirectoryNotes, SealNotes
 from tiered.local.directory.registry import TopicRegistry
-from tiered.local.directory.reports import UpkeepReport, store_report
 from tiered.local.directory.service import DirectoryService
-from tiered.local.directory.survey import Survey
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
 from tiered.local.directory.upkeep import Upkeep
+from tiered.local.directory.view import Survey
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
@@ -210,12 +217,27 @@ class LocalLog:
 
     def report(self) -> UpkeepReport:
         """How the background work did until now (``tiered-tasks.json``: until a while ago)."""
-        return report_of(self, self._clock.now_ms())
+        offline = self.roster.offline
+        return UpkeepReport(
+            self._clock.now_ms(),
+            self.tasks.status(),
+            self.cleaner.figures(),
+            {str(tp): why for tp, why in sorted(self.cleaner.uncleanable.items())},
+            "" if offline is None else offline.message,
+        )
 
     def metrics(self) -> list[Metric]:
         """Figures of the directory, of its partitions, tasks and cleaner, as of now (``directory.figures``)."""
         self._check_open()
-        return directory_metrics(self, self._clock.now_ms())
+        tps, broken = self.partitions(), self.out_of_service
+        found = directory_metrics(self.directory, self.files, held=len(tps), broken=len(broken))
+        if self.read_only:
+            report = read_report(self.directory, self.files)
+            found += [each for tp in tps if tp not in broken for each in position_metrics(self.partition(tp))]
+        else:
+            report = self.report()
+            found += written_metrics(self.roster)
+        return [*found, *report_metrics(report, self.directory, self._clock.now_ms())]
 
     def topics(self) -> dict[str, TopicInfo]:
         """Topics by name. A read-only log looks at the directory again."""

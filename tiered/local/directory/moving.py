@@ -103,7 +103,7 @@ def move(source: LocalLog, target: LocalLog, tp: TopicPartition, *, uid: str, ti
         _move(source, target, tp, future, timeout_seconds=timeout_seconds)
     target.cleaner.checkpoint.adopt(tp, cleaned)
     if told is not None:
-        target.roster.writers[tp].follower.update_high_watermark(told)
+        target.roster.writers[tp].tell_high_watermark(told)
     source.cleaner.forget_gone()
     LOGGER.info("partition_moved partition=%s from=%s to=%s", tp, source.directory, target.directory)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 
 from tiered.config import TopicConfig
@@ -10,14 +9,11 @@ from tiered.errors import DiskFullError, InvalidRecordError, LocalIOError, Recor
 from tiered.format.batch import assign_offsets, encode_batch, read_header
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.partition.beginning import Beginning
-from tiered.local.partition.condition import Condition
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.incoming import coordinator_batch, settle_batches
-from tiered.local.partition.leadership import Leadership
-from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.roller import Roller
-from tiered.local.partition.surroundings import Surroundings
+from tiered.local.partition.surroundings import Shared
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple
 from tiered.model import NewRecord, RecordMetadata
@@ -36,26 +32,16 @@ class Appender:
     """Thread-safe. Takes the partition's lock, and after it, without it, the flush lock if a segment was sealed."""
 
     def __init__(
-        self,
-        around: Surroundings,
-        lock: threading.Lock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        flusher: Flusher,
-        roller: Roller,
-        leadership: Leadership,
-        producers: PartitionProducers,
-        beginning: Beginning,
+        self, shared: Shared, *, flusher: Flusher, roller: Roller, producers: PartitionProducers, beginning: Beginning
     ) -> None:
-        self._clock = around.clock
-        self._reserve = around.reserve
-        self._lock = lock
-        self._condition = condition
-        self._segments = segments
+        self._clock = shared.around.clock
+        self._reserve = shared.around.reserve
+        self._lock = shared.lock
+        self._condition = shared.condition
+        self._segments = segments = shared.segments
         self._flusher = flusher
         self._roller = roller
-        self._leadership = leadership
+        self._leadership = shared.leadership
         self._producers = producers
         self._beginning = beginning
         self._tp = segments.tp

@@ -14,13 +14,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tiered.clock import Clock
 from tiered.errors import FencedError
-from tiered.local.disk.claims import Claims
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.condition import Condition
-from tiered.local.partition.log_segments import LogSegments
-from tiered.model import TopicPartition
+from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.partition.surroundings import Shared
 
 BEGIN_PATIENCE_S = 5.0
 """How long the first append to a log without records waits for the uploader that claims it just now; once."""
@@ -37,24 +33,15 @@ class Beginning:
     ``begun``: the log holds records, or has held some since it was opened; what it holds was given its offsets before.
     """
 
-    def __init__(
-        self,
-        tp: TopicPartition,
-        *,
-        clock: Clock,
-        claims: Claims,
-        uploads: UploadCheckpoint,
-        condition: Condition,
-        segments: LogSegments,
-    ) -> None:
-        self.begun = not segments.empty
+    def __init__(self, shared: Shared) -> None:
+        self.begun = not shared.segments.empty
         self.granted: tuple[str | None, int] = (None, NO_EPOCH)
-        self._tp = tp
-        self._clock = clock
-        self._claims = claims
-        self._uploads = uploads
-        self._condition = condition
-        self._segments = segments
+        self._tp = shared.segments.tp
+        self._clock = shared.around.clock
+        self._claims = shared.around.claims
+        self._uploads = shared.around.uploads
+        self._condition = shared.condition
+        self._segments = shared.segments
         self._was_patient = False
 
     def wait(self) -> None:

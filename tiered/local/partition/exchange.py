@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Sequence
 
 from tiered.errors import ConfigError, TieredError
-from tiered.local.disk.files import Files
-from tiered.local.partition.condition import Condition
 from tiered.local.partition.flusher import Flusher
-from tiered.local.partition.log_segments import LogSegments
-from tiered.local.partition.trash import Trash
+from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.replacement import remove_copy, swap_in
 from tiered.local.segment.seal import SEAL_SUFFIX
@@ -24,22 +20,13 @@ LOGGER = logging.getLogger("tiered.local")
 class Exchange:
     """Replaces sealed segments while the log is read and appended to. Takes the partition's lock."""
 
-    def __init__(
-        self,
-        files: Files,
-        lock: threading.Lock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        flusher: Flusher,
-        trash: Trash,
-    ) -> None:
-        self._files = files
-        self._lock = lock
-        self._condition = condition
-        self._segments = segments
+    def __init__(self, shared: Shared, *, flusher: Flusher) -> None:
+        self._files = shared.around.files
+        self._lock = shared.lock
+        self._condition = shared.condition
+        self._segments = shared.segments
         self._flusher = flusher
-        self._trash = trash
+        self._trash = shared.trash
 
     @property
     def settled(self) -> tuple[SealedLocalSegment, ...]:

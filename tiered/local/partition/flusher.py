@@ -7,44 +7,29 @@ already safe) and the partition's lock (everything else; never held across an fs
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 from tiered.errors import TieredError
 from tiered.format.keys import TXN_INDEX_SUFFIX
-from tiered.local.disk.files import Files
-from tiered.local.partition.condition import Condition
-from tiered.local.partition.log_segments import LogSegments
-from tiered.local.partition.watermark import HighWatermark
+from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.sealed import SealedLocalSegment
 
 
 class Flusher:
     """Thread-safe. ``flushed``: records below survive a power cut. ``sealed`` is told, without locks, of seals."""
 
-    def __init__(
-        self,
-        files: Files,
-        lock: threading.Lock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        watermark: HighWatermark,
-        flushed: int,
-        now_ms: int,
-        sealed: Callable[[], None],
-    ) -> None:
+    def __init__(self, shared: Shared, *, flushed: int) -> None:
         self.lock = threading.Lock()
+        self._segments = segments = shared.segments
         self.flushed = min(flushed, segments.end)
         self.gap = (segments.end, segments.end)  # the offsets at the end that a cut left without records
         self.interval_ms = 0
-        self._files = files
-        self._partition_lock = lock
-        self._condition = condition
-        self._segments = segments
-        self._watermark = watermark
-        self._sealed = sealed
-        self._last_ms = now_ms
+        self._files = shared.around.files
+        self._partition_lock = shared.lock
+        self._condition = shared.condition
+        self._watermark = shared.watermark
+        self._sealed = shared.around.sealed
+        self._last_ms = shared.around.clock.now_ms()
 
     @property
     def recovery_point(self) -> int:

@@ -12,7 +12,6 @@ from tiered.errors import ConfigError, ForkedLogError
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
-from tiered.local.partition.replica import Replica
 from tiered.local.partition.steady import patient_view, read_steadily, steadily
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
@@ -42,8 +41,8 @@ class PartitionLog:
     ) -> None:
         self.tp: TopicPartition = source.tp
         self.topic_id: UUID = source.topic_id
-        self._files = files
-        self._source = source
+        self.files = files
+        self.source = source
         self._writer = source if isinstance(source, PartitionWriter) else None
         self._config = config
         self._clock = clock
@@ -52,7 +51,6 @@ class PartitionLog:
         self._told_watermark = high_watermark
         self._buffer_bytes = buffer_bytes
         self._pid = os.getpid()
-        self.replica = Replica(self, files, source)
 
     @property
     def config(self) -> TopicConfig:
@@ -114,7 +112,7 @@ class PartitionLog:
         if self._writer is not None:
             self._check_process()
             return self._writer.open_txns()
-        return steadily(self.view, lambda view: open_txns(self._files, self._source.directory, view))
+        return steadily(self.view, lambda view: open_txns(self.files, self.source.directory, view))
 
     def append_batches(self, data: bytes, *, guard: int = NO_GUARD) -> RecordMetadata:
         """Encoded batches, one after the other, all or none. Offsets and leader epoch are reassigned.
@@ -145,7 +143,7 @@ class PartitionLog:
         keeps back the first batch. Raises OffsetOutOfRangeError at once, CorruptionError where damage is reached.
         """
         return read_steadily(
-            self._files,
+            self.files,
             self.view,
             start_offset,
             end_offset,
@@ -156,16 +154,16 @@ class PartitionLog:
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
-        return steadily(self.view, lambda view: offset_for_time(self._files, view, timestamp))
+        return steadily(self.view, lambda view: offset_for_time(self.files, view, timestamp))
 
     def largest_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the largest timestamp on this disk, None without any."""
-        return steadily(self.view, lambda view: largest_timestamp(self._files, view))
+        return steadily(self.view, lambda view: largest_timestamp(self.files, view))
 
     def aborted_txns(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Aborted transactions that touch the range, by first offset; for ``read_committed``."""
-        directory = self._source.directory
-        return steadily(self.view, lambda view: aborted_txns(self._files, directory, view, start_offset, end_offset))
+        directory = self.source.directory
+        return steadily(self.view, lambda view: aborted_txns(self.files, directory, view, start_offset, end_offset))
 
     def last_stable_offset(self) -> int:
         """Where ``read_committed`` ends: the first offset of the oldest open transaction, else the high watermark."""
@@ -177,7 +175,7 @@ class PartitionLog:
 
     def _stable_offset(self, view: View) -> int:
         log_start = view.start_offset if self._upload() is None else 0
-        return last_stable_offset(self._files, self._source.directory, view, log_start)
+        return last_stable_offset(self.files, self.source.directory, view, log_start)
 
     def high_watermark(self) -> int:
         """Where ``read_uncommitted`` ends: the end, unless a leader or followers told (``replica``).
@@ -209,7 +207,7 @@ class PartitionLog:
         """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
         if os.getpid() != self._pid:
             self._check_process()
-        return [segment for segment in self._source.sealed if segment.end_offset > start_offset]
+        return [segment for segment in self.source.sealed if segment.end_offset > start_offset]
 
     def delete_local_before(self, offset: int) -> list[int]:
         """Whole sealed segments below ``offset`` leave the disk; returns their bases.
@@ -263,11 +261,11 @@ class PartitionLog:
         """Leader epochs and their first offsets, ascending."""
         if os.getpid() != self._pid:
             self._check_process()
-        return self._source.epochs.entries
+        return self.source.epochs.entries
 
     def new_leader_epoch(self, epoch: int) -> None:
         """Records from here on carry ``epoch``. ConfigError unless it is greater than all before."""
-        self.to_write().follower.new_leader_epoch(epoch)
+        self.to_write().new_leader_epoch(epoch)
 
     def apply_retention(self) -> list[int]:
         """One pass of the local retention rules now; returns the bases that left the disk."""
@@ -278,7 +276,7 @@ class PartitionLog:
         self._check_process()
         if self._writer is not None:
             return self._writer.view()
-        return patient_view(self._source.view, self._clock)
+        return patient_view(self.source.view, self._clock)
 
     def to_write(self) -> PartitionWriter:
         """Its components. ConfigError where this process may not write, ForkedLogError in a fork."""

@@ -14,16 +14,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from tiered.clock import Clock
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.walk import NO_LIMIT, Offsets
-from tiered.local.disk.files import Files
 from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets, tells_nothing, tells_of_producers
-from tiered.local.partition.condition import Condition
-from tiered.local.partition.log_segments import LogSegments
-from tiered.local.partition.watermark import HighWatermark
+from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SnapshotFacts
@@ -61,30 +57,20 @@ class Replayable(Protocol):
 class PartitionProducers:
     """Not thread-safe: the partition's lock is held. ``state`` None: no producer was ever seen."""
 
-    def __init__(
-        self,
-        files: Files,
-        directory: Path,
-        clock: Clock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        watermark: HighWatermark,
-        verify: bool = False,
-    ) -> None:
+    def __init__(self, shared: Shared) -> None:
         self.state: ProducerState | None = None
         self.unsure: CorruptionError | None = None  # the damage that kept the state from being what was written
-        self._verify = verify
-        self._clock = clock
-        self._condition = condition
-        self._segments = segments
-        self._watermark = watermark
-        self._files = files
-        self._directory = directory
+        self._verify = shared.around.config.transaction_partition_verification
+        self._clock = shared.around.clock
+        self._condition = shared.condition
+        self._segments = shared.segments
+        self._watermark = shared.watermark
+        self._files = shared.around.files
+        self._directory = shared.segments.directory
         self._on_disk = False  # a snapshot tells a recovery that there are producers
         self._birth: int | None = None
         self._plain_end = 0  # the newest empty snapshot of a log without producers, or the start of the log
-        self._marked = files.state(directory / PLAIN_NAME) is not None
+        self._marked = self._files.state(self._directory / PLAIN_NAME) is not None
 
     def load(self, *, met: bool) -> None:
         """After opening: the state at the end if a snapshot tells of producers, or if the recovery ``met`` one."""

@@ -5,33 +5,20 @@ Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tiered.clock import Clock
 from tiered.errors import OffsetOutOfRangeError, RecordTooLargeError
 from tiered.format.header import read_header
-from tiered.local.disk.files import Files
-from tiered.local.partition.appender import Appender
-from tiered.local.partition.condition import Condition
 from tiered.local.partition.incoming import GivenBatches, given_batches
-from tiered.local.partition.leadership import Leadership
-from tiered.local.partition.log_segments import LogSegments
-from tiered.local.partition.producers import PartitionProducers
+from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.steady import steadily
-from tiered.local.partition.watermark import HighWatermark
+from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.fetch import Fetched, Isolation, fetch
 from tiered.local.segment.reading import View
 from tiered.model import EpochEntry, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
-
-if TYPE_CHECKING:
-    from tiered.local.partition.foreign import ForeignPartition
-    from tiered.local.partition.partition import PartitionLog
-    from tiered.local.partition.writer import PartitionWriter
-
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """What a timestamp below 0 asks for."""
@@ -47,109 +34,14 @@ class ListedOffset(NamedTuple):
     leader_epoch: int
 
 
-class Follower:
-    """The half of a partition that is open for writing. Takes the partition's lock."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        lock: threading.Lock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        appender: Appender,
-        leadership: Leadership,
-        watermark: HighWatermark,
-        producers: PartitionProducers,
-    ) -> None:
-        self._clock = clock
-        self._lock = lock
-        self._condition = condition
-        self._segments = segments
-        self._appender = appender
-        self._leadership = leadership
-        self._watermark = watermark
-        self._producers = producers
-
-    def append_as_follower(self, data: bytes) -> RecordMetadata | None:
-        """Batches as the leader stored them: offsets, epochs and bytes are kept. None if no whole batch is there."""
-        now_ms = self._clock.now_ms()
-        given = given_batches(data)
-        if given is None:
-            return None
-        segments, tp = self._segments, self._segments.tp
-        first, last = given.headers[0].base_offset, given.headers[-1]
-        if len(given.data) > segments.active.segment_bytes:
-            raise RecordTooLargeError(
-                f"{len(given.data)} bytes in one append, segment.bytes is {segments.active.segment_bytes}"
-            )
-        batches = _producers_in(given)
-        with self._lock:
-            self._condition.check_writable()
-            end = segments.end
-            if first < end:
-                raise OffsetOutOfRangeError(
-                    f"{tp} ends at offset {end}: batches {first} to {last.last_offset} cannot follow",
-                    requested=first,
-                    earliest=segments.log_start,
-                    latest=end,
-                    hint="ask the leader from the end on, or truncate first",
-                )
-            answer = self._producers.prepare(batches, Origin.REPLICATION)
-            if first > end or not given.contiguous:
-                segments.mark_sparse()
-            with self._leadership.or_none():
-                self._leadership.follow(given.headers)
-                greatest = max(fact.max_timestamp for fact in given.facts)
-                base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
-                rolled = self._appender.store(
-                    given.data,
-                    given.facts,
-                    greatest,
-                    last.next_offset,
-                    now_ms,
-                    base=base,
-                    epoch=last.leader_epoch,
-                    answer=answer if isinstance(answer, Prepared) else None,
-                )
-        self._appender.settle_append(rolled)
-        return RecordMetadata(tp.topic, tp.partition, first, greatest, last.next_offset)
-
-    def update_high_watermark(self, offset: int | None) -> int:
-        """What the leader told, or the slowest of those that follow; bounded by log start and end. Returns it.
-
-        From then on it moves only by being told. None: nobody follows and nobody leads, it is the end again.
-        """
-        with self._lock:
-            self._condition.check_writable(fenced_too=False)
-            self._tell(offset)
-            return self._watermark.offset
-
-    def new_leader_epoch(self, epoch: int) -> None:
-        """Records appended from here on carry ``epoch``, which must be greater than all before; who leads, leads alone.
-
-        The high watermark is the end again, until it is told.
-        """
-        with self._lock:
-            self._condition.check_writable(fenced_too=False)
-            self._leadership.lead(epoch, self._segments.end)
-            self._tell(None)
-
-    def _tell(self, offset: int | None) -> None:
-        self._watermark.tell(offset)
-        self._producers.advance_high_watermark()
-
-
 class Replica:
-    """The face of both halves: :attr:`PartitionLog.replica <tiered.local.partition.partition.PartitionLog.replica>`.
+    """A partition as a follower, or the broker above it, sees it.
 
     Errors as for the partition: ConfigError from writing where it was opened read-only, ForkedLogError in a fork.
     """
 
-    def __init__(self, log: PartitionLog, files: Files, source: PartitionWriter | ForeignPartition) -> None:
+    def __init__(self, log: PartitionLog) -> None:
         self._log = log
-        self._files = files
-        self._source = source
 
     def append_as_follower(self, data: bytes, *, leader_high_watermark: int | None = None) -> RecordMetadata | None:
         """Batches as a leader stored them, bytes, offsets and epochs kept; None if ``data`` holds no whole batch.
@@ -159,10 +51,10 @@ class Replica:
         Offsets may leave gaps; where they go back it is InvalidRecordError, below the end OffsetOutOfRangeError.
         CorruptionError for a damaged batch. Nothing is appended then. Only ``segment.bytes`` limits the size.
         """
-        follower = self._log.to_write().follower
-        written = follower.append_as_follower(data)
+        writer = self._log.to_write()
+        written = _store_as_leader_did(writer, data)
         if leader_high_watermark is not None:
-            follower.update_high_watermark(leader_high_watermark)
+            self.update_high_watermark(leader_high_watermark)
         return written
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
@@ -180,7 +72,7 @@ class Replica:
         end is the high watermark again. Nothing at or above it is deleted, compacted, or read by those who fetch with
         ``Isolation.HIGH_WATERMARK``.
         """
-        return self._log.to_write().follower.update_high_watermark(offset)
+        return self._log.to_write().tell_high_watermark(offset)
 
     def fetch(
         self,
@@ -196,10 +88,12 @@ class Replica:
         outside of the log; above the bound of ``isolation`` it is an empty answer.
         """
 
+        log = self._log
+
         def once(view: View) -> Fetched:
             return fetch(
-                self._files,
-                self._source.directory,
+                log.files,
+                log.source.directory,
                 view,
                 start_offset,
                 bound=min(bound, view.end_offset),
@@ -208,7 +102,6 @@ class Replica:
                 min_one_message=min_one_message,
             )
 
-        log = self._log
         bound = log.positions().end_offset
         if isolation is not Isolation.LOG_END:
             bound = log.high_watermark() if isolation is Isolation.HIGH_WATERMARK else log.last_stable_offset()
@@ -220,7 +113,7 @@ class Replica:
         Those are ``LATEST`` (-1), ``EARLIEST`` (-2), ``MAX_TIMESTAMP`` (-3: its first record), ``EARLIEST_LOCAL`` (-4)
         and ``LATEST_TIERED`` (-5: offset -1 if the bucket holds nothing). None: there is no such record, or no bucket.
         """
-        positions, epochs = self._log.positions(), self._source.epochs
+        positions, epochs = self._log.positions(), self._log.source.epochs
         if timestamp == LATEST:
             return ListedOffset(positions.end_offset, -1, epochs.latest)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
@@ -246,7 +139,51 @@ class Replica:
 
     def end_offset_for(self, epoch: int) -> tuple[int, int]:
         """(epoch, its exclusive end) of the greatest epoch at or below ``epoch``; (-1, -1) if that is not known."""
-        return self._source.epochs.end_offset_for(epoch, self._log.end_offset)
+        return self._log.source.epochs.end_offset_for(epoch, self._log.end_offset)
+
+
+def _store_as_leader_did(writer: PartitionWriter, data: bytes) -> RecordMetadata | None:
+    shared, segments, tp = writer.shared, writer.segments, writer.tp
+    now_ms = shared.around.clock.now_ms()
+    given = given_batches(data)
+    if given is None:
+        return None
+    first, last = given.headers[0].base_offset, given.headers[-1]
+    if len(given.data) > segments.active.segment_bytes:
+        raise RecordTooLargeError(
+            f"{len(given.data)} bytes in one append, segment.bytes is {segments.active.segment_bytes}"
+        )
+    batches = _producers_in(given)
+    with shared.lock:
+        shared.condition.check_writable()
+        end = segments.end
+        if first < end:
+            raise OffsetOutOfRangeError(
+                f"{tp} ends at offset {end}: batches {first} to {last.last_offset} cannot follow",
+                requested=first,
+                earliest=segments.log_start,
+                latest=end,
+                hint="ask the leader from the end on, or truncate first",
+            )
+        answer = writer.producers.prepare(batches, Origin.REPLICATION)
+        if first > end or not given.contiguous:
+            segments.mark_sparse()
+        with shared.leadership.or_none():
+            shared.leadership.follow(given.headers)
+            greatest = max(fact.max_timestamp for fact in given.facts)
+            base = last.last_offset - MAX_RELATIVE_OFFSET if given.first_offset is None else given.first_offset
+            rolled = writer.appender.store(
+                given.data,
+                given.facts,
+                greatest,
+                last.next_offset,
+                now_ms,
+                base=base,
+                epoch=last.leader_epoch,
+                answer=answer if isinstance(answer, Prepared) else None,
+            )
+    writer.appender.settle_append(rolled)
+    return RecordMetadata(tp.topic, tp.partition, first, greatest, last.next_offset)
 
 
 def _producers_in(given: GivenBatches) -> list[ProducerBatch]:

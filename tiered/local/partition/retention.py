@@ -7,18 +7,12 @@ A segment leaves in this order: the log start moves, the list forgets it, its fi
 from __future__ import annotations
 
 import logging
-import threading
 
 from tiered.errors import ConfigError, OffsetOutOfRangeError, TieredError
-from tiered.local.disk.epochs import LeaderEpochs
-from tiered.local.disk.files import Files
-from tiered.local.partition.condition import Condition
 from tiered.local.partition.flusher import Flusher
-from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.producers import PartitionProducers
 from tiered.local.partition.roller import Roller
-from tiered.local.partition.trash import Trash
-from tiered.local.partition.watermark import HighWatermark
+from tiered.local.partition.surroundings import Shared
 from tiered.plan.retention import LocalSegmentFacts, plan_local_retention
 from tiered.plan.roll import RollReason
 
@@ -31,30 +25,17 @@ END = -1
 class Retention:
     """Lets whole segments go, and moves the log start. Takes the partition's lock."""
 
-    def __init__(
-        self,
-        files: Files,
-        lock: threading.Lock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        flusher: Flusher,
-        roller: Roller,
-        watermark: HighWatermark,
-        epochs: LeaderEpochs,
-        producers: PartitionProducers,
-        trash: Trash,
-    ) -> None:
-        self._files = files
-        self._lock = lock
-        self._condition = condition
-        self._segments = segments
+    def __init__(self, shared: Shared, *, flusher: Flusher, roller: Roller, producers: PartitionProducers) -> None:
+        self._files = shared.around.files
+        self._lock = shared.lock
+        self._condition = shared.condition
+        self._segments = shared.segments
         self._flusher = flusher
         self._roller = roller
-        self._watermark = watermark
-        self._epochs = epochs
+        self._watermark = shared.watermark
+        self._epochs = shared.leadership.epochs
         self._producers = producers
-        self._trash = trash
+        self._trash = shared.trash
 
     def delete_local_before(self, offset: int) -> list[int]:
         """Whole sealed segments below ``offset`` leave the disk, oldest first; returns their bases."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 
-from tiered.clock import Clock
 from tiered.errors import ConfigError
-from tiered.local.partition.condition import Condition
 from tiered.local.partition.flusher import Flusher
-from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.producers import PartitionProducers
+from tiered.local.partition.surroundings import Shared
 from tiered.plan.roll import RollReason
 
 LOGGER = logging.getLogger("tiered.local")
@@ -19,20 +16,11 @@ LOGGER = logging.getLogger("tiered.local")
 class Roller:
     """Seals the active segment: by request, by the clock, or because an append does not fit (:meth:`roll_now`)."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        lock: threading.Lock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        flusher: Flusher,
-        producers: PartitionProducers,
-    ) -> None:
-        self._clock = clock
-        self._lock = lock
-        self._condition = condition
-        self._segments = segments
+    def __init__(self, shared: Shared, *, flusher: Flusher, producers: PartitionProducers) -> None:
+        self._clock = shared.around.clock
+        self._lock = shared.lock
+        self._condition = shared.condition
+        self._segments = shared.segments
         self._flusher = flusher
         self._producers = producers
 

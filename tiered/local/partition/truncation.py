@@ -7,7 +7,6 @@ log without a hole; then the file that stays is cut and its indexes are written 
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 
 from tiered.errors import ConfigError, CorruptionError, TieredError
@@ -17,14 +16,9 @@ from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import remove_snapshots_above
 from tiered.local.partition.beginning import Beginning
-from tiered.local.partition.condition import Condition
 from tiered.local.partition.flusher import Flusher
-from tiered.local.partition.leadership import Leadership
-from tiered.local.partition.log_segments import LogSegments
 from tiered.local.partition.producers import PartitionProducers
-from tiered.local.partition.surroundings import Surroundings
-from tiered.local.partition.trash import Trash
-from tiered.local.partition.watermark import HighWatermark
+from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, store_indexes
@@ -47,30 +41,19 @@ class Truncation:
     """
 
     def __init__(
-        self,
-        around: Surroundings,
-        lock: threading.Lock,
-        *,
-        condition: Condition,
-        segments: LogSegments,
-        flusher: Flusher,
-        watermark: HighWatermark,
-        leadership: Leadership,
-        producers: PartitionProducers,
-        beginning: Beginning,
-        trash: Trash,
+        self, shared: Shared, *, flusher: Flusher, producers: PartitionProducers, beginning: Beginning
     ) -> None:
-        self._around = around
-        self._files = around.files
-        self._lock = lock
-        self._condition = condition
-        self._segments = segments
+        self._around = shared.around
+        self._files = shared.around.files
+        self._lock = shared.lock
+        self._condition = shared.condition
+        self._segments = shared.segments
         self._flusher = flusher
-        self._watermark = watermark
-        self._leadership = leadership
+        self._watermark = shared.watermark
+        self._leadership = shared.leadership
         self._producers = producers
         self._beginning = beginning
-        self._trash = trash
+        self._trash = shared.trash
 
     def truncate_to(self, offset: int, *, below_uploaded: bool = False) -> None:
         """The log ends at ``offset``; a batch that reaches beyond goes whole. Nothing happens to an end below it.

@@ -23,15 +23,12 @@ from tiered.local.partition.condition import Condition
 from tiered.local.partition.exchange import Exchange
 from tiered.local.partition.flusher import Flusher
 from tiered.local.partition.leadership import Leadership
-from tiered.local.partition.log_segments import LogSegments
+from tiered.local.partition.log_segments import HighWatermark, LogSegments
 from tiered.local.partition.producers import PartitionProducers
-from tiered.local.partition.replica import Follower
 from tiered.local.partition.retention import Retention
 from tiered.local.partition.roller import Roller
-from tiered.local.partition.surroundings import Surroundings
-from tiered.local.partition.trash import Trash
+from tiered.local.partition.surroundings import Shared, Surroundings, Trash
 from tiered.local.partition.truncation import Truncation
-from tiered.local.partition.watermark import HighWatermark
 from tiered.local.segment.factory import LoadedPartition
 from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
@@ -59,18 +56,16 @@ class PartitionWriter:
         recovery_point: int,
         high_watermark: int | None = None,
     ) -> None:
-        files, clock, now_ms = around.files, around.clock, around.clock.now_ms()
         self.tp = tp
         self.topic_id = topic_id
         self.directory = directory
         self.epochs = epochs
-        self._around = around
-        self._files = files
-        self._lock = lock = threading.Lock()
+        self._files = around.files
+        self._lock = threading.Lock()
         tiered = around.config.remote and not is_state_log(tp.topic)
-        self.condition = condition = Condition(tp, upload=PartitionUpload(0) if tiered else None, failed=around.failed)
-        self.segments = segments = LogSegments(
-            files,
+        self.condition = Condition(tp, upload=PartitionUpload(0) if tiered else None, failed=around.failed)
+        self.segments = LogSegments(
+            around.files,
             around.ids,
             directory,
             tp,
@@ -79,88 +74,27 @@ class PartitionWriter:
             config=config,
             loaded=loaded,
             start_offset=start_offset,
-            now_ms=now_ms,
+            now_ms=around.clock.now_ms(),
         )
-        leadership = Leadership(tp, epochs, condition, segments.end)
-        self.beginning = Beginning(
-            tp, clock=clock, claims=around.claims, uploads=around.uploads, condition=condition, segments=segments
+        self.watermark = HighWatermark(around.files, directory, self.segments, noted=high_watermark)
+        self.shared = shared = Shared(
+            around,
+            self._lock,
+            self.condition,
+            self.segments,
+            self.watermark,
+            Leadership(tp, epochs, self.condition, self.segments.end),
+            Trash(around.files, around.clock, self._lock),
         )
-        self.watermark = watermark = HighWatermark(files, directory, segments, noted=high_watermark)
-        self.producers = producers = PartitionProducers(
-            files,
-            directory,
-            clock,
-            condition=condition,
-            segments=segments,
-            watermark=watermark,
-            verify=around.config.transaction_partition_verification,
-        )
-        self.flusher = flusher = Flusher(
-            files,
-            lock,
-            condition=condition,
-            segments=segments,
-            watermark=watermark,
-            flushed=recovery_point,
-            now_ms=now_ms,
-            sealed=around.sealed,
-        )
-        self._trash = Trash(files, clock, lock)
-        self.roller = Roller(clock, lock, condition=condition, segments=segments, flusher=flusher, producers=producers)
-        self._add_workers(leadership)
+        self.beginning = beginning = Beginning(shared)
+        self.producers = producers = PartitionProducers(shared)
+        self.flusher = flusher = Flusher(shared, flushed=recovery_point)
+        self.roller = roller = Roller(shared, flusher=flusher, producers=producers)
+        self.appender = Appender(shared, flusher=flusher, roller=roller, producers=producers, beginning=beginning)
+        self.retention = Retention(shared, flusher=flusher, roller=roller, producers=producers)
+        self.truncation = Truncation(shared, flusher=flusher, producers=producers, beginning=beginning)
+        self.exchange = Exchange(shared, flusher=flusher)
         self._take_over(config)
-
-    def _add_workers(self, leadership: Leadership) -> None:
-        """The components that change the log, each handed those that it needs."""
-        around, files, lock, trash = self._around, self._files, self._lock, self._trash
-        condition, segments, watermark = self.condition, self.segments, self.watermark
-        flusher, roller, producers = self.flusher, self.roller, self.producers
-        self.appender = Appender(
-            around,
-            lock,
-            condition=condition,
-            segments=segments,
-            flusher=flusher,
-            roller=roller,
-            leadership=leadership,
-            producers=producers,
-            beginning=self.beginning,
-        )
-        self.retention = Retention(
-            files,
-            lock,
-            condition=condition,
-            segments=segments,
-            flusher=flusher,
-            roller=roller,
-            watermark=watermark,
-            epochs=self.epochs,
-            producers=producers,
-            trash=trash,
-        )
-        self.truncation = Truncation(
-            around,
-            lock,
-            condition=condition,
-            segments=segments,
-            flusher=flusher,
-            watermark=watermark,
-            leadership=leadership,
-            producers=producers,
-            beginning=self.beginning,
-            trash=trash,
-        )
-        self.exchange = Exchange(files, lock, condition=condition, segments=segments, flusher=flusher, trash=trash)
-        self.follower = Follower(
-            around.clock,
-            lock,
-            condition=condition,
-            segments=segments,
-            appender=self.appender,
-            leadership=leadership,
-            watermark=watermark,
-            producers=producers,
-        )
 
     @property
     def config(self) -> TopicConfig:
@@ -195,7 +129,7 @@ class PartitionWriter:
     @property
     def trash_bytes(self) -> int:
         """Bytes of files that wait for their ``file.delete.delay.ms``."""
-        return self._trash.size_bytes
+        return self.shared.trash.size_bytes
 
     def view(self) -> View:
         """What a read that begins now may see."""
@@ -236,6 +170,30 @@ class PartitionWriter:
         with self._lock:
             self.condition.tell_upload(upload)
 
+    def tell_high_watermark(self, offset: int | None) -> int:
+        """What the leader told, or the slowest of those that follow; bounded by log start and end. Returns it.
+
+        From then on it moves only by being told. None: nobody follows and nobody leads, it is the end again.
+        """
+        with self._lock:
+            self.condition.check_writable(fenced_too=False)
+            self._tell_high_watermark(offset)
+            return self.watermark.offset
+
+    def new_leader_epoch(self, epoch: int) -> None:
+        """Records appended from here on carry ``epoch``, which must be greater than all before; who leads, leads alone.
+
+        The high watermark is the end again, until it is told.
+        """
+        with self._lock:
+            self.condition.check_writable(fenced_too=False)
+            self.shared.leadership.lead(epoch, self.segments.end)
+            self._tell_high_watermark(None)
+
+    def _tell_high_watermark(self, offset: int | None) -> None:
+        self.watermark.tell(offset)
+        self.producers.advance_high_watermark()
+
     def configure(self, config: TopicConfig) -> None:
         """Takes over changed settings at once; those of index files begin with the next segment."""
         with self._lock:
@@ -245,7 +203,7 @@ class PartitionWriter:
     def _take_over(self, config: TopicConfig) -> None:
         self.appender.configure(config)
         self.flusher.interval_ms = config.flush_ms
-        self._trash.delay_ms = config.file_delete_delay_ms
+        self.shared.trash.delay_ms = config.file_delete_delay_ms
 
     def close(self, timeout_seconds: float) -> bool:
         """Durable and trimmed; returns whether all of it is. LocalIOError if a thread does not let go in time."""
