@@ -861,6 +861,20 @@ COLD = [
         ),
     ),
     *of(
+        "tests/unit/plan/test_visibility.py",
+        "tiered/plan/visibility.py",
+        (
+            "an aborted transaction without an end",
+            "return begun > 0 and header.base_offset < self._ends[header.producer_id][begun - 1]",
+            "return begun > 0",
+        ),
+        (
+            "an open transaction that holds nothing back",
+            "return max(min(firsts, default=end), start)",
+            "return max(end, start)",
+        ),
+    ),
+    *of(
         "tests/unit/plan/test_intents.py",
         "tiered/plan/lifecycle.py",
         ("a deleted topic is claimed", "if root.state != STATE_OPEN:"),
@@ -1074,7 +1088,7 @@ COLD = [
         "tests/unit/catalog/test_topics.py",
         "tiered/remote/topics.py",
         ("an entry without a limit", "return Get(key, max_bytes=MAX_ENTRY_BYTES)", "return Get(key)"),
-        ("the entry of another topic, copied", "if topic_key(check_topic_name(name)) != key:"),
+        ("the entry of another topic, copied", "if TOPICS_PREFIX + name != key:"),
     ),
     *of(
         "tests/contract/test_stores.py",

@@ -38,8 +38,9 @@ from tiered.format.checkpoint import (
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot, encode_snapshot
 from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import collect, decode_txns, encode_txns
+from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.format.walk import walk_headers
+from tiered.plan.visibility import aborted_within
 
 CLEAN_ROOTS = [r for r in ROOTS if not r.startswith("unclean")]
 
@@ -177,7 +178,7 @@ def test_txn_indexes_round_trip_and_hide_aborted_records(kafka_fixtures: Path) -
         directory = partition_dir(kafka_fixtures, partition)
         txns = [t for p in sorted(directory.glob("*.txnindex")) for t in decode_txns(p.read_bytes())]
         lso = partition_facts(kafka_fixtures, partition)["expected"]["lso"]
-        aborted, _ = collect(txns, 0, lso)
+        aborted, _ = aborted_within(txns, 0, lso)
         committed = []
         for log in sorted(directory.glob("*.log")):
             data = log.read_bytes()

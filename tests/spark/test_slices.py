@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiered.errors import ConfigError
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import Tier
-from tiered.spark.slices import HiddenBatches, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
+from tiered.spark.slices import Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
 
 TP = TopicPartition("flights", 0)
 
@@ -206,10 +206,3 @@ def test_planning_is_linear(limits: Callable[[int], dict[str, int]]) -> None:
     few, many = calls_of_cutting(400, **limits(400)), calls_of_cutting(1600, **limits(1600))
     assert many < 4.4 * few  # heaps add a logarithm
     assert many < 1600 * 300
-
-
-def test_what_read_committed_hides() -> None:
-    hidden = HiddenBatches([AbortedTxn(7, 10, 30, 31), AbortedTxn(7, 40, 50, 51), AbortedTxn(9, 0, 5, 6)])
-    assert [at for at in range(60) if hidden.hides(7, at)] == [*range(10, 30), *range(40, 50)]
-    assert [at for at in range(60) if hidden.hides(9, at)] == [*range(5)]
-    assert not hidden.hides(8, 15)

@@ -19,8 +19,8 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.transactions.state_log import replay_state
 from tiered.model import TopicPartition
-from tiered.plan.open_txns import OpenTxn
 from tiered.plan.transactions import TransactionCoordinator
+from tiered.plan.visibility import OpenTxn
 from tiered.program.application import (
     Application,
     Command,

@@ -57,20 +57,6 @@ def decode_txns(data: bytes | bytearray | memoryview, base_offset: int = 0) -> l
     return txns
 
 
-def collect(txns: Sequence[AbortedTxn], start_offset: int, end_offset: int) -> tuple[list[AbortedTxn], bool]:
-    """Aborted transactions that touch ``start_offset`` to ``end_offset`` (exclusive).
-
-    The second value says that the answer is complete: no later segment's index can add to it.
-    """
-    found: list[AbortedTxn] = []
-    for txn in txns:
-        if txn.last_offset >= start_offset and txn.first_offset < end_offset:
-            found.append(txn)
-        if txn.last_stable_offset >= end_offset:
-            return found, True
-    return found, False
-
-
 def truncate(txns: Sequence[AbortedTxn], offset: int) -> list[AbortedTxn]:
     """The entries whose marker lies below ``offset``."""
     return [t for t in txns if t.last_offset < offset]

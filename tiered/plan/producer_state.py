@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 from tiered.errors import ConfigError
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.plan.open_txns import CompletedTxn, OpenTxn, OpenTxns
 from tiered.plan.producer import NO_OFFSET, BatchSpan, Origin, Producer, ProducerBatch
 from tiered.plan.producer_rules import NO_GUARD, Draft, Verification, check_data, check_form, check_marker
+from tiered.plan.visibility import CompletedTxn, OpenTxn, OpenTxns
 
 DEFAULT_EXPIRATION_MS = 86_400_000
 """Kafka's ``producer.id.expiration.ms``: an idle producer is forgotten after a day."""

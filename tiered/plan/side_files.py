@@ -22,6 +22,7 @@ from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.model import AbortedTxn
 from tiered.plan.producer import NO_OFFSET, ProducerBatch
 from tiered.plan.producer_state import ProducerState, Snapshot
+from tiered.plan.visibility import open_firsts
 
 NO_PRODUCERS = encode_snapshot(())
 """What a roll leaves of a log without producers: not worth a place in the bucket."""
@@ -92,11 +93,6 @@ class Follower:
         )
         self._aborted, self._orphans, self._unseen = [], [], set()
         return told
-
-
-def open_firsts(producers: Sequence[ProducerEntry]) -> dict[int, int]:
-    """First offset of each open transaction, by producer id."""
-    return {entry.producer_id: entry.txn_first_offset for entry in producers if entry.txn_first_offset != NO_OFFSET}
 
 
 def txns_flaw(entries: Sequence[AbortedTxn], followed: Followed, *, all_followed: bool = False) -> str | None:

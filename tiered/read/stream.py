@@ -22,7 +22,7 @@ from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError, Ti
 from tiered.format.batch import BatchHeader, decode_records, read_header, rebuild_batch
 from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
-from tiered.read.visible import Aborted
+from tiered.plan.visibility import Hidden
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Blocking, Emit, Steps
 from tiered.times import Time, parse_time
@@ -380,8 +380,8 @@ class TierStream:
             end = stop if bound is None else bound if stop is None else min(stop, bound)
             if end is not None and start >= end:
                 continue
-            aborted = Aborted((yield from self._aborted(start, end))) if committed_only else None
-            shape: Shape = partial(_shown, self.tp, wanted, start, end, aborted)
+            hidden = Hidden((yield from self._aborted(start, end))) if committed_only else None
+            shape: Shape = partial(_shown, self.tp, wanted, start, end, hidden)
             if through is not None:
                 shape = partial(_passed, through, shape)
             yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape)
@@ -408,15 +408,11 @@ def _passed(through: Through, shape: Shape, batch: TierBatch) -> Iterator[Consum
 
 
 def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
-    tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, aborted: Aborted | None, batch: TierBatch
+    tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, batch: TierBatch
 ) -> Iterator[ConsumerRecord] | None:
     """The records of a batch; None where nothing of it is to be seen."""
     header = batch.header
-    if header.is_control:
-        if aborted is not None:
-            aborted.marker(header, batch.data)
-        return None
-    if aborted is not None and aborted.hides(header):
+    if header.is_control or (hidden is not None and hidden.hides(header)):
         return None
     if wanted.since_ms is not None and header.max_timestamp < wanted.since_ms:
         return None

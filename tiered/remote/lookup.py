@@ -16,9 +16,10 @@ from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, index_key, segment_
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import collect, decode_txns
+from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import ByteRange, RequestSizes, SegmentRange, byte_range
+from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import fetches, read_bundle
@@ -131,7 +132,7 @@ class SegmentLookup:
         while len(rows := (yield from snapshot.flagged(FLAG_ABORTED_TXNS, at))):
             for row in rows:
                 data = yield from self.section(row, SectionKind.TXN_INDEX)
-                more, complete = collect(decode_txns(data, row.base), start, end)
+                more, complete = aborted_within(decode_txns(data, row.base), start, end)
                 found += more
                 if complete:
                     return found
@@ -143,8 +144,8 @@ class SegmentLookup:
         data = yield from self.producer_snapshot(snapshot)
         if not data:
             return snapshot.next_offset
-        firsts = [entry.txn_first_offset for entry in decode_snapshot(data)]
-        return max(snapshot.start_offset, min([first for first in firsts if first >= 0], default=snapshot.next_offset))
+        firsts = open_firsts(decode_snapshot(data)).values()
+        return stable_offset(firsts, snapshot.start_offset, snapshot.next_offset)
 
     def producer_snapshot(self, snapshot: Snapshot) -> Steps[bytes]:
         """The producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none."""

@@ -11,7 +11,6 @@ Every step walks its input once, so that planning is linear in segments, slices 
 
 from __future__ import annotations
 
-import bisect
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,30 +89,6 @@ class Slice(InputPartition):
     def size_bytes(self) -> int:
         """Estimated bytes of ``.log`` data."""
         return sum(piece.size_bytes for piece in self.pieces)
-
-
-class HiddenBatches:
-    """Tells which transactional batches belong to an aborted transaction.
-
-    A producer has one transaction at a time, so every batch of it between the first offset and the ABORT marker is in
-    that transaction.
-    """
-
-    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
-        self._firsts: dict[int, list[int]] = {}
-        self._ends: dict[int, list[int]] = {}
-        for txn in sorted(aborted, key=lambda txn: txn.first_offset):
-            ends = self._ends.setdefault(txn.producer_id, [])
-            self._firsts.setdefault(txn.producer_id, []).append(txn.first_offset)
-            ends.append(max(txn.last_offset, ends[-1] if ends else 0))
-
-    def hides(self, producer_id: int, base_offset: int) -> bool:
-        """Whether the batch of this producer at ``base_offset`` was aborted."""
-        firsts = self._firsts.get(producer_id)
-        if not firsts:
-            return False
-        begun = bisect.bisect_right(firsts, base_offset)
-        return begun > 0 and base_offset < self._ends[producer_id][begun - 1]
 
 
 class _Part(NamedTuple):

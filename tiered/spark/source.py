@@ -29,6 +29,7 @@ from tiered.config import S3Keywords
 from tiered.format.bundle import SectionKind
 from tiered.format.offset_index import OffsetIndex
 from tiered.model import Row
+from tiered.plan.visibility import Hidden
 from tiered.read.arrow import ArrowDecoder
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.reader import SegmentReader
@@ -36,7 +37,7 @@ from tiered.spark.options import ReadOptions
 from tiered.spark.pin import Batches, PinnedPiece, Sources
 from tiered.spark.ranges import planning_pool, resolve_pieces
 from tiered.spark.schema import arrow_schema_of, check_schema, column_names, kafka_schema
-from tiered.spark.slices import Cuts, HiddenBatches, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
+from tiered.spark.slices import Cuts, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
 from tiered.store.base import Store
 from tiered.store.driver import drive
 from tiered.store.location import open_store
@@ -117,7 +118,7 @@ class TieredReader(DataSourceReader):
         sources = Sources(self._store(), self._options.local_dir)
         try:
             for piece in partition.pieces:
-                hidden = HiddenBatches(piece.aborted)
+                hidden = Hidden(piece.aborted)
                 pinned = PinnedPiece(piece, sources, fail_on_data_loss=self._options.fail_on_data_loss)
                 for start, batches in pinned.runs():
                     decoder = ArrowDecoder(
@@ -159,8 +160,8 @@ class TieredReader(DataSourceReader):
         )
 
 
-def _visible(hidden: HiddenBatches, batches: Batches) -> Batches:
+def _visible(hidden: Hidden, batches: Batches) -> Batches:
     """Without what ``read_committed`` hides."""
     for header, batch in batches:
-        if not (header.is_transactional and hidden.hides(header.producer_id, header.base_offset)):
+        if not hidden.hides(header):
             yield header, batch

@@ -13,8 +13,9 @@ from tiered.format.crc import crc32c
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
-from tiered.format.txn_index import TXN_ENTRY_BYTES, collect, decode_txns, encode_entry, encode_txns, truncate
+from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_entry, encode_txns, truncate
 from tiered.model import AbortedTxn
+from tiered.plan.visibility import aborted_within
 
 RELATIVE_MAX = 2**31 - 1
 
@@ -234,16 +235,16 @@ def test_damaged_txn_indexes_are_refused() -> None:
 
 def test_collecting_stops_when_nothing_later_can_matter() -> None:
     txns = [AbortedTxn(0, 0, 10, 11), AbortedTxn(1, 5, 15, 13), AbortedTxn(2, 18, 35, 25), AbortedTxn(3, 32, 50, 40)]
-    assert collect(txns, 0, 100) == (txns, False)
-    assert collect(txns, 0, 32) == (txns[:3], True)
-    assert collect(txns, 0, 35) == (txns, True)
-    assert collect(txns, 10, 35) == (txns, True)
-    assert collect(txns, 11, 35) == (txns[1:], True)
-    assert collect(txns, 20, 41) == (txns[2:], False)
-    assert collect(txns, 26, 40) == (txns[2:], True)
-    assert collect(txns, 26, 31) == (txns[2:3], True)
-    assert collect(txns, 0, 10) == (txns[:1], True)
-    assert collect([], 0, 10) == ([], False)
+    assert aborted_within(txns, 0, 100) == (txns, False)
+    assert aborted_within(txns, 0, 32) == (txns[:3], True)
+    assert aborted_within(txns, 0, 35) == (txns, True)
+    assert aborted_within(txns, 10, 35) == (txns, True)
+    assert aborted_within(txns, 11, 35) == (txns[1:], True)
+    assert aborted_within(txns, 20, 41) == (txns[2:], False)
+    assert aborted_within(txns, 26, 40) == (txns[2:], True)
+    assert aborted_within(txns, 26, 31) == (txns[2:3], True)
+    assert aborted_within(txns, 0, 10) == (txns[:1], True)
+    assert aborted_within([], 0, 10) == ([], False)
     assert truncate(txns, 35) == txns[:2]
 
 

@@ -24,11 +24,7 @@ WALKERS: set[str] = {
 }
 """4: files with a loop over batches."""
 
-VISIBILITY: set[str] = {
-    "tiered/local/segment/isolation.py",
-    "tiered/read/visible.py",
-    "tiered/spark/source.py",
-}
+VISIBILITY: set[str] = set()
 """4: files that decide what ``read_committed`` hides."""
 
 DIRECTORY_VIEWS: set[str] = {

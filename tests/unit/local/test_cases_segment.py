@@ -13,12 +13,13 @@ from tiered.errors import ConfigError, InvalidRecordError
 from tiered.format.batch import encode_batch
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
-from tiered.format.txn_index import collect, decode_txns, encode_txns, truncate
+from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.replica import Replica
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord
 from tiered.plan.roll import MAX_RELATIVE_OFFSET, RollReason
+from tiered.plan.visibility import aborted_within
 from tiered.testing.clock import START_MS
 
 
@@ -271,7 +272,7 @@ TXNS = [AbortedTxn(0, 0, 10, 11), AbortedTxn(1, 5, 15, 13), AbortedTxn(2, 18, 35
     ],
 )
 def test_case_17_aborted_transactions_of_a_range(start: int, end: int, found: list[AbortedTxn], complete: bool) -> None:
-    assert collect(TXNS, start, end) == (found, complete)
+    assert aborted_within(TXNS, start, end) == (found, complete)
 
 
 def test_case_18_a_transaction_index_is_cut() -> None:

@@ -32,7 +32,8 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.names import PLAIN_NAME
 from tiered.local.segment.seal import read_note
 from tiered.model import AbortedTxn
-from tiered.plan.side_files import NO_PRODUCERS, open_firsts
+from tiered.plan.side_files import NO_PRODUCERS
+from tiered.plan.visibility import open_firsts
 from tiered.store.location import open_store
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tiered.plan.open_txns import CompletedTxn
 from tiered.plan.producer import SEQUENCES, Marker, Origin, ProducerBatch
 from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import Duplicate, Prepared, ProducerState
+from tiered.plan.visibility import CompletedTxn
 
 PID = 7
 

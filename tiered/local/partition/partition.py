@@ -19,9 +19,9 @@ from tiered.local.segment.reading import View, largest_timestamp, offset_for_tim
 from tiered.local.segment.scan import BUFFER_BYTES
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
-from tiered.plan.open_txns import OpenTxn
 from tiered.plan.producer import ProducerStamp
 from tiered.plan.producer_rules import NO_GUARD
+from tiered.plan.visibility import OpenTxn
 
 
 class PartitionLog:

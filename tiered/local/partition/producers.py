@@ -23,7 +23,6 @@ from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import SnapshotFacts
-from tiered.plan.open_txns import CompletedTxn, OpenTxn
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import (
@@ -37,6 +36,7 @@ from tiered.plan.producer_state import (
     stray,
 )
 from tiered.plan.side_files import NO_PRODUCERS
+from tiered.plan.visibility import CompletedTxn, OpenTxn
 
 LOGGER = logging.getLogger("tiered.local")
 

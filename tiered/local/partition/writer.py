@@ -34,7 +34,7 @@ from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
-from tiered.plan.open_txns import OpenTxn
+from tiered.plan.visibility import OpenTxn
 
 LOGGER = logging.getLogger("tiered.local")
 

@@ -1,4 +1,4 @@
-"""What ``read_committed`` needs of the local tier: aborted transactions, and the last stable offset.
+"""What ``read_committed`` asks of a disk (``plan.visibility`` decides): aborted transactions, the last stable offset.
 
 Aborted transactions come from the ``.txnindex`` files, each held against its own log. The last stable
 offset is the first offset of the oldest open transaction: the newest producer snapshot at or below the end names those
@@ -14,19 +14,17 @@ import logging
 from pathlib import Path
 
 from tiered.errors import CorruptionError, NotFoundError
-from tiered.format.batch import decode_records, read_header
-from tiered.format.control import ControlType, control_type
+from tiered.format.header import read_header
 from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.format.txn_index import collect
 from tiered.local.disk.files import Files
 from tiered.local.segment.reading import Extent, View, read_batches
 from tiered.model import AbortedTxn
-from tiered.plan.open_txns import OpenTxn
-from tiered.plan.side_files import open_firsts
+from tiered.plan.producer import read_producer
+from tiered.plan.producer_state import ProducerState, Snapshot
+from tiered.plan.visibility import OpenTxn, aborted_within, open_firsts, stable_offset
 
 _logger = logging.getLogger("tiered.local")
-_NO_TXN = -1
 
 
 def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, end_offset: int) -> list[AbortedTxn]:
@@ -41,7 +39,7 @@ def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, e
         if extent.end_offset <= start_offset:
             continue
         try:
-            more, complete = collect(extent.segment.aborted_txns(), start_offset, end_offset)
+            more, complete = aborted_within(extent.segment.aborted_txns(), start_offset, end_offset)
         except NotFoundError:
             continue  # retention took the segment since the view was taken
         found.update(more)
@@ -64,8 +62,8 @@ def last_stable_offset(files: Files, directory: Path, view: View, log_start: int
 
     It may lie below the view: of a tiered log the disk holds only the end, and the bucket the transaction's beginning.
     """
-    found = open_txns(files, directory, view)
-    return max(min((txn.first_offset for txn in found), default=view.end_offset), log_start)
+    firsts = (txn.first_offset for txn in open_txns(files, directory, view))
+    return stable_offset(firsts, log_start, view.end_offset)
 
 
 def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
@@ -74,55 +72,36 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
     One whose ABORT marker is in the newest segment and not yet in its index counts as open: a writer puts the marker
     first, and may have been killed in between. A reader that went beyond would take its records for committed.
     """
-    start, found = _newest_snapshot(files, directory, view)
+    producers = ProducerState()
+    known = _newest_snapshot(files, directory, view)
+    producers.load(known, log_start=0, now_ms=0)  # at time 0 nobody has expired
     tail = view.extents[-1].base_offset if view.extents else view.end_offset
     noted: set[tuple[int, int]] | None = None
-    for batch in read_batches(files, view, start, view.end_offset):
-        header = read_header(batch)
-        if not header.is_transactional:
+    for data in read_batches(files, view, known.offset, view.end_offset):
+        batch = read_producer(read_header(data), data)
+        if batch is None:
             continue
-        if header.is_control:
-            kinds = {control_type(record) for record in decode_records(batch)}
-            if ControlType.ABORT in kinds and header.base_offset >= tail and header.producer_id in found:
-                if noted is None or (header.producer_id, header.base_offset) not in noted:
-                    aborted = view.extents[-1].segment.aborted_txns()
-                    noted = {(txn.producer_id, txn.last_offset) for txn in aborted}
-                if (header.producer_id, header.base_offset) not in noted:
-                    continue
-            if not kinds.isdisjoint((ControlType.ABORT, ControlType.COMMIT)):
-                found.pop(header.producer_id, None)
-        else:
-            known = found.get(header.producer_id)
-            first = header.base_offset if known is None else known.first_offset
-            coordinator_epoch = -1 if known is None else known.coordinator_epoch
-            found[header.producer_id] = OpenTxn(
-                header.producer_id, header.producer_epoch, first, header.max_timestamp, coordinator_epoch
-            )
-    return sorted(found.values(), key=lambda txn: txn.first_offset)
+        marker = batch.marker
+        is_open = any(producer == batch.producer_id for _, producer in producers.open_txns())
+        if marker is not None and marker.abort and is_open and batch.base_offset >= tail:
+            if noted is None:
+                aborted = view.extents[-1].segment.aborted_txns()
+                noted = {(txn.producer_id, txn.last_offset) for txn in aborted}
+            if (batch.producer_id, batch.base_offset) not in noted:
+                continue
+        producers.replay(batch)
+    return producers.describe_open_txns()
 
 
-def _newest_snapshot(files: Files, directory: Path, view: View) -> tuple[int, dict[int, OpenTxn]]:
-    """Where to begin, and the transactions open there. A damaged snapshot is passed over for the next older one."""
-    for offset, path in reversed(_files_of(files, directory, SNAPSHOT_SUFFIX)):
+def _newest_snapshot(files: Files, directory: Path, view: View) -> Snapshot:
+    """Where to begin, and the producers there. A damaged snapshot is passed over for the next older one."""
+    parsed = ((name, parse_local_name(name)) for name in files.names(directory))
+    found = ((file.base, name) for name, file in parsed if file and file.suffix == SNAPSHOT_SUFFIX and not file.work)
+    for offset, name in sorted(found, reverse=True):
         if not view.start_offset <= offset <= view.end_offset:
             continue
         try:
-            entries = decode_snapshot(files.read(path))
+            return Snapshot(offset, tuple(decode_snapshot(files.read(directory / name))))
         except (CorruptionError, NotFoundError) as error:
-            _logger.warning("%s is passed over: %s", path, error)
-            continue
-        return offset, {
-            e.producer_id: OpenTxn(
-                e.producer_id, e.producer_epoch, e.txn_first_offset, e.timestamp, e.coordinator_epoch
-            )
-            for e in entries
-            if e.txn_first_offset != _NO_TXN
-        }
-    return view.start_offset, {}
-
-
-def _files_of(files: Files, directory: Path, suffix: str) -> list[tuple[int, Path]]:
-    parsed = ((name, parse_local_name(name)) for name in files.names(directory))
-    return sorted(
-        (file.base, directory / name) for name, file in parsed if file and file.suffix == suffix and not file.work
-    )
+            _logger.warning("%s is passed over: %s", directory / name, error)
+    return Snapshot(view.start_offset)

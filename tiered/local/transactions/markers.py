@@ -18,8 +18,8 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.transactions.state_log import Host
 from tiered.model import TopicPartition
-from tiered.plan.open_txns import OpenTxn
 from tiered.plan.transactions import TransactionCoordinator, TxnMarker
+from tiered.plan.visibility import OpenTxn
 
 
 class Markers:

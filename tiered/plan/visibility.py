@@ -1,18 +1,75 @@
-"""Transactions of one partition that hold the last stable offset back.
+"""What ``read_committed`` shows, for every reader: which transactions are open, and what aborted ones hide. Pure.
 
-*Ongoing* ones have no marker yet; *unreplicated* ones have, but at or above the high watermark.
+::
 
-Kafka's rule: docs/kafka-semantics.md#last-stable-offset.
+    batches, in order ─> ProducerState ─> OpenTxns ─> the last stable offset: nothing at or above it is shown
+    transaction indexes ─> aborted_within ─> Hidden ─> below it, what was aborted is not
+
+*Ongoing* transactions have no marker yet; *unreplicated* ones have, but at or above the high watermark.
+
+Kafka's rules: docs/kafka-semantics.md#read-committed and #last-stable-offset.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from tiered.format.header import BatchHeader
+from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import AbortedTxn
+
+_NO_TXN = -1
+
+
+def aborted_within(txns: Sequence[AbortedTxn], start: int, end: int) -> tuple[list[AbortedTxn], bool]:
+    """Those of one segment's index that touch offsets ``start`` to ``end`` (exclusive).
+
+    The second value says that the answer is complete: no later segment's index can add to it.
+    """
+    found: list[AbortedTxn] = []
+    for txn in txns:
+        if txn.last_offset >= start and txn.first_offset < end:
+            found.append(txn)
+        if txn.last_stable_offset >= end:
+            return found, True
+    return found, False
+
+
+class Hidden:
+    """Tells which batches belong to an aborted transaction.
+
+    A producer has one transaction at a time, so every batch of it between the first offset and the ABORT marker is in
+    that transaction.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._firsts: dict[int, list[int]] = {}
+        self._ends: dict[int, list[int]] = {}
+        for txn in sorted(aborted, key=lambda txn: txn.first_offset):
+            ends = self._ends.setdefault(txn.producer_id, [])
+            self._firsts.setdefault(txn.producer_id, []).append(txn.first_offset)
+            ends.append(max(txn.last_offset, ends[-1] if ends else 0))
+
+    def hides(self, header: BatchHeader) -> bool:
+        """Whether the records of this batch were aborted."""
+        firsts = self._firsts.get(header.producer_id) if header.is_transactional else None
+        if not firsts:
+            return False
+        begun = bisect.bisect_right(firsts, header.base_offset)
+        return begun > 0 and header.base_offset < self._ends[header.producer_id][begun - 1]
+
+
+def open_firsts(producers: Iterable[ProducerEntry]) -> dict[int, int]:
+    """First offset of each open transaction, by producer id."""
+    return {entry.producer_id: entry.txn_first_offset for entry in producers if entry.txn_first_offset != _NO_TXN}
+
+
+def stable_offset(firsts: Iterable[int], start: int, end: int) -> int:
+    """The first offset of the oldest open transaction, else the end of the log; not below its start."""
+    return max(min(firsts, default=end), start)
 
 
 class CompletedTxn(NamedTuple):
