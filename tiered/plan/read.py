@@ -25,12 +25,6 @@ from typing import Protocol
 from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.model import Positions, Row, TopicPartition
 
-CHUNK_BYTES = 4 * 1024 * 1024
-"""Unit of cache, accounting and alignment of reads from an object."""
-
-MAX_REQUEST_BYTES = 16 * 1024 * 1024
-"""Largest single read of an object: a request costs the same CPU whatever its size, a buffer does not."""
-
 
 class Tier(enum.StrEnum):
     """Where an offset is read from."""
@@ -211,20 +205,39 @@ def byte_range(entries: Sequence[tuple[int, int]], size_bytes: int, start: int, 
     return ByteRange(min(first, size_bytes), min(max(last, first), size_bytes))
 
 
+@dataclass(frozen=True, slots=True)
+class ReadLimits:
+    """What a request to the bucket costs against the bytes that it brings.
+
+    ``chunk_bytes``: unit of cache, accounting and alignment of reads from an object. ``request_bytes``: largest single
+    read: a request costs the same CPU whatever its size, a buffer does not. ``unindexed_bytes``: segments up to this
+    size are read from their start, since fetching an index would cost a request more. ``bundle_bytes``: index bundles
+    up to this size are fetched in one request.
+    """
+
+    chunk_bytes: int = 4 * 1024 * 1024
+    request_bytes: int = 16 * 1024 * 1024
+    unindexed_bytes: int = 1024 * 1024
+    bundle_bytes: int = 1024 * 1024
+
+
+READ_LIMITS = ReadLimits()
+
+
 class RequestSizes:
     """How much to ask for next: one chunk after a seek, doubled with every sequential request up to a limit.
 
     Requests end at multiples of ``chunk_bytes``, so that a chunk that was read once is found again in the cache.
     """
 
-    def __init__(self, chunk_bytes: int = CHUNK_BYTES, max_request_bytes: int = MAX_REQUEST_BYTES) -> None:
-        self._chunk_bytes = chunk_bytes
-        self._max_bytes = max(chunk_bytes, max_request_bytes)
-        self._next_bytes = chunk_bytes
+    def __init__(self, limits: ReadLimits) -> None:
+        self.chunk_bytes = limits.chunk_bytes
+        self._max_bytes = max(limits.chunk_bytes, limits.request_bytes)
+        self._next_bytes = limits.chunk_bytes
 
     def take(self, position: int, end: int) -> ByteRange:
         """The next request at ``position`` of an object that is wanted up to ``end``."""
-        aligned = position - position % self._chunk_bytes
+        aligned = position - position % self.chunk_bytes
         until = min(aligned + self._next_bytes, end)
         self._next_bytes = min(self._next_bytes * 2, self._max_bytes)
         return ByteRange(position, until)

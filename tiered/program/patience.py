@@ -47,8 +47,11 @@ class OutOfTime(BaseException):
 class Patience:
     """Of one command. Without a remote tier it does nothing; an end needs the main thread."""
 
-    def __init__(self, app: Application, *, timeout_seconds: float | None = None) -> None:
+    def __init__(
+        self, app: Application, *, timeout_seconds: float | None = None, grace_seconds: float = GRACE_SECONDS
+    ) -> None:
         self._app = app
+        self._grace_seconds = grace_seconds
         self._remote = app.remote
         self._timeout_seconds = timeout_seconds
         self._left_seconds = timeout_seconds
@@ -128,7 +131,7 @@ class Patience:
             self._told = True
             limit = PATIENCE_SECONDS if self._timeout_seconds is None else self._timeout_seconds
             self._app.out.caution(f"{self._remote} does not answer; it is asked again for up to {limit:g} s")
-        return silent_seconds >= self.left_seconds + GRACE_SECONDS
+        return silent_seconds >= self.left_seconds + self._grace_seconds
 
     def _watch(self) -> None:
         while not self._over.is_set():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tiered.errors import CorruptionError
 from tiered.model import Row, TopicPartition
-from tiered.plan.read import CHUNK_BYTES, ByteRange, RequestSizes, SegmentRange
+from tiered.plan.read import ByteRange, RequestSizes, SegmentRange
 from tiered.remote.cache import ByteCache
 from tiered.store.base import Get, Missing, Object, Steps
 
@@ -25,14 +25,14 @@ class SegmentGone(Exception):
 class Fetch:
     """Bytes ``range`` of the ``.log`` of a segment.
 
-    ``seek``: the first read at a new place. It brings the whole aligned chunk and keeps it in the cache; the
-    sequential reads behind it pass the cache by, so that a scan never empties it.
+    ``chunk_bytes``: of the first read at a new place. It brings the whole aligned chunk and keeps it in the cache; the
+    sequential reads behind it (0) pass the cache by, so that a scan never empties it.
     """
 
     segment: SegmentRange
     key: str
     range: ByteRange
-    seek: bool = False
+    chunk_bytes: int = 0
 
     @property
     def size_bytes(self) -> int:
@@ -42,13 +42,13 @@ class Fetch:
     def steps(self, tp: TopicPartition, cache: ByteCache) -> Steps[memoryview]:
         """The bytes, from the cache or by one GET. Raises SegmentGone, CorruptionError if the object is too short."""
         start, end = self.range.start, self.range.end
-        if not self.seek:
+        if not self.chunk_bytes:
             return self.received(tp, (yield self.request()))
-        chunk_start = start - start % CHUNK_BYTES
+        chunk_start = start - start % self.chunk_bytes
         held = cache.get(self.key, chunk_start)
         if held is None:
             row = self.segment.row
-            chunk_end = min(max(chunk_start + CHUNK_BYTES, end), row.size)
+            chunk_end = min(max(chunk_start + self.chunk_bytes, end), row.size)
             held = yield from read_range(tp, self.key, row, chunk_start, chunk_end)
             cache.put(self.key, chunk_start, held)
         return memoryview(held)[start - chunk_start : end - chunk_start]
@@ -70,7 +70,7 @@ def fetches(
     position = wanted.start
     while position < wanted.end:
         piece = sizes.take(position, wanted.end)
-        yield Fetch(segment, key, piece, seek)
+        yield Fetch(segment, key, piece, sizes.chunk_bytes if seek else 0)
         position, seek = piece.end, False
 
 

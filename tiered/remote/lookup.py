@@ -1,6 +1,6 @@
 """Where in a remote partition an offset, a time or an aborted transaction is: root rows, then one index bundle.
 
-Steps only, for both drivers. A bundle up to ``WHOLE_BUNDLE_BYTES`` is fetched whole, since a request costs more
+Steps only, for both drivers. A bundle up to ``bundle_bytes`` is fetched whole, since a request costs more
 than its bytes; of a larger one the head, then single sections by range. All of them are cached under their key.
 """
 
@@ -18,7 +18,7 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn, Row, TopicPartition
-from tiered.plan.read import ByteRange, RequestSizes, SegmentRange, byte_range
+from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, SegmentRange, byte_range
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.cache import ByteCache
@@ -28,13 +28,6 @@ from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Steps
 
 LOGGER = logging.getLogger("tiered.remote")
-
-WHOLE_BUNDLE_BYTES = 1024 * 1024
-"""Bundles up to this size are fetched in one request."""
-
-INDEX_WORTH_BYTES = 1024 * 1024
-"""Segments up to this size are read from their start: fetching an index would cost a request more."""
-
 
 MAX_DOUBTED = 1024
 """So many segments are remembered whose index sent a reader to a wrong place; then the memory starts anew."""
@@ -47,7 +40,15 @@ class _TimeIndexWrong(Exception):
 class SegmentLookup:
     """Index lookups in the segments of one partition. Holds the cache, and which indexes are wrong; safe to share."""
 
-    def __init__(self, tp: TopicPartition, topic_id: UUID, cache: ByteCache, indexes: IndexCache | None = None) -> None:
+    def __init__(
+        self,
+        tp: TopicPartition,
+        topic_id: UUID,
+        cache: ByteCache,
+        indexes: IndexCache | None = None,
+        limits: ReadLimits = READ_LIMITS,
+    ) -> None:
+        self.limits = limits
         self._tp = tp
         self._topic_id = topic_id
         self._cache = cache
@@ -77,7 +78,7 @@ class SegmentLookup:
         if not row.idx_len:
             return b""
         key = index_key(self._topic_id, self._tp.partition, row)
-        prefix_bytes = row.idx_len if row.idx_len <= WHOLE_BUNDLE_BYTES else HEAD_BYTES
+        prefix_bytes = row.idx_len if row.idx_len <= self.limits.bundle_bytes else HEAD_BYTES
         prefix = yield from self._bundle(key, row, prefix_bytes)
         head = decode_bundle_head(prefix, key=key)
         self._check_head(head, row, key)
@@ -94,7 +95,7 @@ class SegmentLookup:
         """Bytes of the ``.log`` of ``row`` with offsets ``start`` to ``end``; no request if all of it is wanted."""
         if start <= row.base and end >= row.next:
             return ByteRange(0, row.size)
-        if row.size <= INDEX_WORTH_BYTES or (self._doubted and self.log_key(row) in self._doubted):
+        if row.size <= self.limits.unindexed_bytes or (self._doubted and self.log_key(row) in self._doubted):
             return ByteRange(0, row.size)
         index = yield from self._offset_index(row)
         wanted = byte_range(index.entries, row.size, start, end)
@@ -196,7 +197,7 @@ class SegmentLookup:
         wanted = yield from self.byte_range(row, begin, end)
         key = self.log_key(row)
         scan = SegmentScan(self._tp, key, row, position=wanted.start, start=begin, end=end)
-        for fetch in fetches(SegmentRange(row, begin, end), key, wanted, RequestSizes()):
+        for fetch in fetches(SegmentRange(row, begin, end), key, wanted, RequestSizes(self.limits)):
             data = yield from fetch.steps(self._tp, self._cache)
             for header, batch in scan.feed(data):
                 if proof not in (None, header.max_timestamp):

@@ -25,7 +25,7 @@ from tiered.format.batch import BatchHeader
 from tiered.format.keys import FLAG_HOLE
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
-from tiered.plan.read import ByteRange, CatalogRows, RequestSizes, SegmentRange, segment_ranges
+from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
@@ -74,7 +74,7 @@ class _Reads:
         self._end = end
         self._whole = whole
         self._segments: Iterator[SegmentRange] = iter(())
-        self._sizes = RequestSizes()
+        self._sizes = RequestSizes(lookup.limits)
         self._seek = True
         self._current: Iterator[Fetch] = iter(())
         self.ended: set[int] = set()
@@ -129,10 +129,11 @@ class SegmentReader:
         indexes: IndexCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
+        limits: ReadLimits = READ_LIMITS,
     ) -> None:
         self.tp = tp
         self.cache = cache if cache is not None else ByteCache()
-        self.lookup = SegmentLookup(tp, topic_id, self.cache, indexes)
+        self.lookup = SegmentLookup(tp, topic_id, self.cache, indexes, limits)
         self._verify_crc = verify_crc
         self._buffer_bytes = buffer_bytes
 
@@ -219,13 +220,20 @@ class RemotePartition:
         indexes: IndexCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
+        limits: ReadLimits = READ_LIMITS,
         known: Known = NOTHING_KNOWN,
     ) -> None:
         self.tp = TopicPartition(topic, partition)
         self.topic_id = topic_id
         self._view = RootView(topic_id, partition, topic, known)
         self._segments = SegmentReader(
-            self.tp, topic_id, cache=cache, indexes=indexes, verify_crc=verify_crc, buffer_bytes=buffer_bytes
+            self.tp,
+            topic_id,
+            cache=cache,
+            indexes=indexes,
+            verify_crc=verify_crc,
+            buffer_bytes=buffer_bytes,
+            limits=limits,
         )
         self._lock = threading.Lock()
         self._snapshot: Snapshot | None = None

@@ -99,11 +99,10 @@ def test_the_end_of_patience() -> None:
         assert not patience.look()
 
 
-def test_a_request_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.program.patience.GRACE_SECONDS", 0.0)
+def test_a_request_that_hangs_is_left() -> None:
     before = signal.getsignal(signal.SIGALRM)
     app = Application({"remote": "s3://bucket/prefix"})
-    patience = Patience(app, timeout_seconds=0)
+    patience = Patience(app, timeout_seconds=0, grace_seconds=0)
     with pytest.raises(RemoteUnavailableError, match="did not answer"), patience, patience.waiting():
         signal.pause()
     assert signal.getsignal(signal.SIGALRM) is before

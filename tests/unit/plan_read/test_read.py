@@ -15,6 +15,7 @@ from tiered.model import Positions, Row, TopicPartition
 from tiered.plan.read import (
     ByteRange,
     LocalSpan,
+    ReadLimits,
     RemoteSpan,
     RequestSizes,
     Tier,
@@ -172,7 +173,7 @@ def test_a_byte_range_always_holds_the_batches_of_the_offsets(indexed: list[bool
 
 
 def test_requests_double_and_end_at_chunks() -> None:
-    sizes = RequestSizes(chunk_bytes=4, max_request_bytes=16)
+    sizes = RequestSizes(ReadLimits(chunk_bytes=4, request_bytes=16))
     position, taken = 6, []
     while position < 70:
         piece = sizes.take(position, 70)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
-import tiered.plan.read as plan_read
-import tiered.remote.fetch as fetch_module
 from tests.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, other_batches, records, seal
 from tests.unit.remote.recording import RecordingStore
@@ -21,7 +20,7 @@ from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.model import AbortedTxn, NewRecord, TimestampType
-from tiered.plan.read import ByteRange
+from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.assembly import SegmentDiffers
 from tiered.remote.cache import ByteCache
 from tiered.remote.reader import MAX_REFRESHES
@@ -41,8 +40,17 @@ def log(store: RecordingStore) -> RemoteLog:
     return RemoteLog(store)
 
 
-def partition(log: RemoteLog, *, verify_crc: bool = True, cache: ByteCache | None = None) -> RemoteFace:
-    return RemoteFace(log.store, log.topic, log.topic_id, log.partition, verify_crc=verify_crc, cache=cache)
+INDEXED = ReadLimits(unindexed_bytes=0)
+"""The index is asked, however small a segment is."""
+SMALL = ReadLimits(chunk_bytes=512, request_bytes=2048, unindexed_bytes=0)
+
+
+def partition(
+    log: RemoteLog, limits: ReadLimits = READ_LIMITS, *, verify_crc: bool = True, cache: ByteCache | None = None
+) -> RemoteFace:
+    return RemoteFace(
+        log.store, log.topic, log.topic_id, log.partition, limits=limits, verify_crc=verify_crc, cache=cache
+    )
 
 
 def offsets(parts: Iterable[memoryview]) -> list[int]:
@@ -122,16 +130,10 @@ class TestReading:
 
 
 class TestRequests:
-    @pytest.fixture(autouse=True)
-    def small_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 512)
-        monkeypatch.setattr(plan_read.RequestSizes.__init__, "__defaults__", (512, 2048))
-        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
-
     def test_pieces_double_and_cover_each_byte_once(self, store: RecordingStore, log: RemoteLog) -> None:
         row = log.add(seal(batches(0, 400)))
         store.forget()
-        assert offsets(partition(log).read_batches(0)) == list(range(400))
+        assert offsets(partition(log, SMALL).read_batches(0)) == list(range(400))
         ranges = sorted((g.start, g.end or 0) for g in store.gets(".log"))
         assert [end - start for start, end in ranges[:4]] == [512, 1024, 2048, 2048]
         assert ranges[0][0] == 0
@@ -148,7 +150,7 @@ class TestRequests:
             for (offset, position), (_, behind) in itertools.pairwise(entries)
             if position // 512 == (behind - 1) // 512
         )
-        reader = partition(log)
+        reader = partition(log, SMALL)
         reader.snapshot()
         store.forget()
         for _ in range(2):  # the second time all of it is in the cache
@@ -156,21 +158,15 @@ class TestRequests:
             assert len(store.gets(".idx")) == 1
             assert [(g.start % 512, (g.end or 0) - g.start) for g in store.gets(".log")] == [(0, 512)]
 
-    def test_nothing_behind_the_last_wanted_batch_is_fetched(
-        self, store: RecordingStore, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 1 << 30)  # no index: where to stop is not known
+    def test_nothing_behind_the_last_wanted_batch_is_fetched(self, store: RecordingStore, log: RemoteLog) -> None:
         log.add(seal(batches(0, 400)))
-        reader = partition(log)
+        reader = partition(log, replace(SMALL, unindexed_bytes=1 << 30))  # no index: where to stop is not known
         assert offsets(reader.read_batches(0, 10)) == list(range(10))
         assert len(store.gets(".log")) == 1
 
-    def test_of_a_large_bundle_only_head_and_section(
-        self, store: RecordingStore, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("tiered.remote.lookup.WHOLE_BUNDLE_BYTES", 512)
+    def test_of_a_large_bundle_only_head_and_section(self, store: RecordingStore, log: RemoteLog) -> None:
         row = log.add(seal(batches(0, 400), interval_bytes=1))
-        reader = partition(log)
+        reader = partition(log, replace(SMALL, bundle_bytes=512))
         assert offsets(reader.read_batches(205, 206)) == list(range(200, 210))
         (head, section) = store.gets(".idx")
         assert (head.start, head.end) == (0, 512)
@@ -182,7 +178,7 @@ class TestRequests:
     def test_a_consumer_that_stops_stops_the_reading(self, store: RecordingStore, log: RemoteLog) -> None:
         log.fill(4000, per_segment=1000)
         store.forget()
-        with contextlib.closing(partition(log).read_batches(0)) as stream:
+        with contextlib.closing(partition(log, SMALL).read_batches(0)) as stream:
             next(stream)
             assert len(store.gets(".log")) == 1  # the first read is alone: nothing is read ahead yet
         assert len(store.gets(".log")) == 1
@@ -191,7 +187,7 @@ class TestRequests:
         parts = [encode_batch(records(at, 40, size=500), base_offset=at) for at in (0, 40, 80)]
         assert len(parts[0]) > 4 * 2048
         log.add(seal(parts))
-        assert [bytes(part) for part in partition(log).read_batches(0)] == parts
+        assert [bytes(part) for part in partition(log, SMALL).read_batches(0)] == parts
 
 
 class TestTimes:
@@ -314,16 +310,15 @@ class TestDamage:
         assert offsets(partition(log).read_batches(0)) == list(range(30))
         assert len(damaged) == 1
 
-    def test_a_damaged_bundle_is_read_again_then_named(self, log: RemoteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
+    def test_a_damaged_bundle_is_read_again_then_named(self, log: RemoteLog) -> None:
         row = log.add(seal(batches(0, 30)))
         log.damage(log.idx_key(row), 520)
         log.damage(log.idx_key(row), row.idx_len - 1)
         with pytest.raises(CorruptionError) as error:
-            list(partition(log).read_batches(15))
+            list(partition(log, INDEXED).read_batches(15))
         assert error.value.path_or_key == log.idx_key(row)
         with pytest.raises(CorruptionError):
-            partition(log).offset_for_time(FIRST_MS + 50)
+            partition(log, INDEXED).offset_for_time(FIRST_MS + 50)
 
     def test_without_crc_the_order_is_still_checked(self, log: RemoteLog) -> None:
         parts = batches(0, 30)
@@ -367,21 +362,15 @@ class TestDamage:
         assert (error.value.path_or_key, error.value.offset) == (log.log_key(row), 0)
         assert len(list(partition(log, verify_crc=False).read_batches(0))) == 3
 
-    def test_a_segment_of_several_pieces_differs_at_its_end(
-        self, store: RecordingStore, log: RemoteLog, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_segment_of_several_pieces_differs_at_its_end(self, store: RecordingStore, log: RemoteLog) -> None:
         """What came before the last piece was handed on; to go on behind it would pass the check by."""
-        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
-        monkeypatch.setattr(fetch_module, "CHUNK_BYTES", 100)
-        monkeypatch.setattr(
-            plan_read.RequestSizes, "take", lambda _, start, end: ByteRange(start, min(start + 300, end))
-        )
         row = log.add(seal(batches(0, 100)))
         log.replace(log.log_key(row), b"".join(other_batches(0, 100)))
         store.forget()
+        reader = partition(log, ReadLimits(chunk_bytes=300, request_bytes=300, unindexed_bytes=0))
         found: list[int] = []
         with pytest.raises(SegmentDiffers):
-            found.extend(offset for batch in partition(log).read_batches(0) for offset in offsets([batch]))
+            found.extend(offset for batch in reader.read_batches(0) for offset in offsets([batch]))
         assert found
         assert found == list(range(len(found)))
         assert found[-1] < 99
@@ -407,12 +396,11 @@ class TestDamage:
         with pytest.raises(CorruptionError, match=f"the object has {row.size + 4} bytes"):
             list(partition(log).read_batches(0))
 
-    def test_a_bundle_of_another_segment(self, log: RemoteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
+    def test_a_bundle_of_another_segment(self, log: RemoteLog) -> None:
         row = log.upload(seal(batches(0, 30)))
         log.put_root(Rows.from_rows([row._replace(crc=row.crc ^ 1)]), next_offset=30)
         with pytest.raises(CorruptionError, match="describes offsets 0 to 30"):
-            list(partition(log).read_batches(15))
+            list(partition(log, INDEXED).read_batches(15))
 
 
 class TestLoss:

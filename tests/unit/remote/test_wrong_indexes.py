@@ -15,16 +15,12 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
 from tiered.format.keys import segment_key
 from tiered.model import TopicPartition
+from tiered.plan.read import ReadLimits
 from tiered.remote.assembly import SegmentScan
 from tiered.store.memory import MemoryStore
 
 END = 200
 EACH = 10
-
-
-@pytest.fixture(autouse=True)
-def indexes_are_worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tiered.remote.lookup.INDEX_WORTH_BYTES", 0)
 
 
 def offsets(parts: Iterable[memoryview]) -> list[int]:
@@ -43,7 +39,8 @@ def made(index: Callable[[bytes], bytes], times: Callable[[bytes], bytes] = byte
     )
     log = RemoteLog(MemoryStore())
     log.add(segment)
-    return RemoteFace(log.store, log.topic, log.topic_id, log.partition)
+    limits = ReadLimits(unindexed_bytes=0)  # the index is asked, however small the segment is
+    return RemoteFace(log.store, log.topic, log.topic_id, log.partition, limits=limits)
 
 
 def moved(entry: int, by: int) -> Callable[[bytes], bytes]:
