@@ -495,7 +495,7 @@ HOT = [
     ),
     *of(
         "tests/unit/local/test_side_files.py",
-        "tiered/local/segment/replaying.py",
+        "tiered/local/segment/side_files.py",
         (
             "the CRC of a batch that is replayed",
             "header = log.verify(span, view)",

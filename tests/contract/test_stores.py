@@ -9,17 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.contract.conftest import BUCKET
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.directory import DirectoryStore
-from tiered.store.location import open_store
+from tiered.store.location import ThreadedAioStore, open_store
 from tiered.store.memory import MemoryStore
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
-from tiered.testing.blocking import BlockingStore
 from tiered.testing.faults import FaultStore
-from tiered.testing.store_contract import StoreContract
+from tiered.testing.store_contract import BlockingStore, StoreContract
 
 NUMBERS = itertools.count()
 

@@ -27,8 +27,7 @@ from tiered.format.batch import BatchHeader, decode_records, rebuild_batch, veri
 from tiered.format.header import Buffer
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import AbortedTxn, Record
-from tiered.plan.cleaned_txns import CleanedTxns
-from tiered.plan.offset_map import OffsetMap
+from tiered.plan.offset_map import CleanedTxns, OffsetMap
 
 _LEGACY_MAGICS = 2  # 0 and 1
 

@@ -52,9 +52,8 @@ from tiered.store.base import (
     UploadStarted,
 )
 from tiered.store.directory_files import DirectoryFiles, pieces_of, sync_dir, write_all
-from tiered.store.directory_paths import object_path, refuse_store_file, walk_keys
+from tiered.store.directory_paths import ObjectInfo, object_path, read_body, read_info, refuse_store_file, walk_keys
 from tiered.store.key_rules import check_request
-from tiered.store.object_file import ObjectInfo, read_body, read_info
 
 _UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
 

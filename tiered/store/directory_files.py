@@ -19,8 +19,7 @@ from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c
 from tiered.model import ByteSource
 from tiered.store.base import Body
-from tiered.store.directory_paths import INTERNAL_DIR, NAME_FILE, folder_name, object_path
-from tiered.store.object_file import ObjectInfo, encode_tail
+from tiered.store.directory_paths import INTERNAL_DIR, NAME_FILE, ObjectInfo, encode_tail, folder_name, object_path
 
 PIECE_BYTES = 1024 * 1024
 """Bodies are copied in pieces of this size; an object is never held whole."""

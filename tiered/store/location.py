@@ -11,10 +11,12 @@ Around the store itself stand, from the outside: retries, limits, metrics.
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Unpack
@@ -22,10 +24,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from tiered.clock import Clock, IdSource
 from tiered.config import S3Keywords
-from tiered.errors import ConfigError
-from tiered.store.aio import ThreadedAioStore
+from tiered.errors import ClosedError, ConfigError
 from tiered.store.aio_s3 import AioS3Store
-from tiered.store.base import AioStore, Store
+from tiered.store.base import AioStore, Outcome, Store, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.directory_paths import require_store_folder
 from tiered.store.key_rules import check_key
@@ -404,3 +405,39 @@ def _endpoint(given: str | None, environ: Mapping[str, str]) -> str | None:
     if parts.query or parts.fragment or any(c.isspace() for c in url):
         raise ConfigError(f"{origin} has a query, a fragment or a space", hint="http://host:port or https://host")
     return url.rstrip("/")
+
+
+AIO_THREADS = 8
+"""Requests of a threaded store that are under way at once; more wait."""
+
+
+class ThreadedAioStore:
+    """An :class:`~tiered.store.base.AioStore` over any thread-safe :class:`Store`.
+
+    A cancelled request that has begun runs to its end on its thread, unseen: a cancelled PUT may land.
+    """
+
+    def __init__(self, inner: Store, *, threads: int = AIO_THREADS) -> None:
+        self.inner = inner
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="tiered-store")
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        """That of the inner store."""
+        return self.inner.url
+
+    def __repr__(self) -> str:
+        return f"ThreadedAioStore({self.inner!r})"
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        """One attempt on a thread."""
+        if self._closed:
+            raise ClosedError(f"{self.url} was closed")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.inner.execute, request)
+
+    async def close(self) -> None:
+        """Waits for requests that have begun, then closes the inner store."""
+        self._closed = True
+        await asyncio.to_thread(self._pool.shutdown, wait=True, cancel_futures=True)
+        self.inner.close()

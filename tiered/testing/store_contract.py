@@ -18,12 +18,13 @@ Outcomes of a store as the values that a test compares, with errors that show bo
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.format.crc import crc32c
@@ -32,6 +33,7 @@ from tiered.store.base import (
     ABSENT,
     MIN_PART_BYTES,
     AbortUpload,
+    AioStore,
     CompleteUpload,
     Delete,
     Deleted,
@@ -50,13 +52,52 @@ from tiered.store.base import (
     PutStatus,
     StartUpload,
     Store,
+    StoreRequest,
     UploadPart,
     UploadStarted,
 )
 from tiered.store.driver import drive
 from tiered.store.probe import probe
 from tiered.store.puts import put_unique, upload_multipart, verify_stored
-from tiered.testing.blocking import BlockingStore
+
+T = TypeVar("T")
+
+
+class BlockingStore:
+    """An async store on an event loop of its own thread, as a sync :class:`Store`. Thread-safe."""
+
+    def __init__(self, make: Callable[[], Awaitable[AioStore]]) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="blocking-store", daemon=True)
+        self._thread.start()
+        self.inner: AioStore = self.run(make())
+
+    @property
+    def url(self) -> str:
+        """That of the async store."""
+        return self.inner.url
+
+    def run(self, awaitable: Awaitable[T]) -> T:
+        """Runs ``awaitable`` on the loop and waits for it."""
+
+        async def whole() -> T:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(whole(), self._loop).result()
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One request."""
+        return self.run(self.inner.execute(request))
+
+    def close(self) -> None:
+        """Closes the store and its loop."""
+        if self._loop.is_closed():
+            return
+        self.run(self.inner.close())
+        self.run(self._loop.shutdown_default_executor())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
 
 def same(actual: Any, expected: Any) -> None:

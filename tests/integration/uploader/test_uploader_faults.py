@@ -11,8 +11,8 @@ import pytest
 from tests.integration.uploader.logs import T0, T1, judge, make_log
 from tests.integration.uploader.stores import Hasty, location
 from tiered.plan.tiering.facts import DrainMode
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Put, StoreRequest
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from uploader.config import Settings

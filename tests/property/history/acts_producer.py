@@ -9,8 +9,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
 from tiered.model import NewRecord
-from tiered.testing.model import ModelProducer, Stamp
-from tiered.testing.model_producer import SEQUENCES
+from tiered.testing.model import SEQUENCES, ModelProducer, Stamp
 
 IDEMPOTENT = (1, 2, 3)
 TRANSACTIONAL = (11, 12, 13, 14)

@@ -9,7 +9,7 @@ from tiered.config import MAX_LONG, TopicConfig
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.control import ControlType, marker
 from tiered.model import AbortedTxn, NewRecord
-from tiered.testing.producer_tails import ProducerTails
+from tiered.testing.model_cleaning import ProducerTails
 
 Pairs = Sequence[tuple[bytes | None, bytes | None]]
 

@@ -20,7 +20,7 @@ from tiered.model import NewRecord, Record, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, Dropped
 from tiered.plan.cleaning import LogState, SegmentState, choose_filthiest, cleaning_candidate, group_segments
 from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
-from tiered.testing.producer_tails import ProducerTails
+from tiered.testing.model_cleaning import ProducerTails
 
 LATER = 10**15
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT

@@ -14,9 +14,8 @@ from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import AbortedTxn, NewRecord, TimestampType
 from tiered.plan.batch_filter import BatchFilter, Dropped
-from tiered.plan.cleaned_txns import CleanedTxns
 from tiered.plan.cleaning import SegmentState, legacy_delete_horizon
-from tiered.plan.offset_map import OffsetMap
+from tiered.plan.offset_map import CleanedTxns, OffsetMap
 
 END = 100
 

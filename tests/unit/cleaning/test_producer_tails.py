@@ -13,7 +13,7 @@ from tiered.format.control import ControlType, marker
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
-from tiered.testing.producer_tails import PRODUCER_EXPIRATION_MS, ProducerTails
+from tiered.testing.model_cleaning import PRODUCER_EXPIRATION_MS, ProducerTails
 
 
 @pytest.mark.parametrize("partition", ["idempotent-0", "txn-0", "txn-1"])

@@ -26,9 +26,9 @@ from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.tiering.facts import PartitionSeen, SegmentRef, SegmentSealed
 from tiered.remote.catalog import Catalog
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Outcome, Put, PutResult, PutStatus, Store, StoreRequest
 from tiered.store.driver import drive
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore

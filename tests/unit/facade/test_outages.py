@@ -15,8 +15,8 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import DataLocalError, RemoteUnavailableError
 from tiered.local.directory.directories import LocalLogs
 from tiered.log import SYNC_RETRY_S, Log
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import ABSENT, Get, Put
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.outage import OUTAGE_ATTEMPTS, AioNoticingStore, NoticingStore
 from tiered.store.retry import RetryingStore

@@ -10,8 +10,7 @@ from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tests.unit.local.producer_bench import PID, ProducerBench
 from tiered.errors import ConfigError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
-from tiered.local.partition.replica import Replica
-from tiered.local.segment.fetch import Fetched, FetchPlace, Isolation, fetch_segment, locate
+from tiered.local.partition.replica import Fetched, FetchPlace, Isolation, Replica, fetch_segment, locate
 from tiered.model import AbortedTxn
 
 PLENTY = 1_000_000

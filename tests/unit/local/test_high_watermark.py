@@ -13,8 +13,7 @@ from tests.unit.local.several import TP, opened
 from tiered.errors import OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS
-from tiered.local.partition.replica import LATEST, Replica
-from tiered.local.segment.fetch import Isolation
+from tiered.local.partition.replica import LATEST, Isolation, Replica
 from tiered.model import AbortedTxn, NewRecord
 from tiered.read.stream import ReadRange
 from tiered.topic import PartitionStream

@@ -12,8 +12,8 @@ from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
-from tiered.testing.blocking import BlockingStore
 from tiered.testing.moto import CREDENTIALS
+from tiered.testing.store_contract import BlockingStore
 
 
 @pytest.fixture(scope="session")

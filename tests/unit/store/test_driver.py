@@ -8,7 +8,6 @@ import threading
 import pytest
 
 from tiered.errors import NotFoundError, RemoteUnavailableError, TieredError
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import (
     ABSENT,
     Backoff,
@@ -27,6 +26,7 @@ from tiered.store.base import (
     Together,
 )
 from tiered.store.driver import adrive, backoff_bound_seconds, backoff_seconds, drive
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore

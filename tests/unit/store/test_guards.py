@@ -32,8 +32,8 @@ from tiered.store.base import (
 from tiered.store.location import StoreLocation
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import S3Target
-from tiered.testing.blocking import BlockingStore
 from tiered.testing.moto import CREDENTIALS
+from tiered.testing.store_contract import BlockingStore
 
 OWNER = "123456789012"
 KEY = "arn:aws:kms:eu-central-1:123456789012:key/1111"

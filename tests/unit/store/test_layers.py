@@ -9,7 +9,6 @@ import pytest
 
 from tiered.errors import ClosedError, ConfigError, NotFoundError, RemoteUnavailableError
 from tiered.model import BytesSource
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import (
     ABSENT,
     AbortUpload,
@@ -28,6 +27,7 @@ from tiered.store.base import (
     UploadPart,
 )
 from tiered.store.limit import AioLimitedStore, LimitedStore, Limits, TokenBucket
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import SECONDS_BOUNDS, AioMeteredStore, MeteredStore, StoreMetrics
 from tiered.store.retry import AioRetryingStore, RetryingStore

@@ -20,8 +20,8 @@ from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.beginning import BEGIN_PATIENCE_S
 from tiered.local.segment.active import ActiveSegment
 from tiered.model import NewRecord, TopicPartition
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Get, Object
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.aio_run import Bucket

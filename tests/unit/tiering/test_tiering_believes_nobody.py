@@ -13,9 +13,9 @@ from tiered.errors import CommitUnknown, ConfigError, LogDestroyedError, TieredE
 from tiered.format.keys import topic_key
 from tiered.plan.tiering.facts import SegmentSealed
 from tiered.remote.topics import Registrant, register_topic
-from tiered.store.aio import ThreadedAioStore
 from tiered.store.base import Delete
 from tiered.store.driver import drive
+from tiered.store.location import ThreadedAioStore
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory

@@ -11,7 +11,7 @@ from tests.sim.tiers.daemon import SIZES, Told
 from tiered.local.directory.manager import LocalLog
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.state import State
-from tiered.store.aio import ThreadedAioStore
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import FakeClock, SeededIds

@@ -28,8 +28,13 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.local.cleaning.figures import CleanerCounts, CleanerFigures
-from tiered.local.cleaning.rounds import CleaningReport, CleaningRound, CleaningStoppedError
+from tiered.local.cleaning.rounds import (
+    CleanerCounts,
+    CleanerFigures,
+    CleaningReport,
+    CleaningRound,
+    CleaningStoppedError,
+)
 from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
 from tiered.local.disk.files import Files
 from tiered.local.disk.space import DiskReserve

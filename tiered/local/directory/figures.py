@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import NotFoundError
-from tiered.local.cleaning.figures import CleanerFigures
+from tiered.local.cleaning.rounds import CleanerFigures
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import Files
 from tiered.local.partition.partition import PartitionLog

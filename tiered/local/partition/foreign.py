@@ -20,11 +20,10 @@ from tiered.local.disk.names import bases_of, local_files, snapshot_offsets
 from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.reading import Extent, View
-from tiered.local.segment.replaying import abort_markers
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SealedLocalSegment
-from tiered.local.segment.side_files import Place, load_growing_txns, load_txn_index
+from tiered.local.segment.side_files import Place, abort_markers, load_growing_txns, load_txn_index
 from tiered.model import AbortedTxn, TopicPartition
 
 REINDEX_BYTES = 4 * 1024 * 1024

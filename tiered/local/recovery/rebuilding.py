@@ -26,9 +26,8 @@ from tiered.format.walk import Span
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
-from tiered.local.segment.replaying import abort_markers
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import Place, settle_txn_index
+from tiered.local.segment.side_files import Place, abort_markers, settle_txn_index
 from tiered.model import EpochEntry
 
 

@@ -17,11 +17,10 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.names import PLAIN_NAME, tells_of_producers
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.indexes import SegmentIndexes
-from tiered.local.segment.replaying import abort_markers
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, read_note
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
-from tiered.local.segment.side_files import Place, settle_txn_index, store_txn_index
+from tiered.local.segment.side_files import Place, abort_markers, settle_txn_index, store_txn_index
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import jitter_ms
 
