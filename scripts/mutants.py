@@ -973,15 +973,19 @@ COLD = [
     *of(
         "tests/unit/restore/test_restore.py",
         "tiered/care/restore_segment.py",
-        ("a restored file is not fsynced", "self._files.sync(handle)"),
-        (
-            "an object of another size",
-            "if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != end - start:",
-            "if not isinstance(found, Object) or len(found.data) != end - start:",
-        ),
+        ("a restored file is not fsynced", "yield Blocking(partial(files.sync, handle))"),
         (
             "the bundle of another segment",
             "if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self._row.base, self._row.crc):",
+        ),
+    ),
+    *of(
+        "tests/unit/restore/test_restore.py",
+        "tiered/care/fetch.py",
+        (
+            "an object of another size",
+            "if not isinstance(found, Object) or found.size != row.size or len(found.data) != whole_bytes:",
+            "if not isinstance(found, Object) or len(found.data) != whole_bytes:",
         ),
     ),
     *of(

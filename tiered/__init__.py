@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tiered import aio, errors
+    from tiered.care.run import advise, check, plan_rejoin, rejoin, restore
     from tiered.errors import TieredError
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
     from tiered.model import ConsumerRecord, NewRecord, Positions, RecordMetadata, TopicPartition
@@ -49,10 +50,15 @@ __all__ = [
     "TopicPartition",
     "Transaction",
     "__version__",
+    "advise",
     "aio",
+    "check",
     "errors",
     "open",
     "open_reader",
+    "plan_rejoin",
+    "rejoin",
+    "restore",
     "uploader",
 ]
 
@@ -67,8 +73,13 @@ _HOMES = {
     "Topic": "tiered.topic",
     "TopicPartition": "tiered.model",
     "Transaction": "tiered.transaction",
+    "advise": "tiered.care.run",
+    "check": "tiered.care.run",
     "open": "tiered.log",
     "open_reader": "tiered.reader",
+    "plan_rejoin": "tiered.care.run",
+    "rejoin": "tiered.care.run",
+    "restore": "tiered.care.run",
 }
 
 _MODULES = frozenset({"aio", "errors", "uploader"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_SAME_FINDINGS = 20
 """Findings of one kind about one thing; a file of noise would otherwise fill the report."""
@@ -51,6 +51,14 @@ class Finding:
     def __str__(self) -> str:
         place = f" at byte {self.position}" if self.position >= 0 else ""
         return f"{self.severity.value}: {self.where}{place}: {self.message}"
+
+
+class Passed(NamedTuple):
+    """So many more bytes of ``note`` (a partition) were looked at, or fetched; ``total_bytes`` 0: not known."""
+
+    size_bytes: int
+    note: str
+    total_bytes: int = 0
 
 
 class Findings:

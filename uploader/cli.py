@@ -111,8 +111,8 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
 
     With --wait active segments are rolled first: here if no process has the log open, else by that process. With
     --no-wait only what is sealed already is sent. Beside a running daemon it waits for that one. Ends with 0 if the
-    bucket holds it all, 75 if data stays local,
-    11 if a newer claim owns a partition, 12 if the store refuses.
+    bucket holds it all (a commit that was read back before is not asked for again, so also while the store is down),
+    75 if data stays local, 11 if a newer claim owns a partition, 12 if the store refuses.
     """
     settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
     form = _configure_logs(settings, debug, brief=True)

@@ -13,30 +13,27 @@ The invariants of a root are those that every commit checks (``plan.invariants``
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import RegistryCheck
 from tiered.care.check_remote import RemoteCheck, RemoteFacts
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
-from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.keys import topic_key
-from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.files import Files
 from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
-from tiered.store.base import Store
-from tiered.store.driver import drive
+from tiered.store.base import Emit, Steps, blocking
 
 MAX_FINDINGS = 10_000
 """Findings that a report holds; more are counted only."""
 
 EXIT_WARNINGS = 3
-
-Progress = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in all (0: not known) and what is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +77,17 @@ class CheckReport:
         return EXIT_WARNINGS if self.warnings else 0
 
 
-def check(
-    log_dir: Path | None,
-    store: Store | None,
-    options: CheckOptions = CheckOptions(),
-    *,
-    files: Files | None = None,
-    progress: Progress | None = None,
-    on_finding: Callable[[Finding], None] | None = None,
-) -> CheckReport:
-    """Looks at a log directory, a bucket or both. ``on_finding`` gets each finding as it is made.
-
-    Raises ``NotFoundError`` (no such directory), ``UnknownTopicError``, and what the store raises when it cannot be
-    asked: a check that could not look is an error, never a clean report.
-    """
-    if log_dir is None and store is None:
+def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, files: Files) -> Steps[CheckReport]:
+    """Looks at a log directory, a bucket or both. Emits each finding as it is made, and how much was looked at."""
+    if log_dir is None and url is None:
         raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
-    run = _Run(options, progress, on_finding)
+    run = _Run(options)
     local = LocalFacts()
     if log_dir is not None:
-        local = run.local(log_dir, files or PosixFiles())
+        local = yield from run.local(log_dir, files)
     remote = RemoteFacts()
-    if store is not None:
-        run.remote(store, local, remote)
+    if url is not None:
+        yield from run.remote(url, local, remote)
     run.need_topics()
     return CheckReport(
         findings=tuple(run.findings),
@@ -123,14 +108,8 @@ def check(
 class _Run:
     """One check under way."""
 
-    def __init__(
-        self, options: CheckOptions, progress: Progress | None, on_finding: Callable[[Finding], None] | None
-    ) -> None:
+    def __init__(self, options: CheckOptions) -> None:
         self._options = options
-        self._progress = progress
-        self._on_finding = on_finding
-        self._done = 0
-        self._total = 0
         self.findings: list[Finding] = []
         self.unlisted = 0
         self.counts = dict.fromkeys(Severity, 0)
@@ -138,48 +117,51 @@ class _Run:
         self.partitions: set[TopicPartition] = set()
         self.unreadable: set[str] = set()
 
-    def local(self, directory: Path, files: Files) -> LocalFacts:
+    def local(self, directory: Path, files: Files) -> Steps[LocalFacts]:
         """The log directory."""
-        if not files.is_directory(directory):
+        if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
         check = LocalCheck(
             directory,
             files,
-            compacted=_compacted_topics(directory, files),
-            report=self._advance,
+            compacted=(yield from blocking(partial(_compacted_topics, directory, files))),
             topics=frozenset(self._options.topics),
             decode=self._options.read_data,
         )
-        self._total += check.total_bytes() if self._progress is not None else 0
-        self._take(check.findings())
+        look = check.look()
+        while (seen := (yield from blocking(partial(next, look, None)))) is not None:
+            yield from self._tell(seen)
         self.partitions.update(check.facts.partitions)
         return check.facts
 
-    def remote(self, store: Store, local: LocalFacts, facts: RemoteFacts) -> None:
+    def remote(self, url: str, local: LocalFacts, facts: RemoteFacts) -> Steps[None]:
         """Every partition that the registry names, and what the registry ought to name.
 
         An entry that cannot be read keeps no other from being checked.
         """
-        registry = RegistryCheck(store, local, self._options.topics)
-        for entry in self._entries(store, registry):
+        registry = RegistryCheck(url, local, self._options.topics)
+        yield from registry.survey()
+        for topic in self._options.topics or (yield from list_topic_names()):
+            entry = yield from self._entry(topic, registry)
+            if entry is None:
+                continue
             registry.add(entry)
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 self.partitions.add(tp)
                 check = RemoteCheck(
-                    store,
                     tp,
                     entry.topic_id,
                     facts=facts,
                     local=local.partitions.get(tp),
                     read_data=self._options.read_data,
-                    report=self._advance,
+                    tell=self._tell,
                     made=entry.roots,
                 )
-                self._take(check.findings())
+                yield from check.look()
                 if self._options.orphans:
-                    self._take(check.orphans())
-        self._take(registry.findings())
+                    yield from check.orphans()
+        yield from self._tell((yield from registry.findings()))
         self.partitions.update(registry.partitions)
 
     def need_topics(self) -> None:
@@ -188,38 +170,30 @@ class _Run:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
                 raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topics list`")
 
-    def _entries(self, store: Store, registry: RegistryCheck) -> Iterator[TopicEntry]:
-        for topic in self._options.topics or tuple(drive(store, list_topic_names())):
-            found = Findings(topic_key(topic))
-            entry: TopicEntry | None = None
-            try:
-                entry = drive(store, load_topic(topic))
-            except CorruptionError as damage:
-                found.error("topic_entry", damage.message, position=damage.position)
-            except ConfigError as newer:
-                found.error(NEWER_RELEASE, newer.message)
-            if found.items:
-                self.unreadable.add(topic)
-                registry.pass_over(topic)
-                self._take(found.about(topic, -1))
-            elif entry is not None:
-                yield entry
+    def _entry(self, topic: str, registry: RegistryCheck) -> Steps[TopicEntry | None]:
+        found = Findings(topic_key(topic))
+        try:
+            return (yield from load_topic(topic))
+        except CorruptionError as damage:
+            found.error("topic_entry", damage.message, position=damage.position)
+        except ConfigError as newer:
+            found.error(NEWER_RELEASE, newer.message)
+        self.unreadable.add(topic)
+        registry.pass_over(topic)
+        yield from self._tell(found.about(topic, -1))
+        return None
 
-    def _take(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self.counts[finding.severity] += 1
-            self.newer += finding.code == NEWER_RELEASE
-            if self._on_finding is not None:
-                self._on_finding(finding)
+    def _tell(self, seen: Iterable[Finding | Passed]) -> Steps[None]:
+        for one in seen:
+            yield Emit(one)
+            if isinstance(one, Passed):
+                continue
+            self.counts[one.severity] += 1
+            self.newer += one.code == NEWER_RELEASE
             if len(self.findings) < MAX_FINDINGS:
-                self.findings.append(finding)
+                self.findings.append(one)
             else:
                 self.unlisted += 1
-
-    def _advance(self, size_bytes: int, note: str) -> None:
-        self._done += size_bytes
-        if self._progress is not None:
-            self._progress(self._done, max(self._total, self._done), note)
 
 
 def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:

@@ -7,15 +7,15 @@ so that they never name what was not yet read, and a file that vanishes was dele
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from tiered.care.inspection import Expectations, LogScan, SideFileCheck, inspect_log
+from tiered.care.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
 from tiered.errors import CorruptionError, NewerFormatError, NotFoundError
-from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.checkpoint import (
     decode_epochs,
     decode_meta_properties,
@@ -60,8 +60,8 @@ OFFSET_CHECKPOINTS = (
 )
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
-Report = Callable[[int, str], None]
-"""Called with the bytes that were read since the last call, and what they belong to."""
+Seen = list[Finding | Passed]
+"""What one look at the disk gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +114,31 @@ class LocalCheck:
         files: Files,
         *,
         compacted: Callable[[str], bool],
-        report: Report,
         topics: frozenset[str],
         decode: bool = False,
     ) -> None:
         self._directory = directory
         self._files = files
         self._compacted = compacted
-        self._report = report
         self._topics = topics
         self._decode = decode
         self._clean = files.state(directory / CLEAN_SHUTDOWN) is not None
         self.facts = LocalFacts()
 
-    def findings(self) -> Iterator[Finding]:
-        """Everything that was seen, partition after partition. Fills ``facts``."""
+    def look(self) -> Iterator[Seen]:
+        """Everything that was seen, partition after partition, a file or a piece of one at a time. Fills ``facts``."""
+        yield [Passed(0, "", self._total_bytes())]
         root = Findings(str(self._directory))
         uploads, claims = self._root_files(root)
         directories = self._partition_directories(root)
-        yield from root.items
+        yield [*root.items]
         starts = self._start_offsets()
         for tp, path in directories:
             partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
             self.facts.partitions[tp] = partition
             yield from self._partition(partition, path, starts.get(tp, -1))
 
-    def total_bytes(self) -> int:
+    def _total_bytes(self) -> int:
         """Size of all ``.log`` files, for a progress bar."""
         total = 0
         for _, path in self._partition_directories(Findings("")):
@@ -205,7 +204,7 @@ class LocalCheck:
         except NotFoundError:
             return []
 
-    def _partition(self, facts: PartitionFacts, path: Path, start_offset: int) -> Iterator[Finding]:
+    def _partition(self, facts: PartitionFacts, path: Path, start_offset: int) -> Iterator[Seen]:
         findings = Findings(str(path))
         self._metadata(facts, path, findings)
         try:
@@ -214,7 +213,7 @@ class LocalCheck:
             files = []
         bases = bases_of(files)
         self._stray_files(files, set(bases), findings)
-        yield from findings.about(*facts.tp)
+        yield [*findings.about(*facts.tp)]
         facts.start_offset = max(start_offset, bases[0] if bases else 0)
         facts.end_offset = facts.start_offset
         before: LogScan | None = None
@@ -224,18 +223,18 @@ class LocalCheck:
             growing = number == len(bases) - 1 and not self._clean
             beside.begin(base)
             try:
-                scan = self._segment(facts, path, base, segment, beside, growing=growing)
+                scan = yield from self._segment(facts, path, base, segment, beside, growing=growing)
                 if not growing:
                     end = bases[number + 1] if number + 1 < len(bases) else scan.end_offset
                     self._side_files(path, scan, end, segment, beside, start=facts.start_offset)
             except NotFoundError:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
-                yield from segment.about(*facts.tp)
+                yield [*segment.about(*facts.tp)]
                 continue
             self._follows(before, scan, segment, facts.tp.topic)
             before = scan
             facts.end_offset = max(facts.end_offset, scan.end_offset)
-            yield from segment.about(*facts.tp)
+            yield [*segment.about(*facts.tp)]
 
     def _metadata(self, facts: PartitionFacts, path: Path, findings: Findings) -> None:
         try:
@@ -278,7 +277,7 @@ class LocalCheck:
         beside: SideFileCheck,
         *,
         growing: bool,
-    ) -> LogScan:
+    ) -> Generator[Seen, None, LogScan]:
         indexes = SealedIndexes(
             offset_index=self._optional(path / local_name(base, INDEX_SUFFIX)),
             time_index=self._optional(path / local_name(base, TIME_INDEX_SUFFIX)),
@@ -292,7 +291,11 @@ class LocalCheck:
             growing=growing, contiguous=not self._compacted(facts.tp.topic), decode=self._decode
         )
         with closing(FileSource(self._files, path / log_name(base), state.size, sync=False)) as source:
-            scan = inspect_log(source, base, findings, expectations, indexes=indexes, follower=beside.follower)
+            look = LogInspection(source.size, base, findings, expectations, indexes=indexes, follower=beside.follower)
+            for piece in pieces(source):
+                look.feed(piece)
+                yield [Passed(len(piece), str(facts.tp))]
+        scan = look.end()
         noted = None if growing else read_note(self._files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
         told = any(item.severity is Severity.ERROR and item.code.startswith("log_") for item in findings.items)
         if noted is not None and noted.crc32c != scan.crc32c and not told:
@@ -302,7 +305,6 @@ class LocalCheck:
         facts.segments[base] = SegmentFacts(base, scan.end_offset, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
         self.facts.size_bytes += scan.size_bytes
-        self._report(scan.size_bytes, str(facts.tp))
         return scan
 
     def _side_files(

@@ -25,8 +25,7 @@ from tiered.format.root import Root, decode_root
 from tiered.model import TopicPartition
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Get, Object, Steps, Store, Together
-from tiered.store.driver import drive
+from tiered.store.base import Get, Object, Steps, Together
 
 GETS_AT_ONCE = 16
 NAMED_PARTITIONS = 10
@@ -47,10 +46,10 @@ class Unnamed:
 
 
 class RegistryCheck:
-    """Lists the partitions of the bucket when it is made; ``add`` every entry that is read after that."""
+    """``survey`` lists the partitions of the bucket; ``add`` every entry that is read after that."""
 
-    def __init__(self, store: Store, local: LocalFacts, topics: Collection[str]) -> None:
-        self._store = store
+    def __init__(self, url: str, local: LocalFacts, topics: Collection[str]) -> None:
+        self._url = url
         self._local = local
         self._topics = topics
         self._entries: dict[str, TopicEntry] = {}
@@ -58,8 +57,11 @@ class RegistryCheck:
         self._refused = ""
         self._listed: set[tuple[UUID, int]] = set()
         self.partitions: set[TopicPartition] = set()
+
+    def survey(self) -> Steps[None]:
+        """What the bucket holds, as far as it may be listed."""
         try:
-            self._listed = survey(store)
+            self._listed = yield from list_partitions()
         except (RemotePermissionError, CorruptionError) as error:  # a folder as a store lists no file that was cut
             self._refused = error.message
 
@@ -71,19 +73,20 @@ class RegistryCheck:
         """An entry that is there and cannot be read: what it would name is not known."""
         self._unreadable.add(topic)
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Steps[list[Finding]]:
         """What the entries do not name. ``partitions`` are those of them whose topic is known."""
+        all_found: list[Finding] = []
         if self._refused:
-            found = Findings(self._store.url)
+            found = Findings(self._url)
             found.add(
                 Severity.WARNING,
                 "not_listed",
                 f"the bucket cannot be listed, so that a lost registry entry would not be seen: {self._refused}",
             )
-            yield from found.items
-        yield from self._on_disk()
+            all_found += found.items
+        all_found += self._on_disk()
         known = {facts.topic_id: tp.topic for tp, facts in self._local.partitions.items() if facts.topic_id}
-        for unnamed in find_unnamed(self._store, self._listed, list(self._entries.values()), known):
+        for unnamed in (yield from find_unnamed(self._listed, list(self._entries.values()), known)):
             if unnamed.topic in self._unreadable or (self._topics and unnamed.topic not in self._topics):
                 continue
             self.partitions.update(TopicPartition(unnamed.topic, number) for number in unnamed.partitions)
@@ -93,7 +96,8 @@ class RegistryCheck:
             else:
                 text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} wait for a registry entry"
                 found.add(Severity.INFO, "unregistered_roots", f"{text}: a registration did not end")
-            yield from found.about(unnamed.topic, -1)
+            all_found += found.about(unnamed.topic, -1)
+        return all_found
 
     def _on_disk(self) -> Iterator[Finding]:
         for tp, facts in sorted(self._local.partitions.items()):
@@ -107,14 +111,18 @@ class RegistryCheck:
             yield from found.about(*tp)
 
 
-def survey(store: Store) -> set[tuple[UUID, int]]:
-    """(topic id, partition) of everything that the bucket holds. Raises RemotePermissionError for who may not list."""
-    return drive(store, list_partitions())
+def survey(notes: list[str]) -> Steps[set[tuple[UUID, int]]]:
+    """(topic id, partition) of everything that the bucket holds; a note for who may not list it."""
+    try:
+        return (yield from list_partitions())
+    except RemotePermissionError as error:
+        notes.append(f"the bucket cannot be listed, so that a lost registry entry is not seen: {error.message}")
+        return set()
 
 
 def find_unnamed(
-    store: Store, listed: Collection[tuple[UUID, int]], entries: Collection[TopicEntry], names: Mapping[UUID, str]
-) -> list[Unnamed]:
+    listed: Collection[tuple[UUID, int]], entries: Collection[TopicEntry], names: Mapping[UUID, str]
+) -> Steps[list[Unnamed]]:
     """What was listed and no entry names, by topic id. ``names``: what a disk calls topic ids.
 
     ``entries`` were read after the listing. Of each topic id roots are read until one is in use.
@@ -130,7 +138,7 @@ def find_unnamed(
         entry = named.get(topic_id)
         topic = entry.name if entry is not None else names.get(topic_id, "")
         in_use = False
-        for root in drive(store, _roots(topic_id, partitions)):
+        for root in (yield from _roots(topic_id, partitions)):
             topic = topic or (root.topic if root is not None else "")
             in_use = (
                 in_use or root is None or root.version > 1
@@ -157,10 +165,10 @@ def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
 
 
 def need_all_named(
-    store: Store, listed: Collection[tuple[UUID, int]], entries: Sequence[TopicEntry], topics: Collection[str]
-) -> None:
+    listed: Collection[tuple[UUID, int]], entries: Sequence[TopicEntry], topics: Collection[str]
+) -> Steps[None]:
     """Raises CorruptionError if the bucket holds more of ``topics`` (empty: all) than ``entries`` name."""
-    for unnamed in find_unnamed(store, listed, entries, {}):
+    for unnamed in (yield from find_unnamed(listed, entries, {})):
         if unnamed.in_use and (not topics or unnamed.topic in topics):
             by_name = {entry.name: entry for entry in entries}
             raise CorruptionError(

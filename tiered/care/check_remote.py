@@ -7,14 +7,21 @@ between is not taken for an orphan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from tiered.care.check_local import PartitionFacts
-from tiered.care.inspection import Expectations, SideFileCheck, compare_descriptor, inspect_log, inspect_other_indexes
-from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.care.fetch import ObjectGone, fetch_log
+from tiered.care.inspection import (
+    Expectations,
+    LogInspection,
+    SideFileCheck,
+    compare_descriptor,
+    inspect_other_indexes,
+)
+from tiered.errors import ConfigError, CorruptionError
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
 from tiered.format.keys import (
     FLAG_HOLE,
@@ -34,9 +41,7 @@ from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.remote.root_view import root_get
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Get, Head, List, Missing, Object, Page, Steps, Store, StoreRequest, Together
-from tiered.store.driver import drive
-from tiered.store.sources import ObjectSource
+from tiered.store.base import Begin, Get, Head, List, Missing, Object, Page, Steps, StoreRequest, Take
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""
@@ -47,7 +52,7 @@ MAX_CHECKED_BUNDLE_BYTES = 64 * 1024 * 1024
 MAX_ORPHANS = 10_000
 """Unreferenced objects of one partition that are listed; more are counted."""
 
-Report = Callable[[int, str], None]
+Tell = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
 
 @dataclass(slots=True)
@@ -65,57 +70,54 @@ class RemoteCheck:
 
     def __init__(
         self,
-        store: Store,
         tp: TopicPartition,
         topic_id: UUID,
         *,
         facts: RemoteFacts,
         local: PartitionFacts | None,
         read_data: bool,
-        report: Report,
+        tell: Tell,
         made: bool = False,
     ) -> None:
-        self._store = store
         self._tp = tp
         self._topic_id = topic_id
         self._facts = facts
         self._local = local
         self._known = replace(local.known if local is not None else NOTHING_KNOWN, made=made)
         self._read_data = read_data
-        self._report = report
+        self._tell = tell
         self._key = root_key(topic_id, tp.partition)
         self._beside = SideFileCheck()
 
-    def findings(self) -> Iterator[Finding]:
-        """Everything that was seen. Raises what the store raises when it cannot be asked."""
+    def look(self) -> Steps[None]:
+        """Tells everything that was seen. Raises what the store raises when it cannot be asked."""
         catalog = Findings(self._key)
-        pinned = self._pin(catalog)
+        pinned = yield from self._pin(catalog)
         if pinned is not None:
             self._compare_positions(pinned.root, catalog)
-        yield from catalog.about(*self._tp)
+        yield from self._tell(catalog.about(*self._tp))
         if pinned is None:
             return
-        last = drive(self._store, pinned.last())
+        last = yield from pinned.last()
         self._last_base = last.base if last is not None else -1
         at = 0
-        while len(rows := drive(self._store, pinned.piece(at))):
+        while len(rows := (yield from pinned.piece(at))):
             held = list(rows)
             for start in range(0, len(held), ROWS_TOGETHER):
                 yield from self._rows(held[start : start + ROWS_TOGETHER])
             at = rows.end_offset
 
-    def orphans(self) -> Iterator[Finding]:
+    def orphans(self) -> Steps[None]:
         """Objects of the partition that neither the root nor its trash names. Never an error."""
-        listed = drive(self._store, self._listing())
-        catalog = Findings(self._key)
-        pinned = self._pin(catalog)
+        listed = yield from self._listing()
+        pinned = yield from self._pin(Findings(self._key))
         if pinned is None:
-            yield from self._without_root(listed)
+            yield from self._tell(self._without_root(listed))
             return
         root = pinned.root
         uids = {join_uid(entry.id_hi, entry.id_lo) for entry in root.trash}
         at = 0
-        while len(rows := drive(self._store, pinned.piece(at))):
+        while len(rows := (yield from pinned.piece(at))):
             uids |= {join_uid(row.id_hi, row.id_lo) for row in rows}
             at = rows.end_offset
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
@@ -128,20 +130,20 @@ class RemoteCheck:
                 dead = parsed.name.epoch < epoch
                 what = "an orphan of a dead epoch" if dead else "not committed: under way, or left by a crash"
                 found.add(Severity.INFO, "orphan" if dead else "uncommitted", f"{key} ({size_bytes} bytes): {what}")
-        yield from found.about(*self._tp)
+        yield from self._tell(found.about(*self._tp))
 
-    def _without_root(self, listed: list[tuple[str, int]]) -> Iterator[Finding]:
+    def _without_root(self, listed: list[tuple[str, int]]) -> list[Finding]:
         """What lies under the partition while no root says what of it counts: nothing of it may be deleted."""
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
         for key, size_bytes in listed:
             ours = parse_segment_key(key) is not None
             what = "there is no root to name it" if ours else "is not named as ours"
             found.add(Severity.INFO, "orphan" if ours else "foreign_object", f"{key} ({size_bytes} bytes): {what}")
-        yield from found.about(*self._tp)
+        return found.about(*self._tp)
 
-    def _pin(self, catalog: Findings) -> Snapshot | None:
+    def _pin(self, catalog: Findings) -> Steps[Snapshot | None]:
         try:
-            found = self._store.execute(root_get(self._key))
+            found = yield root_get(self._key)
         except CorruptionError as damage:
             catalog.error("root", damage.message, position=damage.position)
             return None
@@ -184,46 +186,33 @@ class RemoteCheck:
         if local.topic_id is not None and local.topic_id != self._topic_id:
             catalog.error("topic_id", f"the topic is {local.topic_id} on this disk, {self._topic_id} in the bucket")
 
-    def _rows(self, rows: list[Row]) -> Iterator[Finding]:
+    def _rows(self, rows: list[Row]) -> Steps[None]:
         held = [row for row in rows if not row.flags & FLAG_HOLE]
         requests: list[StoreRequest] = []
         for row in held:
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
             requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, _bundle_bytes(row)))
-        outcomes = self._ask(tuple(requests))
+        outcomes = yield from _ask(requests)
         for number, row in enumerate(held):
             findings = Findings(segment_key(self._topic_id, self._tp.partition, row))
-            intact = self._log_object(row, outcomes[2 * number], findings)
-            bundle = self._bundle(row, outcomes[2 * number + 1], findings)
+            intact = yield from self._log_object(row, outcomes[2 * number], findings)
+            bundle = yield from self._bundle(row, outcomes[2 * number + 1], findings)
             if intact and self._read_data:
-                self._data(row, bundle, findings)
+                yield from self._data(row, bundle, findings)
             else:
                 self._beside.skip(_snapshot(bundle), row.next)
             self._compare_local(row, findings)
             self._facts.segments += 1
             self._facts.size_bytes += row.size
-            self._report(row.size if self._read_data else 0, str(self._tp))
-            yield from findings.about(*self._tp)
+            passed = Passed(row.size if self._read_data else 0, str(self._tp))
+            yield from self._tell([passed, *findings.about(*self._tp)])
 
-    def _ask(self, requests: tuple[StoreRequest, ...]) -> tuple[object, ...]:
-        """Each outcome, or the CorruptionError that stands for an object that the store cannot read."""
-        try:
-            return drive(self._store, _together(requests), together=ROWS_TOGETHER)
-        except CorruptionError:
-            return tuple(self._ask_one(request) for request in requests)
-
-    def _ask_one(self, request: StoreRequest) -> object:
-        try:
-            return self._store.execute(request)
-        except CorruptionError as damage:
-            return damage
-
-    def _log_object(self, row: Row, found: object, findings: Findings) -> bool:
+    def _log_object(self, row: Row, found: object, findings: Findings) -> Steps[bool]:
         if isinstance(found, CorruptionError):
             findings.error("object", found.message, position=found.position, offset=row.base)
             return False
         if not isinstance(found, Object):
-            self._gone(row, f"the object is gone; it holds offsets {row.base} to {row.next}", findings)
+            yield from self._gone(row, f"the object is gone; it holds offsets {row.base} to {row.next}", findings)
             return False
         if found.size != row.size:
             findings.error(
@@ -240,13 +229,13 @@ class RemoteCheck:
             )
         return True
 
-    def _bundle(self, row: Row, found: object, findings: Findings) -> Bundle | None:
+    def _bundle(self, row: Row, found: object, findings: Findings) -> Steps[Bundle | None]:
         key = index_key(self._topic_id, self._tp.partition, row)
         if isinstance(found, CorruptionError):
             findings.error("index_bundle", f"{key}: {found.message}", position=found.position, offset=row.base)
             return None
         if not isinstance(found, Object):
-            self._gone(row, f"the index bundle {key} is gone; the .log can rebuild it", findings)
+            yield from self._gone(row, f"the index bundle {key} is gone; the .log can rebuild it", findings)
             return None
         if found.size != row.idx_len:
             findings.error(
@@ -298,24 +287,25 @@ class RemoteCheck:
         if not offsets.is_sane(row.size) or not times.is_sane(row.next):
             findings.error("index_bundle", "entries of the bundle's indexes are out of order or beyond the segment")
 
-    def _data(self, row: Row, bundle: Bundle | None, findings: Findings) -> None:
+    def _data(self, row: Row, bundle: Bundle | None, findings: Findings) -> Steps[None]:
         key = segment_key(self._topic_id, self._tp.partition, row)
-        source = ObjectSource(self._store, key, row.size)
         self._beside.begin(row.base)
+        # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
+        look = LogInspection(
+            row.size,
+            row.base,
+            findings,
+            Expectations(decode=True),
+            indexes=bundle.indexes if bundle is not None else None,
+            follower=self._beside.follower,
+        )
         try:
-            # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
-            scan = inspect_log(
-                source,
-                row.base,
-                findings,
-                Expectations(decode=True),
-                indexes=bundle.indexes if bundle is not None else None,
-                follower=self._beside.follower,
-            )
-        except NotFoundError as gone:
-            self._gone(row, gone.message, findings)
+            yield from fetch_log(self._tp, key, row, look.feed, told=False)
+        except ObjectGone:
+            yield from self._gone(row, f"the object {key} is gone", findings)
             self._beside.skip(_snapshot(bundle), row.next)
             return
+        scan = look.end()
         self._facts.data_bytes_read += scan.size_bytes
         if scan.crc32c != row.crc:
             findings.error(
@@ -355,10 +345,10 @@ class RemoteCheck:
                 offset=row.base,
             )
 
-    def _gone(self, row: Row, message: str, findings: Findings) -> None:
+    def _gone(self, row: Row, message: str, findings: Findings) -> Steps[None]:
         """An absent object is damage only if the newest root still names it; retention may have come in between."""
-        pinned = self._pin(Findings(self._key))
-        now = drive(self._store, pinned.at(row.base)) if pinned is not None else None
+        pinned = yield from self._pin(Findings(self._key))
+        now = (yield from pinned.at(row.base)) if pinned is not None else None
         if pinned is not None and (now is None or (now.id_hi, now.id_lo) != (row.id_hi, row.id_lo)):
             findings.add(Severity.INFO, "removed_meanwhile", f"{message}: the newest root names it no more")
         else:
@@ -402,6 +392,16 @@ def _bundle_bytes(row: Row) -> int:
     return min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
 
 
-def _together(requests: tuple[StoreRequest, ...]) -> Steps[tuple[object, ...]]:
-    outcomes: tuple[object, ...] = yield Together(requests)
+def _ask(requests: Iterable[StoreRequest]) -> Steps[list[object]]:
+    """Each outcome, or the CorruptionError that stands for an object that the store cannot read."""
+    tickets = []
+    for request in requests:
+        ticket = yield Begin(request)
+        tickets.append(ticket)
+    outcomes: list[object] = []
+    for ticket in tickets:
+        try:
+            outcomes.append((yield Take(ticket)))
+        except CorruptionError as damage:
+            outcomes.append(damage)
     return outcomes

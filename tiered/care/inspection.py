@@ -1,8 +1,7 @@
 """One segment looked at from the first byte to the last: batches, CRCs, offsets, and indexes that agree with them.
 
-Reads a :class:`~tiered.model.ByteSource`, so that a file of this disk and an object of the bucket are judged by the
-same code. Changes nothing. What is wrong comes back as findings, never as an exception; only a source that cannot be
-read raises.
+It is fed with pieces, so that a file of this disk and an object of the bucket are judged by the same code. Changes
+nothing. What is wrong comes back as findings, never as an exception; only a source that cannot be read raises.
 """
 
 from __future__ import annotations
@@ -74,23 +73,51 @@ class Expectations:
     decode: bool = False
 
 
-def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
-    """Position and bytes of each whole batch, by declared length; stops quietly at a partial tail.
+class BatchFeed:
+    """The whole batches of a log of ``size`` bytes that comes in pieces; ``done`` where only a partial one is left.
 
-    Raises ``CorruptionError`` with the position where no batch can begin.
+    A batch that spans pieces is joined once, when its last byte is there.
     """
-    walk = BatchWalk(corrupt_at, most_bytes=MAX_BATCH_BYTES)
-    window_bytes = WINDOW_BYTES
-    while source.size - walk.position > MIN_TAIL_BYTES:
-        position = walk.position
-        view = memoryview(source.read_at(position, min(window_bytes, source.size - position)))
-        for span, batch in walk.whole(view):
+
+    def __init__(self, size: int) -> None:
+        self._walk = BatchWalk(corrupt_at, most_bytes=MAX_BATCH_BYTES)
+        self._size = size
+        self._held: list[memoryview] = []
+        self._held_bytes = 0
+        self._wanted_bytes = MIN_TAIL_BYTES + 1
+        self.done = size < self._wanted_bytes
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
+        """Position and bytes of each batch that ``data`` completes, by declared length.
+
+        Raises ``CorruptionError`` with the position where no batch can begin.
+        """
+        self._held.append(memoryview(data))
+        self._held_bytes += len(data)
+        if self.done or self._held_bytes < self._wanted_bytes:
+            return
+        view = memoryview(b"".join(self._held)) if len(self._held) > 1 else self._held[0]
+        start = self._walk.position
+        for span, batch in self._walk.whole(view):
             yield span.position, batch
-        if walk.position > position:
-            window_bytes = WINDOW_BYTES
-            continue
-        window_bytes = walk.size_at(view)
-        if window_bytes > source.size - position:
+        rest = view[self._walk.position - start :]
+        self._wanted_bytes = self._walk.size_at(rest) if len(rest) > MIN_TAIL_BYTES else MIN_TAIL_BYTES + 1
+        self.done = self._walk.position + self._wanted_bytes > self._size
+        self._held, self._held_bytes = [] if self.done else [rest], len(rest)
+
+
+def pieces(source: ByteSource) -> Iterator[bytes]:
+    """All bytes, :data:`WINDOW_BYTES` at once."""
+    for start in range(0, source.size, WINDOW_BYTES):
+        yield source.read_at(start, min(WINDOW_BYTES, source.size - start))
+
+
+def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
+    """What a :class:`BatchFeed` gives of ``source``; no more is read than is taken."""
+    feed = BatchFeed(source.size)
+    for piece in pieces(source):
+        yield from feed.feed(piece)
+        if feed.done:
             return
 
 
@@ -103,38 +130,96 @@ def inspect_log(
     indexes: SealedIndexes | None = None,
     follower: Follower | None = None,
 ) -> LogScan:
-    """Walks the whole ``.log`` and says what it found; ``indexes`` are compared with it on the way.
+    """A :class:`LogInspection` of the whole ``.log``."""
+    look = LogInspection(source.size, base_offset, findings, expectations, indexes=indexes, follower=follower)
+    for piece in pieces(source):
+        look.feed(piece)
+    return look.end()
 
-    ``follower`` sees each batch; where one cannot be read it forgets what came before.
+
+class LogInspection:
+    """Walks a ``.log`` that is fed to it and says what it found; ``indexes`` are compared with it on the way.
+
+    ``follower`` sees each batch; where one cannot be read it forgets what came before. Feed every byte, then ``end``.
     """
-    scan = LogScan(base_offset, source.size)
-    offset_check = _OffsetIndexCheck(indexes, base_offset, findings, expectations) if indexes is not None else None
-    time_check = _TimeIndexCheck(indexes, base_offset, findings, expectations) if indexes is not None else None
-    damage: CorruptionError | None = None
-    try:
-        for position, data in batches(source):
-            header, intact = _verified(position, data, findings)
-            _follow(scan, header, position, findings, expectations)
-            if follower is not None:
-                _show(follower, header, data, intact=intact)
-            if expectations.decode and intact:
-                _decode(scan, header, data, position, findings)
-            if offset_check is not None and time_check is not None:
-                offset_check.batch(position, header)
-                time_check.batch(header)
-            scan.valid_bytes = position + len(data)
-            scan.crc32c = crc32c(data, scan.crc32c)
-    except CorruptionError as cause:
-        damage = cause
-    _tail(scan, source, damage, findings, expectations)
-    if follower is not None and scan.is_torn:
-        follower.restart(whole=False)
-    if offset_check is not None and time_check is not None:
-        offset_check.end(scan)
-        time_check.end(scan)
-    if indexes is not None:
-        inspect_other_indexes(indexes, base_offset, findings)
-    return scan
+
+    def __init__(
+        self,
+        size: int,
+        base_offset: int,
+        findings: Findings,
+        expectations: Expectations,
+        *,
+        indexes: SealedIndexes | None,
+        follower: Follower | None,
+    ) -> None:
+        self._scan = LogScan(base_offset, size)
+        self._findings = findings
+        self._expectations = expectations
+        self._follower = follower
+        self._indexes = indexes
+        self._checks: tuple[_OffsetIndexCheck | _TimeIndexCheck, ...] = ()
+        if indexes is not None:
+            self._checks = (
+                _OffsetIndexCheck(indexes, base_offset, findings, expectations),
+                _TimeIndexCheck(indexes, base_offset, findings, expectations),
+            )
+        self._batches = BatchFeed(size)
+        self._fed = 0
+        self._zeros_from = 0
+        self._damage: CorruptionError | None = None
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes."""
+        self._scan.crc32c = crc32c(data, self._scan.crc32c)
+        written = len(data.rstrip(b"\0"))
+        if written:
+            self._zeros_from = self._fed + written
+        self._fed += len(data)
+        if self._damage is None:
+            try:
+                for position, batch in self._batches.feed(data):
+                    self._batch(position, batch)
+            except CorruptionError as cause:
+                self._damage = cause
+
+    def _batch(self, position: int, data: memoryview) -> None:
+        header, intact = _verified(position, data, self._findings)
+        _follow(self._scan, header, position, self._findings, self._expectations)
+        if self._follower is not None:
+            _show(self._follower, header, data, intact=intact)
+        if self._expectations.decode and intact:
+            _decode(self._scan, header, data, position, self._findings)
+        for check in self._checks:
+            check.batch(position, header)
+        self._scan.valid_bytes = position + len(data)
+
+    def end(self) -> LogScan:
+        """What it all adds up to."""
+        scan = self._scan
+        if scan.end_offset < 0:
+            scan.end_offset = scan.base_offset
+        if scan.is_torn:
+            self._tail()
+            if self._follower is not None:
+                self._follower.restart(whole=False)
+        for check in self._checks:
+            check.end(scan)
+        if self._indexes is not None:
+            inspect_other_indexes(self._indexes, scan.base_offset, self._findings)
+        return scan
+
+    def _tail(self) -> None:
+        """Judges what follows the last whole batch: a torn write, zeros that a crash left, or damage."""
+        scan, damage = self._scan, self._damage
+        only_zeros = self._zeros_from <= scan.valid_bytes
+        if damage is not None and not only_zeros:
+            self._findings.error("log_structure", damage.message, position=damage.position, offset=damage.offset)
+            return
+        severity = Severity.INFO if self._expectations.growing else Severity.ERROR
+        what = "zero bytes follow" if only_zeros else "bytes of an unfinished batch follow"
+        message = f"{scan.size_bytes - scan.valid_bytes} {what} the last whole batch"
+        self._findings.add(severity, "log_torn", message, position=scan.valid_bytes)
 
 
 def inspect_other_indexes(indexes: SealedIndexes, base_offset: int, findings: Findings) -> None:
@@ -294,7 +379,7 @@ class _TimeIndexCheck:
             findings.error("time_index", f"timestamps or offsets of the time index do not rise: {place}")
             self._entries = []
 
-    def batch(self, header: BatchHeader) -> None:
+    def batch(self, _: int, header: BatchHeader) -> None:
         """The next batch of the log."""
         self._largest = max(self._largest, header.max_timestamp)
         while self._next < len(self._entries) and self._entries[self._next][1] <= header.last_offset:
@@ -384,27 +469,3 @@ def _decode(scan: LogScan, header: BatchHeader, data: memoryview, position: int,
                 findings.error("record", f"a record has offset {record.offset} outside its batch", position=position)
     except CorruptionError as damage:
         findings.error("record", damage.message, position=position, offset=header.base_offset)
-
-
-def _tail(
-    scan: LogScan, source: ByteSource, damage: CorruptionError | None, findings: Findings, expectations: Expectations
-) -> None:
-    """Judges what follows the last whole batch: nothing, a torn write, zeros that a crash left, or damage."""
-    position = scan.valid_bytes
-    torn_bytes = scan.size_bytes - position
-    only_zeros = True
-    while position < scan.size_bytes:
-        piece = source.read_at(position, min(WINDOW_BYTES, scan.size_bytes - position))
-        only_zeros = only_zeros and not any(piece)
-        scan.crc32c = crc32c(piece, scan.crc32c)
-        position += len(piece)
-    if scan.end_offset < 0:
-        scan.end_offset = scan.base_offset
-    if not torn_bytes:
-        return
-    if damage is not None and not only_zeros:
-        findings.error("log_structure", damage.message, position=damage.position, offset=damage.offset)
-        return
-    severity = Severity.INFO if expectations.growing else Severity.ERROR
-    what = "zero bytes follow" if only_zeros else "bytes of an unfinished batch follow"
-    findings.add(severity, "log_torn", f"{torn_bytes} {what} the last whole batch", position=scan.valid_bytes)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tiered.clock import Clock
@@ -28,11 +29,12 @@ from tiered.local.disk.checkpoints import (
     OffsetsFile,
 )
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.files import Files
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.topics import TOPICS_NAME
 from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
 from tiered.model import TopicPartition
+from tiered.store.base import Steps, blocking
 
 _IDENTITY = (META_PROPERTIES_NAME, TOPICS_NAME)
 
@@ -55,13 +57,17 @@ class RejoinPlan:
     partitions: tuple[Aside, ...]
 
 
-def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock) -> RejoinPlan:
-    """The partitions of a log directory that are fenced or end below the bucket's end, or those selected.
+def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> Steps[RejoinPlan]:
+    """The partitions of a log directory that are fenced or end below the bucket's end, or those selected."""
+    return (yield from blocking(partial(_planned, directory, selected, clock)))
 
-    Changes nothing.
 
-    Raises NotFoundError (no log there), UnknownTopicError, ConfigError (none is fenced and none was selected).
-    """
+def rejoin_steps(plan: RejoinPlan, clock: Clock, files: Files) -> Steps[None]:
+    """Carries the plan out, holding both locks of the directory: all of it in one go, whoever is cancelled."""
+    return (yield from blocking(partial(_rejoin, plan, clock, files)))
+
+
+def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> RejoinPlan:
     with LocalLog.open(directory, clock=clock, read_only=True) as log:
         uploads = log.uploads.read()
         present = set(log.partitions())
@@ -85,12 +91,7 @@ def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, c
     return RejoinPlan(directory, target, aside)
 
 
-def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) -> None:
-    """Carries the plan out, holding both locks of the directory. A crash in between is finished by running it again.
-
-    Raises LockedError (the application or an uploader has the directory), NotFoundError, LocalIOError.
-    """
-    files = files or PosixFiles()
+def _rejoin(plan: RejoinPlan, clock: Clock, files: Files) -> None:
     if not files.is_directory(plan.directory):
         raise NotFoundError(f"there is no log directory {plan.directory}")
     writer, uploader = DirectoryLock(plan.directory, files), uploader_lock(plan.directory, files)

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tiered.care.check_registry import describe, find_unnamed, survey
-from tiered.errors import CorruptionError, LogDestroyedError
+from tiered.care.check_registry import Unnamed, describe, find_unnamed, survey
+from tiered.errors import CorruptionError, LogDestroyedError, RemotePermissionError
 from tiered.format.keys import partition_prefix, root_key, topic_key
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import known_partitions
 from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import RootView
-from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topics
-from tiered.store.base import Store
-from tiered.store.driver import drive
+from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topics, load_topic
+from tiered.store.base import Steps, blocking
 from tiered.store.location import StoreLocation
 
 
@@ -37,6 +37,15 @@ class Advice:
 
 
 @dataclass(frozen=True, slots=True)
+class Advised:
+    """What is ``lost``, and why some things were ``not_looked_at``. ``topics``: those that there are, or may be."""
+
+    lost: tuple[Advice, ...]
+    not_looked_at: tuple[str, ...]
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class _Disk:
     """What a log directory has seen and holds."""
 
@@ -47,18 +56,54 @@ class _Disk:
     counts: Mapping[str, int]
 
 
-def advise(store: Store, local: LocalLog | None, topics: Collection[str] = ()) -> list[Advice]:
-    """Everything that is lost, of ``topics`` or of all. Lists the bucket; raises what the store raises."""
-    disk = _disk(local)
-    listed = survey(store)  # before the registry is read
-    entries = {entry.name: entry for entry in drive(store, list_topics())}
-    found = list(_entries(store, disk, listed, entries))
+def advise_steps(url: str, local: LocalLog | None, topics: Collection[str]) -> Steps[Advised]:
+    """Everything that is lost, of ``topics`` or of all, as far as the store at ``url`` may be looked at. Lists it."""
+    disk = yield from blocking(partial(_disk, local))
+    notes: list[str] = []
+    listed = yield from survey(notes)  # before the registry is read
+    entries, refused = yield from _load(disk, topics, notes)
+    unnamed = yield from find_unnamed(listed, list(entries.values()), disk.ids)
+    found = [advice for advice in _entries(url, disk, unnamed, entries) if advice.topic not in refused]
     for entry in entries.values():
         for partition in range(entry.partitions):
-            advice = _root(store, disk, entry, partition)
+            try:
+                advice = yield from _root(url, disk, entry, partition)
+            except RemotePermissionError as error:
+                notes.append(f"{root_key(entry.topic_id, partition)}: {error.message}")
+                continue
             if advice is not None:
                 found.append(advice)
-    return [advice for advice in found if not topics or advice.topic in topics]
+    lost = tuple(advice for advice in found if not topics or advice.topic in topics)
+    return Advised(
+        lost, tuple(notes), frozenset({*entries, *disk.counts, *refused, *(advice.topic for advice in found)})
+    )
+
+
+def _load(disk: _Disk, topics: Collection[str], notes: list[str]) -> Steps[tuple[dict[str, TopicEntry], set[str]]]:
+    """The registry by name, and topics whose entries may not be read.
+
+    For who may not list it: ``topics``, or those that the disk has. Raises RemotePermissionError if all is refused.
+    """
+    try:
+        return {entry.name: entry for entry in (yield from list_topics())}, set()
+    except RemotePermissionError as error:
+        refusal = error
+    notes.append(f"the registry cannot be listed, so that other topics are not seen: {refusal.message}")
+    entries: dict[str, TopicEntry] = {}
+    refused: set[str] = set()
+    names = set(topics) or {*disk.counts, *(tp.topic for tp in disk.known)}
+    for name in sorted(names):
+        try:
+            entry = yield from load_topic(name)
+        except RemotePermissionError as error:
+            refused.add(name)
+            notes.append(f"{topic_key(name)}: {error.message}")
+        else:
+            entries.update({} if entry is None else {name: entry})
+    if refused == names:
+        refusal.hint = "without the right to list, only topics that are named, or that --log-dir holds, are looked at"
+        raise refusal
+    return entries, refused
 
 
 def _disk(local: LocalLog | None) -> _Disk:
@@ -75,17 +120,17 @@ def _disk(local: LocalLog | None) -> _Disk:
 
 
 def _entries(
-    store: Store, disk: _Disk, listed: Collection[tuple[UUID, int]], entries: Mapping[str, TopicEntry]
+    url: str, disk: _Disk, unnamed_partitions: Collection[Unnamed], entries: Mapping[str, TopicEntry]
 ) -> Iterator[Advice]:
     """Registry entries that are gone, name another topic id, or name too few partitions."""
     told: set[str] = set()
-    for unnamed in find_unnamed(store, listed, list(entries.values()), disk.ids):
+    for unnamed in unnamed_partitions:
         if not unnamed.in_use:
             continue
         told.add(unnamed.topic)
         key = topic_key(unnamed.topic) if unnamed.topic else "topics/"
         count = max(unnamed.partitions[-1] + 1, disk.counts.get(unnamed.topic, 0))
-        steps = [*_put_back(store, key)]
+        steps = [*_put_back(url, key)]
         if unnamed.topic:
             before = entries.get(unnamed.topic)
             config = before.config if before is not None and before.topic_id == unnamed.topic_id else {}
@@ -95,28 +140,28 @@ def _entries(
     for topic in sorted({tp.topic for tp in disk.known} - told):
         known = {tp.partition: what for tp, what in disk.known.items() if tp.topic == topic}
         try:
-            check_entry(topic, entries.get(topic), known, where=store.url)
+            check_entry(topic, entries.get(topic), known, where=url)
         except (CorruptionError, LogDestroyedError) as error:
             steps = ["if this is another bucket or prefix than the log was uploaded to, correct the URL"]
-            yield Advice(topic_key(topic), topic, -1, error.message, (*steps, *_put_back(store, topic_key(topic))))
+            yield Advice(topic_key(topic), topic, -1, error.message, (*steps, *_put_back(url, topic_key(topic))))
 
 
-def _root(store: Store, disk: _Disk, entry: TopicEntry, partition: int) -> Advice | None:
+def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[Advice | None]:
     tp = TopicPartition(entry.name, partition)
     seen = disk.known.get(tp, NOTHING_KNOWN)
     known = Known(entry.roots, seen.version, seen.start_offset, seen.next_offset, seen.writer_epoch, seen.tokens)
     try:
-        drive(store, RootView(entry.topic_id, partition, entry.name, known).load())
+        yield from RootView(entry.topic_id, partition, entry.name, known).load()
     except (CorruptionError, LogDestroyedError) as error:
         key = root_key(entry.topic_id, partition)
-        steps = [*_put_back(store, key), *_without_root(entry, disk, tp)]
+        steps = [*_put_back(url, key), *_without_root(entry, disk, tp)]
         return Advice(key, entry.name, partition, error.message, tuple(steps))
     return None
 
 
-def _put_back(store: Store, key: str) -> Iterator[str]:
+def _put_back(url: str, key: str) -> Iterator[str]:
     """How an object comes back that somebody kept."""
-    place = StoreLocation.parse(store.url, environ={})
+    place = StoreLocation.parse(url, environ={})
     if place.path is not None:
         yield f"copy the file of {key} back from a backup of {place.path} (keys are paths, with .obj behind)"
     elif place.scheme == "s3":
@@ -130,7 +175,7 @@ def _put_back(store: Store, key: str) -> Iterator[str]:
         )
         yield f"without versions: copy {key} back from a replica or a backup of the bucket"
     else:
-        yield f"copy {key} back from a backup of {store.url}"
+        yield f"copy {key} back from a backup of {url}"
     yield "take the newest that there is, then run `tiered check` with --log-dir: it says if it is older than the disk"
 
 

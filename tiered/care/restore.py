@@ -14,25 +14,26 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from tiered.care.check_registry import need_all_named, survey
 from tiered.care.inspection import SideFileCheck
 from tiered.care.restore_segment import SegmentRestore
-from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.errors import (
     ConfigError,
     CorruptionError,
     DiskFullError,
     NotFoundError,
-    RemotePermissionError,
     TieredError,
     UnknownTopicError,
 )
+from tiered.findings import Passed
 from tiered.format.checkpoint import (
     MetaProperties,
     encode_epochs,
@@ -51,7 +52,7 @@ from tiered.local.disk.checkpoints import (
     mark_clean,
 )
 from tiered.local.disk.claims import Claims
-from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.model import Row, TopicPartition
@@ -60,14 +61,10 @@ from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
-from tiered.store.base import Steps, Store
-from tiered.store.driver import drive
+from tiered.store.base import Blocking, Emit, Steps, blocking
 
 SPARE_BYTES = 64 * 1024 * 1024
 """Free space that has to be left after a restore."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with bytes done, bytes in all and the partition under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,25 +153,12 @@ def choose_rows(
     return tuple(chosen)
 
 
-def restore(
-    store: Store,
-    directory: Path,
-    options: RestoreOptions = RestoreOptions(),
-    *,
-    clock: Clock | None = None,
-    ids: IdSource | None = None,
-    files: Files | None = None,
-    progress: Progress | None = None,
-) -> RestoreReport:
-    """Builds ``directory`` from ``store``. Raises ``ConfigError`` if it exists and is not empty, ``UnknownTopicError``,
-    ``NotFoundError`` (no topics in the bucket), ``DiskFullError`` before the first byte is fetched,
-    ``CorruptionError`` for objects that are not what the catalog says, for a root that is lost, and for a bucket that
-    holds more than its registry names: less than all is restored only of what was selected. On an error nothing is
-    left behind.
-    """
-    clock, ids, files = clock or SystemClock(), ids or SystemIds(), files or PosixFiles()
+def restore_steps(
+    url: str, directory: Path, options: RestoreOptions, *, ids: IdSource, files: Files
+) -> Steps[RestoreReport]:
+    """Builds ``directory`` from the store at ``url``. Emits what was fetched. On an error nothing is left behind."""
     directory = directory.absolute()
-    if _is_taken(directory, files):
+    if (yield from blocking(partial(_is_taken, directory, files))):
         if options.if_empty:
             return RestoreReport(directory, (), skipped=True, dry_run=options.dry_run)
         raise ConfigError(
@@ -182,69 +166,59 @@ def restore(
             hint=f"name a new directory, or move this one aside first (mv {directory} {directory}.old);"
             " --if-empty makes this no error, for scripts that run at each start",
         )
-    plans, notes = _plan(store, options)
+    plans, notes = yield from _plan(url, options)
     if options.dry_run:
         return RestoreReport(directory, plans, notes=notes, dry_run=True)
-    _need_space(directory, plans, files)
-    build = _Build(store, directory, plans, clock=clock, ids=ids, files=files, progress=progress)
-    volume_id = build.run()
+    yield Blocking(partial(_need_space, directory, plans, files))
+    build = _Build(directory, plans, ids=ids, files=files)
+    volume_id = yield from build.run()
     return RestoreReport(directory, plans, volume_id=volume_id, notes=(*notes, *build.notes))
 
 
-def _plan(store: Store, options: RestoreOptions) -> tuple[tuple[PartitionPlan, ...], tuple[str, ...]]:
+def _plan(url: str, options: RestoreOptions) -> Steps[tuple[tuple[PartitionPlan, ...], tuple[str, ...]]]:
     plans: list[PartitionPlan] = []
     notes: list[str] = []
-    listed = _survey(store, notes)  # before the registry is read, so that what is registered meanwhile is named
-    entries = _entries(store, options.selected, listed)
-    need_all_named(store, listed, [entry for entry, _ in entries], {topic for topic, _ in options.selected})
+    listed = yield from survey(notes)  # before the registry is read, so that what is registered meanwhile is named
+    entries = yield from _entries(url, options.selected, listed)
+    yield from need_all_named(listed, [entry for entry, _ in entries], {topic for topic, _ in options.selected})
     for entry, wanted in entries:
         if entry.state == STATE_DELETING:
             notes.append(f"topic {entry.name} is being deleted and was passed over")
             continue
         for partition in range(entry.partitions):
             tp = TopicPartition(entry.name, partition)
-            pinned = _pin(store, entry, partition)
+            pinned = yield from _pin(entry, partition)
             rows: tuple[Row, ...] = ()
             if pinned is not None and (wanted is None or partition in wanted):
-                newest = choose_rows(pinned, newest_bytes=options.newest_bytes, since_ms=options.since_ms)
-                rows = drive(store, newest)
+                rows = yield from choose_rows(pinned, newest_bytes=options.newest_bytes, since_ms=options.since_ms)
             plans.append(PartitionPlan(tp, entry, pinned, rows))
     return tuple(plans), tuple(notes)
 
 
-def _survey(store: Store, notes: list[str]) -> set[tuple[UUID, int]]:
-    """The partitions that the bucket holds, whatever the registry says; a note for who may not list them."""
-    try:
-        return survey(store)
-    except RemotePermissionError as error:
-        notes.append(f"the bucket cannot be listed, so that a lost registry entry is not seen: {error.message}")
-        return set()
-
-
-def _pin(store: Store, entry: TopicEntry, partition: int) -> Snapshot | None:
+def _pin(entry: TopicEntry, partition: int) -> Steps[Snapshot | None]:
     try:
         known = Known(made=entry.roots)
-        return drive(store, RootView(entry.topic_id, partition, entry.name, known).pin())
+        return (yield from RootView(entry.topic_id, partition, entry.name, known).pin())
     except CorruptionError as damage:
         damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
         raise
 
 
 def _entries(
-    store: Store, selected: Sequence[tuple[str, int | None]], listed: Collection[tuple[UUID, int]]
-) -> list[tuple[TopicEntry, frozenset[int] | None]]:
+    url: str, selected: Sequence[tuple[str, int | None]], listed: Collection[tuple[UUID, int]]
+) -> Steps[list[tuple[TopicEntry, frozenset[int] | None]]]:
     """The topics to restore, each with the partitions whose records are wanted (None: all)."""
     if not selected:
-        entries = drive(store, list_topics())
+        entries = yield from list_topics()
         if not entries:
-            need_all_named(store, listed, (), ())
-            raise NotFoundError(f"{store.url} holds no topics", hint="correct the URL: bucket and prefix")
+            yield from need_all_named(listed, (), ())
+            raise NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")
         return [(entry, None) for entry in entries]
     chosen: list[tuple[TopicEntry, frozenset[int] | None]] = []
     for name in dict.fromkeys(topic for topic, _ in selected):
-        entry = drive(store, load_topic(name))
+        entry = yield from load_topic(name)
         if entry is None:
-            raise UnknownTopicError(f"there is no topic {name!r} in {store.url}", hint="see `tiered topics list`")
+            raise UnknownTopicError(f"there is no topic {name!r} in {url}", hint="see `tiered topics list`")
         numbers = [partition for topic, partition in selected if topic == name]
         for partition in numbers:
             if partition is not None and partition >= entry.partitions:
@@ -278,59 +252,59 @@ def _need_space(directory: Path, plans: Sequence[PartitionPlan], files: Files) -
 class _Build:
     """One restore under way, in a temporary sibling of the directory."""
 
-    def __init__(
-        self,
-        store: Store,
-        directory: Path,
-        plans: Sequence[PartitionPlan],
-        *,
-        clock: Clock,
-        ids: IdSource,
-        files: Files,
-        progress: Progress | None,
-    ) -> None:
-        self._store = store
+    def __init__(self, directory: Path, plans: Sequence[PartitionPlan], *, ids: IdSource, files: Files) -> None:
         self._directory = directory
         self._plans = plans
-        self._clock = clock
         self._ids = ids
         self._files = files
-        self._progress = progress
-        self._total = sum(plan.size_bytes for plan in plans)
-        self._done = 0
         self._temporary = directory.with_name(f".{directory.name}.restore-{ids.uid()[:12]}")
         self.notes: list[str] = []
 
-    def run(self) -> str:
+    def run(self) -> Steps[str]:
         """Builds and renames; gives the new volume id."""
-        files = self._files
-        files.make_directory(self._temporary)
+        yield Emit(Passed(0, "", sum(plan.size_bytes for plan in self._plans)))
         try:
+            yield Blocking(partial(self._files.make_directory, self._temporary))
             for plan in self._plans:
-                self._partition(plan)
-            volume_id = self._root_files()
-            files.sync_directory(self._temporary)
-            # An empty directory of that name is replaced by the rename; a full one makes it fail.
-            files.rename(self._temporary, self._directory)
-            files.sync_directory(self._directory.parent)
-        except BaseException:
-            with contextlib.suppress(TieredError, OSError):
-                _remove_tree(files, self._temporary)
+                yield from self._partition(plan)
+            return (yield from blocking(self._finish))
+        except TieredError:
+            yield Blocking(self._give_up)
             raise
+        except BaseException:  # also the end of whoever drives: nobody takes a request any more
+            self._give_up()
+            raise
+
+    def _give_up(self) -> None:
+        with contextlib.suppress(TieredError, OSError):
+            _remove_tree(self._files, self._temporary)
+
+    def _finish(self) -> str:
+        volume_id = self._root_files()
+        self._files.sync_directory(self._temporary)
+        # An empty directory of that name is replaced by the rename; a full one makes it fail.
+        self._files.rename(self._temporary, self._directory)
+        self._files.sync_directory(self._directory.parent)
         return volume_id
 
-    def _partition(self, plan: PartitionPlan) -> None:
-        files, path = self._files, self._temporary / partition_dir(plan.tp)
-        files.make_directory(path)
-        files.replace(path / "partition.metadata", encode_partition_metadata(plan.entry.topic_id).encode())
+    def _partition(self, plan: PartitionPlan) -> Steps[None]:
+        path = self._temporary / partition_dir(plan.tp)
+        yield Blocking(partial(self._begin, plan, path))
         beside = SideFileCheck()
         for row in plan.rows:
             if row.flags & FLAG_HOLE:
                 continue
-            segment = SegmentRestore(
-                self._store, files, path, tp=plan.tp, topic_id=plan.entry.topic_id, row=row, beside=beside
-            )
-            self.notes += segment.run(self._advance)
+            topic_id = plan.entry.topic_id
+            segment = SegmentRestore(self._files, path, tp=plan.tp, topic_id=topic_id, row=row, beside=beside)
+            self.notes += yield from segment.run()
+        yield Blocking(partial(self._end, plan, path))
+
+    def _begin(self, plan: PartitionPlan, path: Path) -> None:
+        self._files.make_directory(path)
+        self._files.replace(path / "partition.metadata", encode_partition_metadata(plan.entry.topic_id).encode())
+
+    def _end(self, plan: PartitionPlan, path: Path) -> None:
+        files = self._files
         if files.state(path / snapshot_name(plan.end_offset)) is None:
             # Nobody wrote, as far as is known: else the first open would have to ask all of the log.
             files.replace(path / snapshot_name(plan.end_offset), NO_PRODUCERS)
@@ -369,11 +343,6 @@ class _Build:
         OffsetsFile(root, LOG_START_NAME, files).write({plan.tp: plan.start_offset for plan in self._plans})
         mark_clean(root, files)
         return str(volume)
-
-    def _advance(self, size_bytes: int, note: str) -> None:
-        self._done += size_bytes
-        if self._progress is not None:
-            self._progress(self._done, self._total, note)
 
 
 def _remove_tree(files: Files, path: Path) -> None:

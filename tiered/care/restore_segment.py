@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+from tiered.care.fetch import fetch_log
 from tiered.care.inspection import Expectations, SideFileCheck, inspect_log
 from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import Findings, Severity
@@ -30,14 +31,7 @@ from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.plan.side_files import Judged
-from tiered.store.base import Get, Missing, Object, Steps, Store, Together
-from tiered.store.driver import drive
-
-RANGE_BYTES = 8 * 1024 * 1024
-"""Bytes of one GET."""
-
-RANGES_TOGETHER = 4
-"""GETs under way at once; as many ranges are in memory."""
+from tiered.store.base import Blocking, Get, Object, Steps, blocking
 
 FETCH_ATTEMPTS = 2
 """A body that arrives damaged is fetched once more before the object is called damaged."""
@@ -45,15 +39,12 @@ FETCH_ATTEMPTS = 2
 INDEX_INTERVAL_BYTES = 4096
 """Interval of a rebuilt offset index, Kafka's default."""
 
-Report = Callable[[int, str], None]
-
 
 class SegmentRestore:
     """Restores the segment of ``row`` into ``directory``."""
 
     def __init__(
         self,
-        store: Store,
         files: Files,
         directory: Path,
         *,
@@ -62,7 +53,6 @@ class SegmentRestore:
         row: Row,
         beside: SideFileCheck,
     ) -> None:
-        self._store = store
         self._beside = beside
         self._files = files
         self._directory = directory
@@ -72,10 +62,14 @@ class SegmentRestore:
         self._index_key = index_key(topic_id, tp.partition, row)
         self._path = directory / log_name(row.base)
 
-    def run(self, report: Report) -> list[str]:
+    def run(self) -> Steps[list[str]]:
         """Fetches, checks and writes everything; gives what had to be rebuilt. Raises ``CorruptionError``."""
-        self._fetch_log(report)
-        indexes, why = self._bundle()
+        yield from self._fetch_log()
+        indexes, why = yield from self._bundle()
+        return (yield from blocking(partial(self._settle, indexes, why)))
+
+    def _settle(self, indexes: SealedIndexes | None, why: str) -> list[str]:
+        """Checks what is on disk now, and writes what stands beside it."""
         findings = Findings(self._key)
         self._beside.begin(self._row.base)
         with closing(FileSource(self._files, self._path, self._row.size, sync=False)) as source:
@@ -109,10 +103,10 @@ class SegmentRestore:
         notes += self._write_side_files(indexes)
         return notes
 
-    def _fetch_log(self, report: Report) -> None:
+    def _fetch_log(self) -> Steps[None]:
         seen = -1
-        for attempt in range(1, FETCH_ATTEMPTS + 1):
-            seen = self._fetch_once(report if attempt == 1 else lambda _bytes, _note: None)
+        for attempt in range(FETCH_ATTEMPTS):
+            seen = yield from self._fetch_once(told=attempt == 0)
             if seen == self._row.crc:
                 return
         raise CorruptionError(
@@ -122,55 +116,34 @@ class SegmentRestore:
             hint="the object is damaged: look for another version of it in the bucket, or restore newer segments only",
         )
 
-    def _fetch_once(self, report: Report) -> int:
-        handle = self._files.open_write(self._path)
+    def _fetch_once(self, *, told: bool) -> Steps[int]:
+        files, handle, position, checksum = self._files, -1, 0, 0
+
+        def begin() -> None:
+            nonlocal handle
+            handle = files.open_write(self._path)
+            files.truncate(handle, 0)
+
+        def write(data: bytes) -> None:
+            nonlocal position, checksum
+            files.write_at(handle, data, position)
+            position, checksum = position + len(data), crc32c(data, checksum)
+
         try:
-            self._files.truncate(handle, 0)
-            position, checksum = 0, 0
-            while position < self._row.size:
-                for data in drive(self._store, self._ranges(position), together=RANGES_TOGETHER):
-                    self._files.write_at(handle, data, position)
-                    checksum = crc32c(data, checksum)
-                    position += len(data)
-                    report(len(data), str(self._tp))
-            self._files.sync(handle)
-            return checksum
+            yield Blocking(begin)
+            yield from fetch_log(self._tp, self._key, self._row, write, told=told)
+            yield Blocking(partial(files.sync, handle))
         finally:
-            self._files.close(handle)
+            if handle >= 0:
+                files.close(handle)
+        return checksum
 
-    def _ranges(self, position: int) -> Steps[list[bytes]]:
-        ends = range(position, min(position + RANGE_BYTES * RANGES_TOGETHER, self._row.size), RANGE_BYTES)
-        ranges = [(start, min(start + RANGE_BYTES, self._row.size)) for start in ends]
-        gets = tuple(Get(self._key, start, end) for start, end in ranges)
-        outcomes = yield Together(gets)
-        bodies: list[bytes] = []
-        for (start, end), found in zip(ranges, outcomes, strict=True):
-            if isinstance(found, Missing):
-                raise CorruptionError(
-                    f"{self._tp}: the object {self._key} is gone (offsets {self._row.base} to {self._row.next})",
-                    path_or_key=self._key,
-                    position=start,
-                    offset=self._row.base,
-                    hint="if the log moved on meanwhile, restoring again succeeds; else look for another version of it "
-                    "in the bucket, or restore newer segments only",
-                )
-            if not isinstance(found, Object) or found.size != self._row.size or len(found.data) != end - start:
-                raise CorruptionError(
-                    f"{self._tp}: {self._key} is not the object of {self._row.size} bytes that the catalog names",
-                    path_or_key=self._key,
-                    position=start,
-                    offset=self._row.base,
-                    hint="run check",
-                )
-            bodies.append(found.data)
-        return bodies
-
-    def _bundle(self) -> tuple[SealedIndexes | None, str]:
+    def _bundle(self) -> Steps[tuple[SealedIndexes | None, str]]:
         """The bundle's indexes, or None and why there are none to be used."""
         if self._row.idx_len > MAX_BUNDLE_BYTES:
             return None, "the bundle is too large"
         try:
-            found = self._store.execute(Get(self._index_key, max_bytes=max(self._row.idx_len, HEAD_BYTES)))
+            found = yield Get(self._index_key, max_bytes=max(self._row.idx_len, HEAD_BYTES))
             if not isinstance(found, Object):
                 return None, "the index bundle is gone"
             bundle = decode_bundle(found.data, key=self._index_key)

@@ -6,7 +6,8 @@ import dataclasses
 
 import click
 
-from tiered.care.check import CheckOptions, CheckReport, check
+from tiered.care.check import CheckOptions, CheckReport
+from tiered.care.run import check
 from tiered.errors import ConfigError
 from tiered.findings import Finding, Severity
 from tiered.program.application import Application, Command, pass_application

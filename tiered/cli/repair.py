@@ -7,8 +7,8 @@ import sys
 
 import click
 
-from tiered.care.rejoin import plan_rejoin, rejoin
-from tiered.care.repair_advice import advise
+from tiered.care.check import EXIT_WARNINGS
+from tiered.care.run import advise, plan_rejoin, rejoin
 from tiered.errors import ConfigError, CorruptionError
 from tiered.program.application import Application, Command, Group, one_partition, pass_application
 from tiered.program.doors import need_directory, need_topic, open_tiers
@@ -67,8 +67,9 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
 def advice_command(app: Application, *, topics: tuple[str, ...]) -> int:
     """Say what can be done about roots and registry entries that are lost, or older than what was seen of them.
 
-    Looks at the registry and every root, with --log-dir also at what that disk has seen; changes nothing. Exit code 0:
-    nothing is lost; 13: something is.
+    Looks at the registry and every root, with --log-dir also at what that disk has seen; changes nothing. Without the
+    right to list it looks at the topics that are named, or that the disk holds. Exit code 0: nothing is lost; 3: not
+    everything could be looked at; 13: something is lost.
 
     \b
     Examples:
@@ -79,18 +80,22 @@ def advice_command(app: Application, *, topics: tuple[str, ...]) -> int:
     with open_tiers(app) as tiers:
         if tiers.store is None:
             raise ConfigError("there is no bucket to look at", hint="pass --remote")
-        held = tiers.topics() if topics else {}
-        found = advise(tiers.store, tiers.local, topics)
+        advised = advise(tiers.store, tiers.local, topics)
     for name in topics:
-        if name not in {advice.topic for advice in found}:
-            need_topic(name, held)
+        need_topic(name, advised.topics)
+    for note in advised.not_looked_at:
+        app.out.warn(f"not looked at: {note}")
     lines = []
-    for advice in found:
+    for advice in advised.lost:
         lines.append(f"{advice.key}: {advice.problem}")
         lines += [f"  - {step}" for step in advice.steps]
-    fields = {"lost": [dataclasses.asdict(advice) for advice in found]}
-    code = CorruptionError.exit_code if found else 0
-    return app.out.result("repair advice", fields, lines or ["nothing is lost"], code)
+    fields = {
+        "lost": [dataclasses.asdict(advice) for advice in advised.lost],
+        "not_looked_at": list(advised.not_looked_at),
+    }
+    code = CorruptionError.exit_code if lines else EXIT_WARNINGS if advised.not_looked_at else 0
+    nothing = "nothing that could be looked at is lost" if code else "nothing is lost"
+    return app.out.result("repair advice", fields, lines or [nothing], code)
 
 
 def _confirm(app: Application, question: str, *, yes: bool) -> None:

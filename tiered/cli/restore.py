@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
-from tiered.care.restore import RestoreOptions, RestoreReport, restore
+from tiered.care.check import EXIT_WARNINGS
+from tiered.care.restore import RestoreOptions, RestoreReport
+from tiered.care.run import restore
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
@@ -12,8 +14,6 @@ from tiered.program.doors import folder, open_remote, refuse_file
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.times import parse_time
-
-EXIT_WARNINGS = 3
 
 
 @click.command("restore", cls=Command)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from tiered.arguments import offset_or_none
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError, TieredError
@@ -24,7 +24,7 @@ from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.plan.visibility import Hidden
 from tiered.remote.reader import RemotePartition
-from tiered.store.base import Blocking, Emit, Steps
+from tiered.store.base import Emit, Steps, blocking
 from tiered.times import Time, parse_time
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
@@ -38,8 +38,6 @@ LOCAL_BATCHES = 64
 
 LOCAL_BYTES = 1024 * 1024
 """Bytes of batches after which no further one is taken with them."""
-
-T = TypeVar("T")
 
 
 class TierBatch(NamedTuple):
@@ -175,7 +173,7 @@ class TierStream:
         """Where a ``read_committed`` stream ends: the first offset of the oldest open transaction, else the latest."""
         local, remote = yield from self.spans()
         if self._local is not None and local is not None and (remote is None or local.end_offset >= remote.end_offset):
-            return (yield from _blocking(self._local.last_stable_offset))
+            return (yield from blocking(self._local.last_stable_offset))
         if self._remote is None:
             return latest_offset(local, remote)
         return (yield from self._remote.last_stable_offset())
@@ -216,7 +214,7 @@ class TierStream:
     def _local_offset_for_time(self, timestamp: int, remote: RemoteSpan | None) -> Steps[tuple[int, int] | None]:
         if self._local is None:
             return None
-        found = yield from _blocking(partial(self._local.offset_for_time, timestamp))
+        found = yield from blocking(partial(self._local.offset_for_time, timestamp))
         committed = remote.end_offset if remote is not None else 0
         if found is None or found[0] >= committed:
             return found
@@ -345,11 +343,11 @@ class TierStream:
         """Emits what ``take`` makes of the batches on disk. Those before a damage come before its error."""
         if self._local is None:
             return
-        reading = yield from _blocking(partial(self._local.read_batches, start, end))
+        reading = yield from blocking(partial(self._local.read_batches, start, end))
         most = 1
         try:
             while True:
-                batches, error = yield from _blocking(partial(_some, reading, most))
+                batches, error = yield from blocking(partial(_some, reading, most))
                 if (yield from _emitted(batches, end, take)):
                     return
                 if error is not None:
@@ -390,7 +388,7 @@ class TierStream:
         stop = (yield from self.latest()) if end is None else end
         found: set[AbortedTxn] = set()
         if self._local is not None:
-            found.update((yield from _blocking(partial(self._local.aborted_txns, start, stop))))
+            found.update((yield from blocking(partial(self._local.aborted_txns, start, stop))))
         if self._remote is not None:
             kept = self._local.positions().local_start_offset if self._local is not None else 0
             pinned = yield from self._remote.snapshot()
@@ -439,12 +437,6 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
         return batch
     data = rebuild_batch(batch.header, [record for record in decode_records(batch.data) if record.offset >= at])
     return TierBatch(batch.tier, read_header(data), data)
-
-
-def _blocking(call: Callable[[], T]) -> Steps[T]:
-    """What ``call`` gives, which may wait for this machine's disk."""
-    found: T = yield Blocking(call)
-    return found
 
 
 def _emitted(

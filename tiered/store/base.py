@@ -342,6 +342,12 @@ Steps = Generator[Request, Any, T]
 """A protocol without I/O: yields requests, receives their outcomes, returns ``T``."""
 
 
+def blocking(call: Callable[[], T]) -> Steps[T]:
+    """What ``call`` gives, which may wait for this machine's disk."""
+    found: T = yield Blocking(call)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What the probe saw. ``conditional_writes`` False means two writers could both win."""

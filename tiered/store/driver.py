@@ -56,6 +56,12 @@ _pools_lock = threading.Lock()
 
 T = TypeVar("T")
 AioSleep = Callable[[float], Awaitable[None]]
+Taker = Callable[[Any], object]
+
+
+def refuse(emitted: object) -> None:
+    """Takes nothing. Raises TypeError: these steps are not of those that emit."""
+    raise TypeError(f"steps that are run to their end emitted {emitted!r}")
 
 
 def drive(
@@ -65,21 +71,22 @@ def drive(
     clock: Clock | None = None,
     ids: IdSource | None = None,
     together: int = TOGETHER_REQUESTS,
+    take: Taker = refuse,
 ) -> T:
     """Runs ``steps`` to their end on the calling thread and returns their value.
 
-    ``clock`` and ``ids`` default to the machine's; ``together`` bounds the threads of a :class:`Together`.
-    Raises what the steps raise.
+    ``clock`` and ``ids`` default to the machine's; ``together`` bounds the threads of a :class:`Together`; ``take``
+    gets what they emit. Raises what the steps raise.
     """
     stream = drive_stream(store, steps, clock=clock, ids=ids, together=together)
     try:
-        emitted = next(stream)
+        while True:
+            take(next(stream))
     except StopIteration as stop:
         value: T = stop.value
         return value
     finally:
         stream.close()
-    raise TypeError(f"steps that are run to their end emitted {emitted!r}")
 
 
 def drive_stream(
@@ -144,6 +151,7 @@ async def adrive(
     ids: IdSource | None = None,
     sleep: AioSleep = asyncio.sleep,
     together: int = TOGETHER_REQUESTS,
+    take: Taker = refuse,
 ) -> T:
     """As :func:`drive` for asyncio. Cancelling it closes the generator and leaves no task behind.
 
@@ -153,7 +161,7 @@ async def adrive(
     stream = _astream(store, steps, ended, clock=clock, ids=ids, sleep=sleep, together=together)
     async with contextlib.aclosing(stream):
         async for emitted in stream:
-            raise TypeError(f"steps that are run to their end emitted {emitted!r}")
+            take(emitted)
     return ended[0]
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from tiered.clock import Clock, IdSource
 from tiered.errors import ConfigError
 from tiered.store.base import AioStore, Outcome, Steps, Store, StoreRequest
-from tiered.store.driver import adrive, adrive_stream, drive, drive_stream
+from tiered.store.driver import Taker, adrive, adrive_stream, drive, drive_stream, refuse
 
 T = TypeVar("T")
 
@@ -51,9 +51,9 @@ class Runner:
     clock: Clock | None = None
     ids: IdSource | None = None
 
-    def run(self, steps: Steps[T]) -> T:
-        """To their end."""
-        return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
+    def run(self, steps: Steps[T], take: Taker = refuse) -> T:
+        """To their end; ``take`` gets what they emit."""
+        return drive(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
 
     def stream(self, steps: Steps[object]) -> Generator[Any, None, object]:
         """What they emit."""
@@ -68,9 +68,9 @@ class AioRunner:
     clock: Clock | None = None
     ids: IdSource | None = None
 
-    async def run(self, steps: Steps[T]) -> T:
-        """To their end."""
-        return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
+    async def run(self, steps: Steps[T], take: Taker = refuse) -> T:
+        """To their end; ``take`` gets what they emit."""
+        return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
 
     def stream(self, steps: Steps[object]) -> AsyncGenerator[Any, None]:
         """What they emit."""

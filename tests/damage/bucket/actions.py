@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.damage.bucket.place import RECORDS, SINCE, TOPIC, TPS, Hang, Place, value
 from tests.sim.tiers.truth import values_of
-from tiered.care.check import CheckOptions, check
-from tiered.care.restore import restore
+from tiered.care.check import CheckOptions
+from tiered.care.run import check, restore
 from tiered.errors import TieredError
 from tiered.findings import Severity
 from tiered.model import TopicPartition

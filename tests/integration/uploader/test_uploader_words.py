@@ -28,6 +28,19 @@ def test_sync_says_in_one_line_what_it_committed(tmp_path: Path) -> None:
     assert [json.loads(line)["event"] for line in machine.stderr.splitlines()][-1] == "ended"
 
 
+def test_a_sync_to_which_nothing_is_left_ends_well_beside_a_store_that_is_down(tmp_path: Path) -> None:
+    directory = tmp_path / "log"
+    make_log(directory, records=10, partitions=1)
+    assert call("sync", "--log-dir", str(directory), "--remote", f"file://{tmp_path / 'store'}").returncode == 0
+    place = ("--log-dir", str(directory), "--remote", "s3://bucket/log", "--endpoint-url", "http://127.0.0.1:9")
+    keys = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+    down = call("sync", *place, "--timeout", "5s", **keys)
+    assert (down.returncode, "nothing to commit" in down.stderr) == (0, True)
+    with open_log(directory) as log:
+        append(log, T0, 10)
+    assert call("sync", *place, "--timeout", "1s", **keys).returncode == 75
+
+
 @pytest.mark.parametrize("wait", ["--wait", "--no-wait"])
 def test_sync_waits_for_a_running_daemon(tmp_path: Path, wait: str) -> None:
     directory, url = tmp_path / "log", f"file://{tmp_path / 'store'}"

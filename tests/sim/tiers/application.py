@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.sim.tiers.machine import Machine, Process, SimStore
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Values, Violated, values_of
-from tiered.care.rejoin import plan_rejoin, rejoin
-from tiered.care.restore import restore
+from tiered.care.run import plan_rejoin, rejoin, restore
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     FencedError,

@@ -22,7 +22,8 @@ from tests.sim.tiers.maintainer import Maintainer
 from tests.sim.tiers.reader import LongReader
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Violated
 from tests.sim.tiers.virtual import SimClock, StoreClock, without_threads
-from tiered.care.check import CheckOptions, check
+from tiered.care.check import CheckOptions
+from tiered.care.run import check
 from tiered.errors import ConfigError, TieredError
 from tiered.findings import Severity
 from tiered.local.disk.files import PosixFiles

@@ -13,8 +13,8 @@ from tests.sim.tiers.daemon import SIZES, Told
 from tests.sim.tiers.truth import values_of
 from tests.sim.tiers.virtual import SimClock, VirtualLoop, without_threads
 from tests.sweeps.requests.faults import FAULTS, AioFailingStore, FailingStore
-from tiered.care.check import CheckOptions, check
-from tiered.care.restore import restore
+from tiered.care.check import CheckOptions
+from tiered.care.run import check, restore
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
 from tiered.findings import Severity

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tiered.care.check import check
+from tiered.care.run import check
 from tiered.findings import Severity
 
 

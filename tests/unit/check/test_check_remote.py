@@ -11,8 +11,8 @@ import pytest
 
 import tiered
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
-from tiered.care.check import CheckOptions, CheckReport, check
-from tiered.care.restore import restore
+from tiered.care.check import CheckOptions, CheckReport
+from tiered.care.run import check, restore
 from tiered.errors import RemoteUnavailableError
 from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle

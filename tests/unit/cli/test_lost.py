@@ -8,9 +8,11 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.care.repair_advice import _put_back, advise
+from tiered.care.repair_advice import _put_back
+from tiered.care.run import advise
 from tiered.store.base import ABSENT, Delete, Put
 from tiered.store.location import open_store
+from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 
 @pytest.fixture
@@ -72,19 +74,50 @@ def test_the_advice_for_a_lost_entry_is_what_it_held(place: Path) -> None:
     with tiered.open_reader(store.url) as reader:
         before = list(reader.topic("t").read())
     store.execute(Delete(("topics/t",)))
-    (lost,) = advise(store, None)
+    (lost,) = advise(store, None).lost
     body = lost.steps[-1].partition("it held: ")[2].encode()
     store.execute(Put("topics/t", body, ABSENT))
     with tiered.open_reader(store.url) as reader:
         assert list(reader.topic("t").read()) == before
-    assert advise(store, None) == []
+    assert advise(store, None).lost == ()
 
 
 def test_on_a_bucket_with_versions_the_commands_are_named(place: Path) -> None:
-    class Named:
-        url = "s3://acme-logs/prod"
-
-    steps = list(_put_back(Named(), "topics/t"))  # type: ignore[arg-type]
+    steps = list(_put_back("s3://acme-logs/prod", "topics/t"))
     assert "aws s3api list-object-versions --bucket acme-logs --prefix prod/topics/t" in steps[0]
     assert "aws s3api delete-object --bucket acme-logs --key prod/topics/t --version-id ID" in steps[0]
     assert "--copy-source 'acme-logs/prod/topics/t?versionId=ID'" in steps[0]
+
+
+def unlisted(place: Path, *more: Fault) -> FaultStore:
+    return FaultStore(open_store(f"file://{place / 'store'}"), [Fault(FaultKind.PERMISSION, "list", times=-1), *more])
+
+
+def test_without_the_right_to_list_the_advice_says_what_it_knows(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = ("--remote", f"file://{place / 'store'}")
+    both = ("--log-dir", place / "log", *alone)
+    more: list[Fault] = []
+    monkeypatch.setattr("tiered.program.doors.open_remote", lambda _: unlisted(place, *more))
+    refused = cli("repair", "advice", *alone)
+    assert refused.code == 12
+    assert "only topics that are named, or that --log-dir holds" in refused.err
+    for line in (both, ("t", *alone)):
+        seen = cli("repair", "advice", *line)
+        assert (seen.code, seen.out) == (3, b"nothing that could be looked at is lost\n")
+        assert "the registry cannot be listed" in seen.err
+    root_file(place).unlink()
+    lost = cli("repair", "advice", "t", *alone, "--json")
+    assert (lost.code, [one["key"][-5:] for one in lost.summary["lost"]]) == (13, ["/root"])
+    assert len(lost.summary["not_looked_at"]) == 2
+    more.append(Fault(FaultKind.PERMISSION, "get", "*/root", times=-1))
+    seen = cli("repair", "advice", *both)
+    assert (seen.code, "/root: " in seen.err) == (3, True)
+    more.append(Fault(FaultKind.PERMISSION, "get", "topics/*", times=-1))
+    assert cli("repair", "advice", *both).code == 12
+    more.clear()
+    (place / "store" / "topics" / "t.obj").unlink()
+    gone = cli("repair", "advice", *both)
+    assert (gone.code, gone.text.splitlines()[0][:9]) == (13, "topics/t:")
+    assert cli("repair", "advice", "none", *alone).code == 10

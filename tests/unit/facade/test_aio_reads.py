@@ -10,36 +10,17 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.unit.facade.on_the_loop import OnTheLoop
 from tiered import aio
 from tiered.aio.worker import Worker
 from tiered.config import TopicConfig
 from tiered.model import NewRecord
-from tiered.store.base import Outcome, Store, StoreRequest
 from tiered.store.location import open_store
 from tiered.store.runner import AioRunner
 
 SETTINGS = TopicConfig.from_properties({"segment.bytes": 4096})
 RECORDS = 400
 FIRST_MS = 1_700_000_000_000
-
-
-class OnTheLoop:
-    """A store that answers on the event loop, after a turn of it, and knows from which threads it was asked."""
-
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-        self.url = inner.url
-        self.threads: set[int] = set()
-        self.asked = 0
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        self.threads.add(threading.get_ident())
-        self.asked += 1
-        await asyncio.sleep(0)
-        return self._inner.execute(request)
-
-    async def close(self) -> None:
-        self._inner.close()
 
 
 @pytest.fixture

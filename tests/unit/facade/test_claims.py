@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tiered.care.rejoin import plan_rejoin, rejoin
+from tiered.care.run import plan_rejoin, rejoin
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, RemoteUnavailableError, TieredError

@@ -13,9 +13,9 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.care.check import CheckOptions, check
-from tiered.care.rejoin import plan_rejoin, rejoin
-from tiered.care.restore import RestoreOptions, restore
+from tiered.care.check import CheckOptions
+from tiered.care.restore import RestoreOptions
+from tiered.care.run import check, plan_rejoin, rejoin, restore
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, CorruptionError, LogDestroyedError, NotFoundError, TieredError

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tiered.care.rejoin import plan_rejoin, rejoin
+from tiered.care.run import plan_rejoin, rejoin
 from tiered.cli.main import run
 from tiered.clock import SystemClock
 from tiered.errors import ConfigError, FencedError, LockedError, UnknownTopicError
 from tiered.format.batch import encode_batch
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, TopicPartition
 
@@ -55,7 +56,7 @@ def test_a_crash_between_the_two_steps_is_finished_by_the_next_run(fenced: Path)
     import tiered.care.rejoin as module
 
     plan = plan_rejoin(fenced / "log", clock=SystemClock())
-    module._move(plan, module.PosixFiles())  # and then the power goes
+    module._move(plan, PosixFiles())  # and then the power goes
     again = plan_rejoin(fenced / "log", clock=SystemClock())
     rejoin(again, clock=SystemClock())
     with tiered.open(fenced / "log", remote=f"file://{fenced / 'store'}") as log:

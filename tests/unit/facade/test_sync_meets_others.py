@@ -14,7 +14,7 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.care.restore import restore
+from tiered.care.run import restore
 from tiered.clock import SystemClock
 from tiered.errors import FencedError, LogDestroyedError
 from tiered.local.disk.files import PosixFiles

@@ -11,7 +11,7 @@ import pytest
 
 import tiered
 from tiered import aio
-from tiered.care.restore import restore
+from tiered.care.run import restore
 from tiered.errors import (
     ClosedError,
     ConfigError,

@@ -5,14 +5,7 @@ from __future__ import annotations
 ROWS_OF_ROOTS: set[str] = set()
 """1: files that use ``root.rows``."""
 
-DRIVERS: set[str] = {
-    "tiered/care/check.py",
-    "tiered/care/check_registry.py",
-    "tiered/care/check_remote.py",
-    "tiered/care/repair_advice.py",
-    "tiered/care/restore.py",
-    "tiered/care/restore_segment.py",
-}
+DRIVERS: set[str] = set()
 """2: files that drive steps."""
 
 DEEP_CLASSES: set[str] = set()

@@ -39,6 +39,7 @@ FACES = (
     "tiered/topic.py",
     "tiered/transaction.py",
     "tiered/reader.py",
+    "tiered/care/run.py",
     "tiered/aio.py",
     "tiered/aio/",
 )
@@ -245,7 +246,7 @@ def test_6_both_faces_have_the_same_signatures() -> None:
         found |= set(differences(name, getattr(tiered, name), getattr(tiered.aio, name)))
     for name in ("PartitionStream", "TopicReads"):
         found |= set(differences(name, getattr(tiered.topic, name), getattr(tiered.aio, name)))
-    for name in ("open", "open_reader"):
+    for name in ("open", "open_reader", "check", "restore", "plan_rejoin", "rejoin", "advise"):
         if shape(getattr(tiered, name)) != shape(getattr(tiered.aio, name)):
             found.add(name)
     only(found, exceptions.SIGNATURES)

@@ -10,7 +10,8 @@ import pytest
 import tiered
 from tests.golden.foreign import batch, field, lz4_block, lz4_frame, named, plain_records, record
 from tests.unit.local.cleaning_bench import CleaningBench
-from tiered.care.check import CheckOptions, check
+from tiered.care.check import CheckOptions
+from tiered.care.run import check
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CodecUnavailableError, CorruptionError, InvalidRecordError, RecordTooLargeError
 from tiered.findings import Severity

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.producer_bench import PID, ProducerBench, data, end
-from tiered.care.check import check as check_directory
+from tiered.care.run import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
 from tiered.format.batch import read_header
 from tiered.format.keys import log_name, txn_index_name

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
-from tiered.care.check import check
-from tiered.care.restore import RestoreOptions, choose_rows, restore
+from tiered.care.restore import RestoreOptions, choose_rows
+from tiered.care.run import check, restore
 from tiered.errors import (
     ConfigError,
     CorruptionError,

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from tiered.care.rejoin import plan_rejoin, rejoin
+from tiered.care.run import plan_rejoin, rejoin
 from tiered.config import TopicConfig
 from tiered.errors import FencedError, LockedError
 from tiered.format.keys import root_key

@@ -1,0 +1,69 @@
+"""``check``, ``restore``, ``rejoin`` and advice for asyncio: the same steps, the disk on threads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tiered.care.check import CheckOptions, CheckReport, check_steps
+from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
+from tiered.care.repair_advice import Advised, advise_steps
+from tiered.care.restore import RestoreOptions, RestoreReport, restore_steps
+from tiered.care.run import OnFinding, Progress, handed_on
+from tiered.clock import SystemIds
+from tiered.local.disk.files import PosixFiles
+from tiered.store.runner import AioRunner
+
+if TYPE_CHECKING:
+    from tiered.clock import Clock, IdSource
+    from tiered.local.directory.manager import LocalLog
+    from tiered.local.disk.files import Files
+    from tiered.model import TopicPartition
+    from tiered.store.base import AioStore
+
+
+async def check(
+    log_dir: Path | None,
+    store: AioStore | None,
+    options: CheckOptions = CheckOptions(),
+    *,
+    files: Files | None = None,
+    progress: Progress | None = None,
+    on_finding: OnFinding | None = None,
+) -> CheckReport:
+    """As ``tiered.check``."""
+    url = store.url if store is not None else None
+    return await AioRunner(store).run(
+        check_steps(log_dir, url, options, files or PosixFiles()), handed_on(progress, on_finding)
+    )
+
+
+async def restore(
+    store: AioStore,
+    directory: Path,
+    options: RestoreOptions = RestoreOptions(),
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    files: Files | None = None,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """As ``tiered.restore``; cancelled, it leaves nothing behind but what was whole by then."""
+    steps = restore_steps(store.url, directory, options, ids=ids or SystemIds(), files=files or PosixFiles())
+    return await AioRunner(store, clock, ids).run(steps, handed_on(progress))
+
+
+async def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock) -> RejoinPlan:
+    """As ``tiered.plan_rejoin``."""
+    return await AioRunner().run(plan_rejoin_steps(directory, selected, clock))
+
+
+async def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) -> None:
+    """As ``tiered.rejoin``; cancelled, it ends first."""
+    await AioRunner().run(rejoin_steps(plan, clock, files or PosixFiles()))
+
+
+async def advise(store: AioStore, local: LocalLog | None, topics: Collection[str] = ()) -> Advised:
+    """As ``tiered.advise``."""
+    return await AioRunner(store).run(advise_steps(store.url, local, topics))

@@ -1,0 +1,103 @@
+"""``check``, ``restore``, ``rejoin`` and advice: the steps driven on the calling thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from tiered.care.check import CheckOptions, CheckReport, check_steps
+from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
+from tiered.care.repair_advice import Advised, advise_steps
+from tiered.care.restore import RestoreOptions, RestoreReport, restore_steps
+from tiered.clock import Clock, IdSource, SystemIds
+from tiered.findings import Finding, Passed
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.model import TopicPartition
+from tiered.store.base import Store
+from tiered.store.runner import Runner
+
+Progress = Callable[[int, int, str], None]
+"""Called with bytes done, bytes in all (0: not known) and the partition under way."""
+OnFinding = Callable[[Finding], None]
+
+
+def check(
+    log_dir: Path | None,
+    store: Store | None,
+    options: CheckOptions = CheckOptions(),
+    *,
+    files: Files | None = None,
+    progress: Progress | None = None,
+    on_finding: OnFinding | None = None,
+) -> CheckReport:
+    """Looks at a log directory, a bucket or both. ``on_finding`` gets each finding as it is made.
+
+    Raises ``NotFoundError`` (no such directory), ``UnknownTopicError``, and what the store raises when it cannot be
+    asked: a check that could not look is an error, never a clean report.
+    """
+    url = store.url if store is not None else None
+    return Runner(store).run(check_steps(log_dir, url, options, files or PosixFiles()), handed_on(progress, on_finding))
+
+
+def restore(
+    store: Store,
+    directory: Path,
+    options: RestoreOptions = RestoreOptions(),
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    files: Files | None = None,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Builds ``directory`` from ``store``. Raises ``ConfigError`` if it exists and is not empty, ``UnknownTopicError``,
+    ``NotFoundError`` (no topics in the bucket), ``DiskFullError`` before the first byte is fetched,
+    ``CorruptionError`` for objects that are not what the catalog says, for a root that is lost, and for a bucket that
+    holds more than its registry names: less than all is restored only of what was selected. On an error nothing is
+    left behind.
+    """
+    steps = restore_steps(store.url, directory, options, ids=ids or SystemIds(), files=files or PosixFiles())
+    return Runner(store, clock, ids).run(steps, handed_on(progress))
+
+
+def plan_rejoin(directory: Path, selected: Collection[TopicPartition] = (), *, clock: Clock) -> RejoinPlan:
+    """The partitions of a log directory that are fenced or end below the bucket's end, or those selected.
+
+    Changes nothing.
+
+    Raises NotFoundError (no log there), UnknownTopicError, ConfigError (none is fenced and none was selected).
+    """
+    return Runner().run(plan_rejoin_steps(directory, selected, clock))
+
+
+def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) -> None:
+    """Carries the plan out, holding both locks of the directory. A crash in between is finished by running it again.
+
+    Raises LockedError (the application or an uploader has the directory), NotFoundError, LocalIOError.
+    """
+    Runner().run(rejoin_steps(plan, clock, files or PosixFiles()))
+
+
+def advise(store: Store, local: LocalLog | None, topics: Collection[str] = ()) -> Advised:
+    """Everything that is lost, of ``topics`` or of all, and what ``store`` refused to show.
+
+    Lists the bucket. Raises what the store raises, RemotePermissionError only if nothing may be looked at.
+    """
+    return Runner(store).run(advise_steps(store.url, local, topics))
+
+
+def handed_on(progress: Progress | None, on_finding: OnFinding | None = None) -> Callable[[Finding | Passed], None]:
+    """Takes what steps emit to whoever wants to know."""
+    done = total = 0
+
+    def take(seen: Finding | Passed) -> None:
+        nonlocal done, total
+        if isinstance(seen, Passed):
+            done += seen.size_bytes
+            total = max(total, seen.total_bytes, done)
+            if progress is not None and (seen.note or seen.size_bytes):
+                progress(done, total, seen.note)
+        elif on_finding is not None:
+            on_finding(seen)
+
+    return take
