@@ -622,8 +622,8 @@ COLD = [
     ),
     *of(
         FACADE,
-        "tiered/tiering/inline.py",
-        ("a refused partition is not told", "if refused is not None:"),
+        "tiered/tiering/run.py",
+        ("a refused partition is not told", "if refused:"),
     ),
     *of(
         FACADE,
@@ -662,7 +662,7 @@ COLD = [
     ),
     *of(
         "tests/unit/facade/test_claims.py",
-        "tiered/tiering/inline.py",
+        "tiered/tiering/steps.py",
         (
             "the grant of a volume that this directory once was",
             "if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:",

@@ -20,7 +20,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self, Unpack
+from typing import Any, Self, Unpack
 
 from tiered import arguments
 from tiered.clock import Clock, IdSource
@@ -50,9 +50,8 @@ from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.store.runner import Runner
-from tiered.tiering.inline import Tiering
-from tiered.tiering.spread import Bucket, attach_all, bucket_of
-from tiered.tiering.wait import UploaderHandle, wait_uploaded
+from tiered.tiering.run import SpreadTiering, Tiering
+from tiered.tiering.wait import UploaderComponent, Uploaders, wait_uploaded
 from tiered.topic import DEFAULT_REMOTE_TIMEOUT_S, Topic
 from tiered.transaction import DEFAULT_TIMEOUT_S, Transaction, checked_timeout_ms
 
@@ -66,13 +65,6 @@ CLOSE_TIMEOUT_S = 30.0
 """How long ``close`` waits for an in-process uploader."""
 
 _logger = logging.getLogger("tiered")
-
-
-class UploaderComponent(Protocol):
-    """``uploader.Uploader()``, passed to :func:`open`; the library never imports it."""
-
-    def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> UploaderHandle:
-        """Starts uploading the sealed segments of ``directory``."""
 
 
 def open(  # noqa: A001  (the word that users expect: tiered.open)
@@ -165,10 +157,10 @@ class Log:
         self._clock = clock
         self._ids = ids
         self._runner = Runner(store, clock, ids)
-        self._tiering: Bucket | None = None
+        self._tiering: SpreadTiering | None = None
         if store is not None:
-            self._tiering = bucket_of(local, store, clock=clock, ids=ids, reachable=reachable)
-        self._uploader: UploaderHandle | None = None
+            self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable)
+        self._uploader: Uploaders | None = None
         self._topics: dict[str, Topic] = {}
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -333,7 +325,9 @@ class Log:
 
     def attach(self, uploader: UploaderComponent, remote: str, options: Mapping[str, Any]) -> None:
         """Starts an in-process uploader (``open`` does this when one is passed)."""
-        self._uploader = attach_all(uploader.attach, self._local, remote, options, self._clock)
+        uploaders = Uploaders(self._clock)
+        uploaders.start(uploader, self._local, remote, options)
+        self._uploader = uploaders
 
     def flush(self) -> None:
         """Fsyncs every partition: what was appended before survives a power cut of this machine."""
@@ -366,26 +360,26 @@ class Log:
         timeout = arguments.seconds_or_none("timeout", timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
         ends, refused = self._seal_all()
-        here: dict[TopicPartition, int] = {}
+        rest: Mapping[TopicPartition, int] = ends
         if self._uploader is not None:
             self._uploader.poke()
         else:
-            here = self._tiering.ours(ends)
-            if here:
-                self._sync_inline(self._tiering, here, timeout)
-        rest = {tp: end for tp, end in ends.items() if tp not in here}
+            rest = self._sync_inline(self._tiering, ends, deadline)
         if rest:
             self.wait_uploaded(rest, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
         if refused is not None:
             raise refused
 
-    def _sync_inline(self, tiering: Bucket, ends: Mapping[TopicPartition, int], timeout: float | None) -> None:
-        """Uploads in this thread; while the store does not answer it is asked again until the time is up."""
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+    def _sync_inline(
+        self, tiering: SpreadTiering, ends: Mapping[TopicPartition, int], deadline: float | None
+    ) -> Mapping[TopicPartition, int]:
+        """Uploads in this thread, but for what another process uploads: it returns that.
+
+        While the store does not answer it is asked again until the time is up.
+        """
         while True:
             try:
-                tiering.sync(ends, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
-                return
+                return tiering.sync(ends, None if deadline is None else max(deadline - self._clock.monotonic(), 0.0))
             except (RemoteUnavailableError, CommitUnknown):
                 left_s = 0.0 if deadline is None else deadline - self._clock.monotonic()
                 if left_s <= SYNC_RETRY_S or self._clock.wait(self._closed, SYNC_RETRY_S):

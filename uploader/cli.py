@@ -27,7 +27,7 @@ from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import SETTINGS
 from tiered.program.wording import as_error
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.follow import follow
+from tiered.tiering.wait import follow
 from uploader import logs, status
 from uploader.config import Settings, parse_http, resolve
 from uploader.service import Place, Service, Signals, serve

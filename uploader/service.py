@@ -21,11 +21,11 @@ from tiered.plan.tiering.orders import Exit, Level, Report
 from tiered.plan.tiering.state import State
 from tiered.plan.tiering.waits import PartitionView
 from tiered.remote.fence import owner_of
+from tiered.store.limit import GatedStore
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.tiering.aio_run import Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.gate import GatedStore
 from tiered.tiering.journal import Journal
 from uploader import status
 from uploader.config import Settings
@@ -142,7 +142,7 @@ class Service:
             if oneshot is not None:
                 with contextlib.suppress(RemoteUnavailableError, TimeoutError):  # the run itself waits for the store
                     async with asyncio.timeout(CHECK_SECONDS):
-                        await bucket.check_uploaded()
+                        await bucket.drive(bucket.steps.check_uploaded())
                 deadline_ms = None if timeout_ms is None else runner.now_ms() + timeout_ms
                 first = DrainRequested(oneshot, deadline_ms, oneshot=True)
             ending = self._honest(await runner.run(first=first))

@@ -17,7 +17,7 @@ from tests.sim.tiers.truth import TPS, Violated
 from tests.sim.tiers.virtual import without_threads
 from tests.sim.tiers.world import World
 from tiered.care.check import CheckReport
-from tiered.errors import FencedError, OffsetGapError
+from tiered.errors import FencedError, OffsetGapError, TieredError
 from tiered.format.root import Root, encode_root
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import ConsumerRecord, Row, TopicPartition
@@ -27,7 +27,7 @@ from tiered.remote import upload
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Run
 from tiered.topic import PartitionStream
 
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
@@ -118,16 +118,17 @@ def unknown_is_success(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def noted_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint permits local deletion before the root names the segments."""
-    correct = Tiering._run
+    correct = Run.drain
 
-    def early(self: Tiering, ends: Mapping[TopicPartition, int], deadline: float | None) -> None:
-        for tp, end in ends.items():
-            epoch = self._checkpoint.read().get(tp, PartitionUpload(0)).claim_epoch
-            self._checkpoint.update({tp: PartitionUpload(end, epoch)})
-            self._local.partition(tp).set_uploaded(end, epoch, False, 0)
-        correct(self, ends, deadline)
+    def early(self: Run, ends: Mapping[TopicPartition, int], *, claims: bool) -> dict[TopicPartition, TieredError]:
+        local = self._tiering.local
+        for tp, end in ends.items() if not claims else ():
+            epoch = local.uploads.read().get(tp, PartitionUpload(0)).claim_epoch
+            local.uploads.update({tp: PartitionUpload(end, epoch)})
+            local.partition(tp).set_uploaded(end, epoch, False, 0)
+        return correct(self, ends, claims=claims)
 
-    monkeypatch.setattr(Tiering, "_run", early)
+    monkeypatch.setattr(Run, "drain", early)
 
 
 def everybody_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:

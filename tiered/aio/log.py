@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import LogConfig, S3Keywords, TopicConfig
     from tiered.local.disk.topics import TopicInfo
+    from tiered.tiering.wait import UploaderComponent
 
 
 def open(  # noqa: A001  (the word that users expect: aio.open)
@@ -27,7 +28,7 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     remote: str | None = None,
     *,
     create: bool = True,
-    uploader: sync_log.UploaderComponent | None = None,
+    uploader: UploaderComponent | None = None,
     deadline_seconds: float | None = None,
     config: LogConfig | None = None,
     clock: Clock | None = None,

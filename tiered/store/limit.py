@@ -1,4 +1,4 @@
-"""Requests and bytes per second that a store may be asked for: token buckets that may go into debt.
+"""What a store may be asked for: requests and bytes per second, bodies at once. Token buckets may go into debt.
 
 Debt lets one object be larger than the bucket: whoever comes next waits for it. A GET is charged when its size is
 known, that is afterwards.
@@ -16,6 +16,8 @@ from tiered.store.driver import AioSleep
 
 BURST_SECONDS = 1.0
 """A bucket that was idle holds the tokens of this time."""
+PARTS_IN_FLIGHT = 4
+"""Parts and single objects streamed from files: what bounds memory and connections."""
 
 
 class TokenBucket:
@@ -136,3 +138,28 @@ class AioLimitedStore:
     async def close(self) -> None:
         """Closes the inner store."""
         await self.inner.close()
+
+
+class GatedStore:
+    """Waits for a slot before it sends a file or a part of one; everything else passes at once."""
+
+    def __init__(self, inner: AioStore, bodies: int = PARTS_IN_FLIGHT) -> None:
+        self._inner = inner
+        self._slots = asyncio.Semaphore(bodies)
+
+    @property
+    def url(self) -> str:
+        """That of the inner store."""
+        return self._inner.url
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        """One request."""
+        streams = isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))
+        if not streams:
+            return await self._inner.execute(request)
+        async with self._slots:
+            return await self._inner.execute(request)
+
+    async def close(self) -> None:
+        """Closes the inner store."""
+        await self._inner.close()

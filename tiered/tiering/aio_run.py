@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
 from tiered.local.disk.uploads import PartitionUpload
-from tiered.model import Row, TopicPartition
+from tiered.model import TopicPartition
 from tiered.plan.tiering import facts, orders
-from tiered.plan.tiering.facts import Failure, SegmentRef
-from tiered.plan.tiering.state import State, failed
+from tiered.plan.tiering.facts import Failure
+from tiered.plan.tiering.state import State
 from tiered.remote.roots import REGISTRATION_REQUESTS
-from tiered.store.base import AioStore, Capabilities, Steps
+from tiered.store.base import AioStore, Steps
 from tiered.store.driver import TOGETHER_REQUESTS, adrive
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.disk import Resume
 from tiered.tiering.journal import Journal
-from tiered.tiering.steps import BucketSteps, Granted, PartSizes
+from tiered.tiering.steps import BucketSteps, PartSizes
 
 SCAN_MS = 5_000
 TICK_MS = 1_000
@@ -66,52 +64,31 @@ class Bucket:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._steps = BucketSteps(store.url, directory, lambda: journal, owner=owner, sizes=sizes)
+        self.steps = BucketSteps(store.url, directory, lambda: journal, owner=owner, sizes=sizes)
         self._probing = asyncio.Lock()
 
     @property
     def is_reachable(self) -> bool:
         """Whether the store has answered the probe."""
-        return self._steps.capabilities is not None
+        return self.steps.capabilities is not None
 
-    async def capabilities(self) -> Capabilities:
-        """What the store can do, probed once. Raises ConditionalWritesUnsupportedError, and the store's errors."""
-        async with self._probing:
-            return await self._drive(self._steps.probe())
+    async def carry_out(self, order: orders.AtTheBucket) -> facts.Answer:
+        """What came of an order; the store is probed once before all of them."""
+        if self.steps.capabilities is None:
+            async with self._probing:
+                await self.drive(self.steps.probe())
+        many = isinstance(order, orders.RegisterTopic | orders.Claim)
+        return await self.drive(
+            self.steps.carry_out(order), together=REGISTRATION_REQUESTS if many else TOGETHER_REQUESTS
+        )
 
-    async def register(self, topic: str) -> None:
-        """See ``BucketSteps.register``, as for all that follow."""
-        await self.capabilities()
-        await self._drive(self._steps.register(topic), together=REGISTRATION_REQUESTS)
-
-    async def check_uploaded(self, topics: Collection[str] | None = None) -> None:
-        """Raises LogDestroyedError for a bucket that does not know what this volume has uploaded."""
-        await self._drive(self._steps.check_uploaded(topics))
-
-    async def claim(self, tp: TopicPartition) -> Granted:
-        """Takes the writer role, reads the root back."""
-        await self.capabilities()
-        return await self._drive(self._steps.claim(tp), together=REGISTRATION_REQUESTS)
-
-    async def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> int:
-        """Removes what dead claims left; returns how many uploads that were."""
-        return await self._drive(self._steps.settle(tp, claim_epoch, next_offset))
-
-    async def upload(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int) -> Row:
-        """Both objects of a segment, stored and verified."""
-        await self.capabilities()
-        return await self._drive(self._steps.upload(tp, ref, claim_epoch))
-
-    async def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> int:
-        """The end of a root that was read back."""
-        return (await self._drive(self._steps.commit(tp, claim_epoch, rows))).next_offset
+    async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
+        """The value of the steps."""
+        return await adrive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
 
     async def close(self) -> None:
         """Releases connections."""
         await self._store.close()
-
-    async def _drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
-        return await adrive(self._store, steps, clock=self._clock, ids=self._ids, together=together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +144,7 @@ class Runner:
         self._start = (clock.now_ms(), clock.monotonic())
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._notes: dict[TopicPartition, PartitionUpload] = {}
-        self._starts: dict[TopicPartition, int] = {}  # where the bucket begins, as each claim found it
         self._noted = asyncio.Event()
-        self._resumed: dict[TopicPartition, Resume] = {}  # empty logs that are to begin where the bucket ends
         self._resuming = asyncio.Event()
         self._scan_seconds = 0.0
         self._scan_now = asyncio.Event()
@@ -271,9 +246,8 @@ class Runner:
 
     def _carry_out(self, action: orders.Action) -> None:
         match action:
-            case orders.Note():
-                start = self._starts.get(action.tp, -1)
-                self._notes[action.tp] = PartitionUpload(action.end_offset, action.claim_epoch, action.fenced, start)
+            case orders.Note(tp, end_offset, claim_epoch, fenced, start_offset):
+                self._notes[tp] = PartitionUpload(end_offset, claim_epoch, fenced, start_offset)
                 self._noted.set()
             case orders.Report():
                 self._telemetry.report(action)
@@ -292,16 +266,7 @@ class Runner:
             case _:
                 self._tasks[action.order] = asyncio.create_task(self._answer(action))
 
-    async def _answer(
-        self,
-        action: orders.RegisterTopic
-        | orders.Claim
-        | orders.Settle
-        | orders.Upload
-        | orders.Commit
-        | orders.Seal
-        | orders.Look,
-    ) -> None:
+    async def _answer(self, action: orders.Order) -> None:
         """One order, one event; also when it was cancelled, ran out of time, or hit a bug."""
         begun = self._clock.monotonic()
         seconds = _seconds(action)
@@ -322,44 +287,23 @@ class Runner:
         if error is not None:
             if isinstance(action, orders.Commit) and isinstance(error, TimeoutError):
                 error = CommitUnknown(f"{action.tp}: the commit was not answered within {seconds:.0f} s")
-            event = failed(action, Failure.of(error))
+            event = facts.Failed(action.order, Failure.of(error))
         self._telemetry.answered(action, error, self._clock.monotonic() - begun)
         self._tasks.pop(action.order, None)
         self.post(event)
 
-    async def _do(self, action: orders.Action) -> facts.Event:
-        match action:
-            case orders.RegisterTopic(order, topic):
-                await self._bucket.register(topic)
-                return facts.TopicRegistered(order)
-            case orders.Claim(order, tp):
-                granted = await self._bucket.claim(tp)
-                self._starts[tp] = granted.start_offset
-                for text in granted.warnings:
-                    self._telemetry.report(orders.Report(orders.Level.WARN, "resumed", text, tp))
-                if granted.resume is not None:
-                    self._resumed[tp] = granted.resume
-                    self._resuming.set()
-                resumes = granted.resume is not None
-                return facts.ClaimDone(order, granted.claim_epoch, granted.start_offset, granted.next_offset, resumes)
-            case orders.Settle(order, tp, epoch, next_offset):
-                swept = await self._bucket.settle(tp, epoch, next_offset)
-                if swept:
-                    text = f"{swept} uploads that an earlier claim left were swept"
-                    self._telemetry.report(orders.Report(orders.Level.INFO, "settled", text, tp))
-                return facts.SettleDone(order)
-            case orders.Upload(order, tp, segment, epoch):
-                return facts.UploadDone(order, await self._bucket.upload(tp, segment, epoch))
-            case orders.Commit(order, tp, epoch, rows):
-                return facts.CommitDone(order, await self._bucket.commit(tp, epoch, rows))
-            case orders.Seal(order):
-                by_writer = await asyncio.to_thread(self._directory.seal)
-                await self._scan()
-                return facts.SealDone(order, by_writer)
-            case orders.Look(order):
-                await self._scan()
-                return facts.LookDone(order)
-        raise TypeError(f"{action!r} is not an order")
+    async def _do(self, order: orders.Order) -> facts.Event:
+        if isinstance(order, orders.Seal):
+            by_writer = await asyncio.to_thread(self._directory.seal)
+            await self._scan()
+            return facts.SealDone(order.order, by_writer)
+        if isinstance(order, orders.Look):
+            await self._scan()
+            return facts.Done(order.order)
+        answer = await self._bucket.carry_out(order)
+        if isinstance(answer, facts.ClaimDone) and answer.resumes:
+            self._resuming.set()
+        return answer
 
     # ------------------------------------------------------------------ loops
 
@@ -448,12 +392,10 @@ class Runner:
         while True:
             await self._resuming.wait()
             self._resuming.clear()
-            resumed, self._resumed = self._resumed, {}
             try:
-                await asyncio.to_thread(self._directory.start_at, resumed)
+                await asyncio.to_thread(self._directory.resume)
             except (TieredError, OSError) as error:
                 self._telemetry.trouble("resume_failed", error)
-                self._resumed = {**resumed, **self._resumed}
                 await asyncio.sleep(RESUME_RETRY_SECONDS)
                 self._resuming.set()
             else:

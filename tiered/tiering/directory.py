@@ -20,7 +20,7 @@ from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
 from tiered.plan.tiering.facts import Event, SegmentRef
 from tiered.tiering.discover import Scanner, living
-from tiered.tiering.disk import Extent, Resume
+from tiered.tiering.disk import Extent, Granted
 
 
 class LogDirectory:
@@ -39,6 +39,7 @@ class LogDirectory:
         self._busy = threading.RLock()
         self._noting = threading.Lock()
         self._topics_seen: FileState | None = None
+        self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that are to begin where the bucket ends
 
     def acquire(self) -> None:
         """Becomes the one uploader. Raises NotFoundError (no log), ConfigError (a file), LockedError (it names who)."""
@@ -147,23 +148,34 @@ class LogDirectory:
             log.close()
         return False
 
-    def start_at(self, resumed: Mapping[TopicPartition, Resume]) -> bool:
+    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+        """Later, by :meth:`resume`: whoever writes the log begins by itself."""
+        if granted.resumes:
+            with self._noting:
+                self._resuming[tp] = granted
+        return granted.resumes
+
+    def resume(self) -> bool:
         """Empty logs resume where the bucket ends, all in one go; False if a writer has the directory: it does that.
 
-        What is no longer empty stays as it is: the state sees that it has diverged. Raises the first error, after all.
+        What is no longer empty stays as it is: the state sees that it has diverged. Raises the first error, after all;
+        the next call tries those again.
         """
+        with self._noting:
+            resuming = dict(self._resuming)
         try:
             log = self._open()
         except LockedError:
+            self._resumed(resuming)
             return False
         refused: TieredError | None = None
         try:
-            for tp, resume in resumed.items():
+            for tp, granted in resuming.items():
                 try:
                     partition = log.partition(tp)
                     positions = partition.positions()
                     if positions.end_offset == positions.local_start_offset:
-                        partition.start_at(resume.next_offset, resume.leader_epoch, resume.producers)
+                        partition.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
                 except UnknownTopicError:
                     continue  # deleted meanwhile
                 except TieredError as error:
@@ -172,7 +184,12 @@ class LogDirectory:
             log.close()
         if refused is not None:
             raise refused
+        self._resumed(resuming)
         return True
+
+    def _resumed(self, done: Mapping[TopicPartition, Granted]) -> None:
+        with self._noting:
+            self._resuming = {tp: each for tp, each in self._resuming.items() if done.get(tp) is not each}
 
     def note(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> int:
         """Writes committed ends to the checkpoint that the writer reads, durably; one thread at a time.

@@ -36,15 +36,21 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Resume:
-    """Where a log without records goes on: the bucket's end, a new leader epoch, and who wrote what before.
+class Granted:
+    """A claim whose root was read back; ``token`` is what the volume held of it on the disk then.
 
-    ``producers`` is a ``.snapshot`` file, empty if there are none.
+    ``resumes``: a log without records goes on at ``next_offset``, under ``leader_epoch``. ``producers``: who wrote what
+    before, as a ``.snapshot`` file, empty if there are none.
     """
 
-    next_offset: int
+    token: str | None
+    claim_epoch: int
     leader_epoch: int
+    start_offset: int
+    next_offset: int
+    resumes: bool = False
     producers: bytes = field(default=b"", repr=False)
+    warnings: tuple[str, ...] = ()
 
 
 class Disk(Protocol):
@@ -83,6 +89,9 @@ class Disk(Protocol):
 
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         """What the checkpoint notes of each partition."""
+
+    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+        """The log begins, or goes on, under the claim; whether one that resumes has yet to."""
 
 
 class OpenDisk:
@@ -123,3 +132,20 @@ class OpenDisk:
     def uploads(self) -> Mapping[TopicPartition, PartitionUpload]:
         """What the checkpoint notes of each partition."""
         return self._local.uploads.read()
+
+    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+        """Now: who writes the log has to, before it takes another record."""
+        log = self._local.partition(tp)
+        if granted.resumes:
+            log.start_at(granted.next_offset, granted.leader_epoch, granted.producers)
+        else:
+            self.lead(tp, granted.leader_epoch)  # also one that an interrupted claim was granted
+        log.begin_under(granted.token, granted.claim_epoch)
+        return False
+
+    def lead(self, tp: TopicPartition, leader_epoch: int) -> None:
+        """Records from here on carry this leader epoch, if it is newer than the log's own."""
+        log = self._local.partition(tp)
+        epochs = log.leader_epochs()
+        if not epochs or leader_epoch > epochs[-1].epoch:
+            log.new_leader_epoch(leader_epoch)

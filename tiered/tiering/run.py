@@ -1,49 +1,86 @@
-"""The engine on the calling thread: drains partitions to given offsets, once, without patience.
+"""The engine on the calling thread: the bucket side of an open log. Adopts partitions, drains them to given offsets.
+
+::
+
+    adopt:  topics/{topic} registered or adopted -> a partition without records, or that this volume never claimed, is
+            claimed now: a fresh directory must begin where the bucket ended, before its first append, and of two fresh
+            ones the first must be fenced before the second acknowledges offset 0, too
+    sync:   (uploader lock) claim -> upload sealed segments, a few together -> commit -> read the root back
+            -> tiered-offset-checkpoint -> only now may local bytes go
 
 The same rules as on an event loop (``plan.tiering``), told what is on the disk of an open log. What fails is not tried
-again here: whoever called knows whether to wait. A failure that is not one partition's own ends the run; what has
-begun by then is waited for.
+again here: whoever called knows whether to wait. Whoever holds ``tiered-uploader.lock`` commits; the claim on the disk
+tells whether another process of this volume has claimed since. Each directory of a log is a volume of its own, with its
+claims and its uploader; one that is offline keeps no other back.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import logging
 import math
+import os
+import socket
+import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import (
+    CommitUnknown,
     CorruptionError,
     DataLocalError,
     FencedError,
     LogDestroyedError,
     OffsetGapError,
+    RemoteUnavailableError,
     TieredError,
 )
+from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.claims import ClaimProof
+from tiered.local.disk.files import sweep_temporaries
+from tiered.local.disk.topics import TopicInfo
+from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, uploader_lock
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
+from tiered.plan.known import Known
+from tiered.plan.lifecycle import is_own_claim
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import DrainMode, Failure, SegmentRef
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.partition import NONE_MS, Phase
-from tiered.plan.tiering.state import State, failed
+from tiered.plan.tiering.state import State
+from tiered.remote.fence import owner_of
 from tiered.remote.roots import REGISTRATION_REQUESTS
-from tiered.store.base import Steps, Store
+from tiered.remote.topics import TopicEntry, load_topic
+from tiered.store.base import Get, Steps, Store
 from tiered.store.driver import drive
 from tiered.store.puts import PUT_DEADLINE_SECONDS
 from tiered.store.retry import RetryingStore
-from tiered.tiering.steps import BucketSteps, Granted
+from tiered.tiering.disk import OpenDisk
+from tiered.tiering.journal import Journal
+from tiered.tiering.steps import BucketSteps, PartSizes
 
-UPLOADS_TOGETHER = 4
-"""Segments that a run uploads at once."""
-LIMITS = Limits(uploads=UPLOADS_TOGETHER, commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
+ADOPT_TIMEOUT_S = 60.0
+"""How long opening a fresh directory waits for the uploader of another process to claim its partitions."""
+ADOPT_FIRST_POLL_S = 0.02
+ADOPT_POLL_S = 0.2
+NOTE_EVERY_S = 1.0
+"""The checkpoint names every partition: while a sync goes on it is written this often, and at its end."""
+LIMITS = Limits(commit_wait_ms=1 << 40, seal_idle_ms=NONE_MS)
 """A run commits when nothing more is under way: nobody reads along meanwhile."""
+TOGETHER = LIMITS.claims
+"""Claims and uploads that a run makes at once: those limit the uploads further."""
 ALONE = (FencedError, OffsetGapError, CorruptionError, LogDestroyedError)
 """What is wrong with one partition and keeps no other from being drained."""
+
+_logger = logging.getLogger("tiered.tiering")
 
 T = TypeVar("T")
 
@@ -66,78 +103,338 @@ class Driver:
         return Driver(inner, self.clock, self.ids)
 
 
-class Run:
-    """One drain. ``errors``: why partitions did not get there, by partition; what was committed is noted."""
+class Tiering:
+    """The bucket side of one directory of an open log. Thread-safe: one sync at a time."""
 
-    def __init__(
-        self,
-        local: LocalLog,
-        steps: BucketSteps,
-        *,
-        driver: Driver,
-        register: Callable[[str], None],
-        claim: Callable[[TopicPartition], Granted],
-        note: Callable[[orders.Note], None],
-        warn: Callable[[str], None],
-    ) -> None:
+    def __init__(self, local: LocalLog, store: Store, *, clock: Clock, ids: IdSource, reachable: bool = True) -> None:
+        self.local = local
+        self.clock = clock
+        self.drive = Driver(store, clock, ids)
+        self._reachable = reachable
+        self._disk = OpenDisk(local)
+        owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
+        self.steps = BucketSteps(store.url, self._disk, self._open_journal, owner=owner, sizes=PartSizes())
+        self._lock = uploader_lock(local.directory, local.files)
+        self._journal: Journal | None = None
+        self._busy = threading.RLock()
+        self._swept = False
+        self._notes: dict[TopicPartition, PartitionUpload] = {}  # read back, not yet in the checkpoint
+        self._noted_at = -math.inf
+        self._noting = threading.Lock()
+
+    @staticmethod
+    def check_reachable(store: Store, *, clock: Clock, ids: IdSource) -> bool:
+        """One GET, tried once: raises what no waiting mends (no such bucket, no permission); False if unreachable."""
+        try:
+            Driver(store, clock, ids).once()(_look())
+        except RemoteUnavailableError as error:
+            text = "%s cannot be reached now: what was uploaded from here before goes on, a new log has to wait: %s"
+            _logger.warning(text, store.url, error)
+            return False
+        return True
+
+    def asked(self, steps: Steps[T]) -> T:
+        """For questions of an opening log: with the store's retries, but for one that did not answer just now."""
+        answer = (self.drive if self._reachable else self.drive.once())(steps)
+        self._reachable = True
+        return answer
+
+    def find_topic(self, name: str) -> TopicEntry | None:
+        """The bucket's entry of a topic, None if it has none. Raises RemoteUnavailableError: unknown is not "none"."""
+        return self.asked(load_topic(name))
+
+    # ------------------------------------------------------------------ adoption
+
+    def adopt(self, info: TopicInfo) -> None:
+        """Registers the topic and claims the partitions that this volume never claimed before.
+
+        Raises ConfigError (another topic of that name is in the bucket), FencedError, RemoteUnavailableError where a
+        partition without records cannot know its first offset; a log that was claimed before only warns.
+        """
+        broken = self.local.out_of_service
+        tps = [tp for p in info.here if (tp := TopicPartition(info.name, p)) not in broken]
+        unclaimed = [tp for tp in tps if self._proof(tp).token is None or _is_empty(self.local.partition(tp))]
+        try:
+            self.asked(self.steps.register(info.name))
+            self._adopt_partitions(unclaimed)
+            for tp in tps:
+                if tp not in unclaimed and self._proof(tp).restored_from is not None:
+                    self._catch_up(tp)
+                if self._has_claimed(tp):
+                    self.local.transactions.abort_orphans(tp)
+        except RemoteUnavailableError as error:
+            if unclaimed:
+                raise RemoteUnavailableError(
+                    f"topic {info.name} was never uploaded from {self.local.directory}, and without"
+                    f" {self.drive.store.url} nobody knows at which offset it goes on: {error.message}",
+                    hint=error.hint or "try again when the store answers",
+                ) from error
+            _logger.warning("topic %s is not checked against %s now: %s", info.name, self.drive.store.url, error)
+
+    def _adopt_partitions(self, tps: Sequence[TopicPartition]) -> None:
+        """Claims them, or waits until the uploader of another process, which alone may, has claimed for this volume."""
+        deadline = self.clock.monotonic() + ADOPT_TIMEOUT_S
+        poll_s = ADOPT_FIRST_POLL_S
+        waiting = list(tps)
+        while waiting:
+            if self._run(dict.fromkeys(waiting, 0), None, claims=True):
+                return
+            waiting = [tp for tp in waiting if not self.drive(self.steps.take_grant(tp))]
+            if waiting and self.clock.monotonic() >= deadline:
+                raise RemoteUnavailableError(
+                    f"{waiting[0]}: the uploader of {self.local.directory} has not claimed it within "
+                    f"{ADOPT_TIMEOUT_S:.0f} s",
+                    hint="tiered-uploader status says what it waits for",
+                )
+            if waiting:
+                self.clock.sleep(poll_s)
+                poll_s = min(2 * poll_s, ADOPT_POLL_S)
+
+    def _catch_up(self, tp: TopicPartition) -> None:
+        """A daemon that claimed a restored volume while nobody wrote it left the new leader epoch to the writer."""
+        root = self.drive(self.drive(self.steps.catalog(tp)).load())
+        if root is not None and is_own_claim(root, self.steps.proof(tp)):
+            self._disk.lead(tp, root.leader_epoch)
+
+    # ------------------------------------------------------------------ sync
+
+    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
+        """Uploads and commits the sealed segments of each partition up to its offset in ``ends``.
+
+        Returns those that it leaves alone, because another process is this directory's uploader: all of them, or none.
+
+        Raises DataLocalError after ``timeout_s``, FencedError, RemoteUnavailableError, RemotePermissionError,
+        CommitUnknown; what was committed before stays committed. What is wrong with one partition alone (FencedError,
+        OffsetGapError, CorruptionError, LogDestroyedError) is raised after the others were synced.
+        """
+        deadline = None if timeout_s is None else self.clock.monotonic() + timeout_s
+        return {} if self._run(ends, deadline) else dict(ends)
+
+    def _run(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool = False) -> bool:
+        """One run of the engine under the uploader's lock; False if another process has that."""
+        with self._busy:  # a sync of this process holds the lock, too: wait for it instead of mistaking it
+            if not self._lock.try_acquire(self.clock):
+                return False
+            try:
+                self._take_over()
+                self._drain(ends, deadline, claims=claims)
+            finally:
+                try:
+                    self._write_notes()  # whatever ended it, what was committed until then is in the checkpoint
+                finally:
+                    self._lock.release()
+        return True
+
+    def _drain(self, ends: Mapping[TopicPartition, int], deadline: float | None, *, claims: bool) -> None:
+        behind = {tp: end for tp, end in ends.items() if claims or not self._is_committed(tp, end)}
+        if not behind:
+            return
+        errors = Run(self, deadline).drain(behind, claims=claims)
+        for tp, error in errors.items():
+            if isinstance(error, FencedError) and not claims:
+                errors[tp] = self._note_fenced(tp, error)
+        refused = sorted(errors.values(), key=lambda error: isinstance(error, ALONE))
+        if refused:
+            raise _told(refused[0])
+
+    def _is_committed(self, tp: TopicPartition, end: int) -> bool:
+        log = self.local.partition(tp)
+        if log.positions().uploaded_offset < end and not _is_empty(log):
+            return False
+        if self._has_claimed(tp):  # the checkpoint speaks of a bucket: is it this one?
+            with contextlib.suppress(RemoteUnavailableError):
+                self.asked(self.steps.register(tp.topic))
+        return True
+
+    def _take_over(self) -> None:
+        """With the uploader's lock, which alone may: what a crash or another process has left of its files."""
+        if not self._swept:
+            sweep_temporaries(self.local.files, self.local.directory, of=UPLOADER_FILES)
+            self._swept = True
+        if self._journal is not None:
+            self._journal.refresh()
+
+    def _open_journal(self) -> Journal:
+        """As it is since the lock was taken; opened when something is first written down or looked for."""
+        with self._noting:
+            if self._journal is None:
+                self._journal = Journal(self.local.directory, self.local.files)
+            return self._journal
+
+    def close(self) -> None:
+        """Closes the journal; what it names is swept by whoever claims next."""
+        with self._noting:
+            journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
+
+    # ------------------------------------------------------------------ what the bucket holds
+
+    def note(self, note: orders.Note) -> None:
+        """After a root that was read back, never before: this permits local deletion, once it is written."""
+        if note.fenced:
+            return
+        with self._noting:
+            self._notes[note.tp] = PartitionUpload(note.end_offset, note.claim_epoch, False, note.start_offset)
+        if self.clock.monotonic() - self._noted_at >= NOTE_EVERY_S:
+            self._write_notes()
+
+    def _write_notes(self) -> None:
+        """The checkpoint first: a disk must never lack what the checkpoint does not say to be in the bucket."""
+        with self._noting:
+            notes = dict(self._notes)
+            if not notes:
+                return
+            self.local.uploads.update(notes)
+            self._notes.clear()
+            self._noted_at = self.clock.monotonic()
+        for tp, upload in notes.items():
+            log = self.local.partition(tp)
+            log.set_uploaded(upload.end_offset, upload.claim_epoch, upload.fenced, upload.start_offset)
+
+    def _note_fenced(self, tp: TopicPartition, error: FencedError) -> FencedError:
+        """A newer claim owns the partition: appends are refused from now on, by every process of this directory.
+
+        Returns the error that names what this log has acknowledged and the bucket does not hold.
+        """
+        self._write_notes()
+        log = self.local.partition(tp)
+        positions = log.positions()
+        before = self.local.uploads.read().get(tp, PartitionUpload(positions.uploaded_offset))
+        self.local.uploads.update({tp: dataclasses.replace(before, fenced=True)})
+        log.set_uploaded(before.end_offset, before.claim_epoch, True, before.start_offset)
+        first = max(before.end_offset, positions.local_start_offset)
+        if first >= positions.end_offset:
+            return error
+        return FencedError(
+            f"{error.message}; offsets {first}..{positions.end_offset} of {tp}, acknowledged by this log, are only on "
+            f"the disk of {self.local.directory}",
+            hint="`tiered repair rejoin` sets them aside and lets this log start again at the bucket's end",
+        )
+
+    def known(self, tp: TopicPartition) -> Known:
+        """What a reader of this log holds the root of a partition against. No I/O."""
+        return Known(
+            made=tp.topic in self.steps.registered, next_offset=self.local.partition(tp).positions().uploaded_offset
+        )
+
+    def _proof(self, tp: TopicPartition) -> ClaimProof:
+        return self.local.claims.of(tp)
+
+    def _has_claimed(self, tp: TopicPartition) -> bool:
+        """Whether a root of this partition was seen from this volume: a claim, or a restore."""
+        proof = self._proof(tp)
+        return proof.token is not None or proof.restored_from is not None
+
+
+class SpreadTiering:
+    """The bucket side of an open log over one directory or several. Thread-safe, as each of its parts is."""
+
+    def __init__(self, local: LocalLogs, store: Store, *, clock: Clock, ids: IdSource, reachable: bool) -> None:
         self._local = local
-        self._steps = steps
-        self._clock = driver.clock
-        self._drive = driver
-        self._register = register
-        self._claim = claim
-        self._note = note
-        self._warn = warn
-        self._state = State(driver.ids, LIMITS)
+        self._clock = clock
+        self._parts = {
+            path: Tiering(log, store, clock=clock, ids=ids, reachable=reachable) for path, log in local.logs().items()
+        }
+
+    def find_topic(self, name: str) -> TopicEntry | None:
+        """As ``Tiering.find_topic``."""
+        return next(iter(self._parts.values())).find_topic(name)
+
+    def adopt(self, info: TopicInfo) -> None:
+        """As ``Tiering.adopt``, in every directory that holds a part of the topic and is in service."""
+        for path, part in self._parts.items():
+            held = None if path in self._local.offline else part.local.topics().get(info.name)
+            if held is not None:
+                part.adopt(held)
+
+    def known(self, tp: TopicPartition) -> Known:
+        """As ``Tiering.known``."""
+        return self._parts[self._local.directory_of(tp)].known(tp)
+
+    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> dict[TopicPartition, int]:
+        """As ``Tiering.sync``, one directory after the other; the first error is raised after the last."""
+        deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
+        by_path: dict[Path, dict[TopicPartition, int]] = {}
+        for tp, end in ends.items():
+            by_path.setdefault(self._local.directory_of(tp), {})[tp] = end
+        left: dict[TopicPartition, int] = {}
+        first: TieredError | None = None
+        for path, part in by_path.items():
+            try:
+                left_s = None if deadline is None else max(deadline - self._clock.monotonic(), 0.0)
+                left |= self._parts[path].sync(part, left_s)
+            except TieredError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return left
+
+    def close(self) -> None:
+        """As ``Tiering.close``."""
+        for part in self._parts.values():
+            part.close()
+
+
+class Run:
+    """One drain. A failure that is not one partition's own ends it; what has begun by then is waited for."""
+
+    def __init__(self, tiering: Tiering, deadline: float | None) -> None:
+        """``deadline`` is monotonic."""
+        self._tiering = tiering
+        self._steps = tiering.steps
+        self._clock = tiering.clock
+        self._deadline = deadline
+        self._state = State(tiering.drive.ids, LIMITS)
         self._orders: deque[orders.Order] = deque()
         self._running: list[Future[facts.Answer]] = []
         self._pool: ThreadPoolExecutor | None = None
         self._exit: orders.Exit | None = None
         self._stopped = False
-        self._deadline: float | None = None
-        self.errors: dict[TopicPartition, TieredError] = {}
+        self._errors: dict[TopicPartition, TieredError] = {}
         self._topic_errors: dict[str, TieredError] = {}
 
-    def drain(self, ends: Mapping[TopicPartition, int], deadline: float | None) -> None:
-        """Until every partition is committed up to its end, or nothing more can be done. ``deadline`` is monotonic."""
-        self._deadline = deadline
-        told: list[facts.Event] = [fact for tp, end in ends.items() for fact in self._seen(tp, end)]
-        deadline_ms = None if deadline is None else int(deadline * 1000)
-        self._post(*told, facts.DrainRequested(DrainMode.SEALED, deadline_ms, oneshot=True, ends=ends))
+    def drain(self, ends: Mapping[TopicPartition, int], *, claims: bool = False) -> dict[TopicPartition, TieredError]:
+        """Until every partition is committed up to its end, or nothing more can be done. Gives why some are not.
+
+        ``claims``: each is claimed anew, too.
+        """
+        told: list[facts.Event] = [fact for tp, end in ends.items() for fact in self._seen(tp, end, anew=claims)]
+        deadline_ms = None if self._deadline is None else int(self._deadline * 1000)
+        self._post(*told, facts.DrainRequested(DrainMode.SEALED, deadline_ms, oneshot=True, ends=ends, claims=claims))
         with contextlib.ExitStack() as pools:  # leaving it waits for what is under way
             while self._exit is None and (self._orders or self._running):
                 if self._orders and not self._stopped:
                     self._begin(self._orders.popleft(), pools)
                 else:
                     self._collect()
-        for tp, end in ends.items():
-            error = self._verdict(tp, end)
-            if error is not None:
-                self.errors[tp] = error
+        verdicts = {tp: self._verdict(tp, end) for tp, end in ends.items()}
+        return {tp: error for tp, error in verdicts.items() if error is not None}
 
     def _begin(self, order: orders.Order, pools: contextlib.ExitStack) -> None:
-        """On this thread, but uploads beside each other; nothing more for a partition of which something failed."""
-        if not isinstance(order, orders.RegisterTopic | orders.Seal | orders.Look) and order.tp in self.errors:
+        """On this thread, but claims and uploads beside each other; nothing more for a partition that has failed."""
+        if not isinstance(order, orders.RegisterTopic | orders.Seal | orders.Look) and order.tp in self._errors:
             return
-        together = self._running or any(isinstance(other, orders.Upload) for other in self._orders)
-        if not isinstance(order, orders.Upload) or not together:
+        side_by_side = orders.Upload if self._steps.capabilities is None else orders.Upload | orders.Claim
+        together = self._running or any(isinstance(other, side_by_side) for other in self._orders)
+        if not isinstance(order, side_by_side) or not together:
             self._post(self._answer(order))
             return
         if self._pool is None:
-            self._pool = pools.enter_context(ThreadPoolExecutor(UPLOADS_TOGETHER, thread_name_prefix="tiered-upload"))
+            self._pool = pools.enter_context(ThreadPoolExecutor(TOGETHER, thread_name_prefix="tiered-engine"))
         self._running.append(self._pool.submit(self._answer, order))
 
     def _verdict(self, tp: TopicPartition, end: int) -> TieredError | None:
         """Why ``tp`` is not committed up to ``end``; None if it is, or if the run ended before its turn."""
         p = self._state.partition(tp)
-        if tp in self.errors:
-            return self.errors[tp]
+        if tp in self._errors:
+            return self._errors[tp]
+        if p.phase is Phase.FENCED and p.failure is not None:
+            return FencedError(p.failure.message, hint=p.failure.hint)
         if p.known_committed >= end:
             return None
         if tp.topic in self._topic_errors:
             return self._topic_errors[tp.topic]
-        if p.phase is Phase.FENCED and p.failure is not None:
-            return FencedError(p.failure.message, hint=p.failure.hint)
         if self._stopped:
             return None
         late = self._deadline is not None and self._clock.monotonic() >= self._deadline
@@ -154,13 +451,15 @@ class Run:
             hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
         )
 
-    def _seen(self, tp: TopicPartition, end: int) -> Iterator[facts.Event]:
+    def _seen(self, tp: TopicPartition, end: int, *, anew: bool) -> Iterator[facts.Event]:
         """What is on the disk, and whether a claim of an earlier run stands."""
-        log = self._local.partition(tp)
+        log = self._tiering.local.partition(tp)
         at = log.positions()
         yield facts.PartitionSeen(
             tp, log.topic_id, at.local_start_offset, at.flushed_offset, at.end_offset, noted_offset=at.uploaded_offset
         )
+        if anew:
+            return
         start, held = at.uploaded_offset, self._steps.held(tp)
         if held is not None and held.root is not None:
             start = held.root.next_offset
@@ -174,11 +473,11 @@ class Run:
         for action in self._state.handle_all(told, int(self._clock.monotonic() * 1000)):
             match action:
                 case orders.Note():
-                    self._note(action)
+                    self._tiering.note(action)
                 case orders.Exit():
                     self._exit = action
-                case orders.Report(level=orders.Level.WARN, event="settle_failed"):
-                    self._warn(f"{action.tp}: {action.message}")
+                case orders.Report(event="settle_failed" | "resumed"):
+                    _logger.warning("%s", action.message)
                 case orders.Report() | orders.RetryAt() | orders.CancelUpload():
                     pass  # whoever called is told by an error, waits or does not, and is not left before all has ended
                 case _:
@@ -202,28 +501,31 @@ class Run:
             if isinstance(order, orders.RegisterTopic):
                 self._topic_errors[order.topic] = error
             elif isinstance(order, orders.Claim | orders.Upload | orders.Commit):
-                self.errors.setdefault(order.tp, error)
+                self._errors.setdefault(order.tp, error)
             if not isinstance(order, orders.Settle) and not isinstance(error, ALONE):
                 self._stopped = True
-            return failed(order, Failure.of(error))
+            return facts.Failed(order.order, Failure.of(error))
 
     def _do(self, order: orders.Order) -> facts.Answer:
-        match order:
-            case orders.RegisterTopic(number, topic):
-                self._register(topic)
-                return facts.TopicRegistered(number)
-            case orders.Claim(number, tp):
-                granted = self._claim(tp)
-                return facts.ClaimDone(number, granted.claim_epoch, granted.start_offset, granted.next_offset)
-            case orders.Settle(number, tp, epoch, next_offset):
-                self._drive(self._steps.settle(tp, epoch, next_offset))
-                return facts.SettleDone(number)
-            case orders.Upload(number, tp, segment, epoch):
-                left_s = math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
-                seconds = min(left_s, PUT_DEADLINE_SECONDS)
-                steps = self._steps.upload(tp, segment, epoch, deadline_seconds=seconds)
-                return facts.UploadDone(number, self._drive(steps))
-            case orders.Commit(number, tp, epoch, rows):
-                root = self._drive(self._steps.commit(tp, epoch, rows))
-                return facts.CommitDone(number, root.next_offset)
-        raise TypeError(f"{order!r} is nothing that a run does")
+        if isinstance(order, orders.Seal | orders.Look):
+            raise TypeError(f"{order!r} is nothing that a run does")
+        left_s = math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
+        steps = self._steps.carry_out(order, deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS))
+        return (self._tiering.asked if isinstance(order, orders.RegisterTopic) else self._tiering.drive)(steps)
+
+
+def _told(error: TieredError) -> TieredError:
+    """A commit that was refused is in doubt, but what refused it says what helps; the next sync claims again."""
+    cause = error.__cause__
+    return (
+        cause if isinstance(error, CommitUnknown) and isinstance(cause, TieredError) and not cause.retriable else error
+    )
+
+
+def _look() -> Steps[None]:
+    yield Get("topics/.look", 0, 1)
+
+
+def _is_empty(log: PartitionLog) -> bool:
+    positions = log.positions()
+    return positions.end_offset == positions.local_start_offset

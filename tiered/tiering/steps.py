@@ -34,7 +34,8 @@ from tiered.format.keys import Role, segment_key
 from tiered.format.root import Root
 from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.plan.lifecycle import RestoredFrom, VolumeProof
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof, held_ids, is_own_claim
+from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import SegmentRef
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
@@ -46,7 +47,7 @@ from tiered.remote.upload import plan_upload, upload_segment
 from tiered.store.base import AbortUpload, Backoff, Blocking, Capabilities, Delete, Deleted, NewId, Now, Steps
 from tiered.store.probe import check_capabilities, probe
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES, PUT_DEADLINE_SECONDS
-from tiered.tiering.disk import Disk, Resume
+from tiered.tiering.disk import Disk, Granted
 from tiered.tiering.journal import Entry, Journal
 
 ACCESS_DENIED = "AccessDenied"
@@ -57,18 +58,6 @@ READ_BACK_ATTEMPTS = 5
 
 READ_BACK_SECONDS = 30.0
 """No such GET begins later than this after the first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Granted:
-    """A claim whose root was read back. ``resume``: a volume without records has to begin there."""
-
-    claim_epoch: int
-    leader_epoch: int
-    start_offset: int
-    next_offset: int
-    resume: Resume | None
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +102,28 @@ class BucketSteps:
         self._catalogs: dict[TopicPartition, Catalog] = {}
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
 
+    def carry_out(
+        self, order: orders.AtTheBucket, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
+    ) -> Steps[facts.Answer]:
+        """What came of an order. ``deadline_seconds`` bounds how long each object of an upload is sent again."""
+        match order:
+            case orders.RegisterTopic(number, topic):
+                yield from self.register(topic)
+                return facts.Done(number)
+            case orders.Claim(number, tp):
+                granted = yield from self.claim(tp)
+                later: bool = yield Blocking(lambda: self._disk.begin(tp, granted))
+                start, end, warnings = granted.start_offset, granted.next_offset, granted.warnings
+                return facts.ClaimDone(number, granted.claim_epoch, start, end, later, warnings)
+            case orders.Settle(number, tp, epoch, next_offset):
+                return facts.SettleDone(number, (yield from self.settle(tp, epoch, next_offset)))
+            case orders.Upload(number, tp, segment, epoch):
+                row = yield from self.upload(tp, segment, epoch, deadline_seconds=deadline_seconds)
+                return facts.UploadDone(number, row)
+            case orders.Commit(number, tp, epoch, rows):
+                root = yield from self.commit(tp, epoch, rows)
+                return facts.CommitDone(number, root.next_offset, root.start_offset)
+
     # ------------------------------------------------------------------ the store, topics
 
     def probe(self) -> Steps[Capabilities]:
@@ -130,6 +141,9 @@ class BucketSteps:
         """
         disk = self._disk
         info = (yield Blocking(disk.topics))[topic]
+        before = self.registered.get(topic)
+        if before is not None and before.topic_id == info.topic_id and before.partitions >= info.partitions:
+            return before
         known = yield Blocking(lambda: known_topic(topic, disk.uploads(), disk.claims.read()))
         seen = frozenset(partition for partition, what in known.items() if what.by_disk)
         if seen:
@@ -183,11 +197,6 @@ class BucketSteps:
         catalog.known = yield Blocking(lambda: known_of(disk.uploads().get(tp), disk.claims.of(tp), made=made))
         return catalog
 
-    def root(self, tp: TopicPartition) -> Root | None:
-        """The root of a partition as this process saw it last."""
-        catalog = self._catalogs.get(tp)
-        return None if catalog is None else catalog.root
-
     def held(self, tp: TopicPartition) -> Catalog | None:
         """The catalog under a claim that stands: not in doubt, and not claimed since by another process here."""
         catalog = self._catalogs.get(tp)
@@ -209,12 +218,39 @@ class BucketSteps:
         claim = yield from catalog.claim(Role.WRITER, self._owner, proof)
         root = yield from catalog.read_back()
         self._unseen.discard(tp)
-        resume = None
-        if claim.resumes and claim.next_offset:  # our claim stands: the end of the catalog is the end of the log
-            producers = yield from self.producers(tp, root)
-            resume = Resume(claim.next_offset, claim.leader_epoch, producers)
-        warnings = tuple(filter(None, (claim.not_recovered, claim.dated_ahead)))
-        return Granted(claim.epoch, claim.leader_epoch, root.start_offset, root.next_offset, resume, warnings)
+        resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
+        return Granted(
+            self._disk.claims.of(tp).token,
+            claim.epoch,
+            claim.leader_epoch,
+            root.start_offset,
+            root.next_offset,
+            resumes,
+            (yield from self.producers(tp, root)) if resumes else b"",
+            tuple(filter(None, (claim.not_recovered, claim.dated_ahead))),
+        )
+
+    def take_grant(self, tp: TopicPartition) -> Steps[bool]:
+        """Begins under the claim that another process made for this volume; whether the root carries one as it is now.
+
+        The volume's own proof tells: it is on the disk before the PUT. The root's word alone may be of a claim from
+        before this directory became a fresh volume (``repair rejoin``).
+        """
+        if not self._disk.claims.of(tp).token:
+            return False
+        catalog = yield from self.catalog(tp)
+        root = yield from catalog.load()
+        proof = yield Blocking(lambda: self.proof(tp))
+        if root is None or not is_own_claim(root, proof) or held_ids(proof.token)[-1] != root.writer.token:
+            return False  # a newer claim of this volume may be under way: its leader epoch is the one to write under
+        resumes = proof.empty and bool(root.next_offset)
+        producers = (yield from self.producers(tp, root)) if resumes else b""
+        writer, token = root.writer, proof.token  # a claim that came meanwhile is not the one that this root carries
+        granted = Granted(
+            token, writer.epoch, root.leader_epoch, root.start_offset, root.next_offset, resumes, producers
+        )
+        yield Blocking(lambda: self._disk.begin(tp, granted))
+        return True
 
     def producers(self, tp: TopicPartition, root: Root) -> Steps[bytes]:
         """Who wrote what so far, as a ``.snapshot`` file. What is gone or damaged is looked for a second time."""

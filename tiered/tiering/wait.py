@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 from tiered.clock import Clock
 from tiered.errors import (
@@ -17,13 +18,21 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.local.directory.directories import LocalLogs
+from tiered.local.disk.uploads import PartitionUpload
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import PartitionSeen, SegmentSealed
+from tiered.tiering.directory import LogDirectory
 
 UPLOAD_CHECK_S = 1.0
 """How often a wait looks for sealed segments that nobody uploads."""
 POLL_S = 0.05
-"""How often a wait for an uploader in another process looks at its checkpoint."""
+"""How often a wait of an application looks at the checkpoint of an uploader in another process."""
+FOLLOW_S = 0.2
+"""How often a program does that beside a running uploader."""
+ASK_S = 30.0
+"""The writer is asked to roll again after this time."""
 FENCED_HINT = "another volume writes this partition now; its records and these differ from the committed end on"
+WAITS_HINT = "tiered-uploader status says what it waits for; the data is safe on this disk meanwhile"
 
 _logger = logging.getLogger("tiered")
 
@@ -31,11 +40,8 @@ _logger = logging.getLogger("tiered")
 class Uploads(Protocol):
     """The bucket side of an open log, as far as a wait needs it."""
 
-    def ours(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Those whose directory no other process uploads."""
-
-    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> None:
-        """Uploads and commits what is sealed below these offsets."""
+    def sync(self, ends: Mapping[TopicPartition, int], timeout_s: float | None) -> Mapping[TopicPartition, int]:
+        """Uploads and commits what is sealed below these offsets, but for what another process uploads."""
 
 
 class UploaderHandle(Protocol):
@@ -52,13 +58,53 @@ class UploaderHandle(Protocol):
         """Why it stopped by itself, None while it works."""
 
 
+class UploaderComponent(Protocol):
+    """``uploader.Uploader()``, passed to ``tiered.open``; the library never imports it."""
+
+    def attach(self, directory: Path, remote: str, options: Mapping[str, Any]) -> UploaderHandle:
+        """Starts uploading the sealed segments of ``directory``."""
+
+
+class Uploaders:
+    """The in-process uploaders of a log as one: each directory in service has one of its own."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._parts: list[UploaderHandle] = []
+        self._clock = clock
+
+    def start(self, component: UploaderComponent, local: LocalLogs, remote: str, options: Mapping[str, Any]) -> None:
+        """If one cannot start, none stays."""
+        try:
+            for path in sorted(local.logs().keys() - local.offline.keys()):
+                self._parts.append(component.attach(path, remote, options))
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    @property
+    def error(self) -> TieredError | None:
+        """Why the first that stopped by itself did."""
+        return next((part.error for part in self._parts if part.error is not None), None)
+
+    def poke(self) -> None:
+        """Look now instead of at the next scan."""
+        for part in self._parts:
+            part.poke()
+
+    def close(self, timeout: float) -> None:
+        """Stops them all, within ``timeout`` seconds together; what is not committed stays local."""
+        deadline = self._clock.monotonic() + timeout
+        for part in self._parts:
+            part.close(max(deadline - self._clock.monotonic(), 0.0))
+
+
 def wait_uploaded(
     local: LocalLogs,
     ends: Mapping[TopicPartition, int],
     timeout_s: float | None,
     *,
     tiering: Uploads | None,
-    uploader: UploaderHandle | None,
+    uploader: Uploaders | None,
     clock: Clock,
     closed: threading.Event,
 ) -> None:
@@ -69,23 +115,20 @@ def wait_uploaded(
     """
     deadline = None if timeout_s is None else clock.monotonic() + timeout_s
     look = clock.monotonic()
-    while behind := _behind(local, ends):
+    while behind := _behind_of(local, ends):
         if clock.monotonic() >= look:
             if uploader is None and tiering is not None:
                 left_s = None if deadline is None else deadline - clock.monotonic()
-                _upload_sealed(local, tiering, tiering.ours(ends), left_s)
+                _upload_sealed(local, tiering, ends, left_s)
             look = clock.monotonic() + UPLOAD_CHECK_S
             continue
         if uploader is not None and uploader.error is not None:
             raise uploader.error
         if deadline is not None and clock.monotonic() >= deadline:
-            raise DataLocalError(
-                f"after {timeout_s:.0f} s not committed yet: {behind}",
-                hint="tiered-uploader status says what it waits for; the data is safe on this disk meanwhile",
-            )
+            raise DataLocalError(f"after {timeout_s:.0f} s not committed yet: {', '.join(behind)}", hint=WAITS_HINT)
         clock.wait(closed, POLL_S)
         if closed.is_set():
-            raise DataLocalError(f"the log was closed while waiting; not committed yet: {behind}")
+            raise DataLocalError(f"the log was closed while waiting; not committed yet: {', '.join(behind)}")
 
 
 def _upload_sealed(
@@ -104,14 +147,63 @@ def _upload_sealed(
         _logger.warning("what waits for the bucket goes on waiting: %s", error)
 
 
-def _behind(local: LocalLogs, ends: Mapping[TopicPartition, int]) -> str:
-    waiting = []
+def _behind_of(local: LocalLogs, ends: Mapping[TopicPartition, int]) -> list[str]:
     local.refresh_uploads()
     uploads = {tp: upload for log in local.logs().values() for tp, upload in log.uploads.read().items()}
+    committed = {tp: local.partition(tp).positions().uploaded_offset for tp in ends}
+    return _behind(ends, committed, uploads)
+
+
+def _behind(
+    ends: Mapping[TopicPartition, int],
+    committed: Mapping[TopicPartition, int],
+    uploads: Mapping[TopicPartition, PartitionUpload],
+) -> list[str]:
+    """What is waited for, in words. Raises FencedError for what will never come."""
     for tp, end in ends.items():
         if tp in uploads and uploads[tp].fenced:
             raise FencedError(f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT)
-        uploaded = local.partition(tp).positions().uploaded_offset
-        if uploaded < end:
-            waiting.append(f"{tp} {uploaded} of {end}")
-    return ", ".join(waiting)
+    return [f"{tp} {committed[tp]} of {end}" for tp, end in sorted(ends.items()) if committed[tp] < end]
+
+
+def follow(
+    directory: LogDirectory, *, clock: Clock, timeout_ms: int | None, roll: bool = True
+) -> dict[TopicPartition, int] | None:
+    """``sync`` beside a running uploader: rolls if it is to, and returns when that one has committed what was there.
+
+    Gives how many records that were, by partition. Without ``roll`` only every sealed segment is waited for. None if
+    the uploader has gone before. Raises FencedError, CorruptionError (a partition is out of service), DataLocalError
+    after ``timeout_ms`` (None: never).
+    """
+    ends: dict[TopicPartition, int] = {}
+    for event in directory.scan():
+        if isinstance(event, PartitionSeen):
+            ends[event.tp] = event.end_offset if roll else max(event.noted_offset, 0)
+        elif isinstance(event, SegmentSealed) and not roll:
+            ends[event.tp] = max(ends[event.tp], event.segment.end)
+    for error in directory.unreadable().values():
+        raise error  # what it holds may be on this disk only
+    before = committed = _committed(directory, ends)
+    begun = clock.monotonic()
+    asked = begun - ASK_S
+    never = threading.Event()
+    while behind := _behind(ends, committed, directory.uploads()):
+        now = clock.monotonic()
+        if roll and now - asked >= ASK_S:
+            directory.seal()
+            asked = now
+        if timeout_ms is not None and now - begun >= timeout_ms / 1000:
+            raise DataLocalError(
+                f"not committed by the running uploader yet: {', '.join(behind)}",
+                hint="`tiered-uploader status` says what it waits for",
+            )
+        clock.wait(never, FOLLOW_S)
+        if not directory.uploader():
+            return None
+        committed = _committed(directory, ends)
+    return {tp: committed[tp] - before[tp] for tp in sorted(ends) if committed[tp] > before[tp]}
+
+
+def _committed(directory: LogDirectory, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    uploads = directory.uploads()
+    return {tp: uploads[tp].end_offset if tp in uploads else 0 for tp in ends}

@@ -27,8 +27,10 @@ def test_sync_waits_for_the_component(tmp_path: Path) -> None:
         topic.append(b"more")
         log.sync(timeout=30)
         assert log.positions()[T0].uploaded_offset == 101
-        assert isinstance(log._uploader, AttachedUploader)
-        assert [line["phase"] for line in log._uploader.status()["partitions"]] == ["claimed"]
+        assert log._uploader is not None
+        (attached,) = log._uploader._parts
+        assert isinstance(attached, AttachedUploader)
+        assert [line["phase"] for line in attached.status()["partitions"]] == ["claimed"]
     assert UploadCheckpoint(tmp_path / "log", PosixFiles()).read()[T0].end_offset == 101
     assert judge(url, tmp_path / "log", [T0]) == 2
 

@@ -13,7 +13,7 @@ from tests.integration.uploader.logs import T0, append, judge, make_log, open_lo
 from tiered.clock import SystemClock, SystemIds
 from tiered.store.location import open_store
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.follow import follow
+from tiered.tiering.wait import follow
 
 
 def test_sync_says_in_one_line_what_it_committed(tmp_path: Path) -> None:

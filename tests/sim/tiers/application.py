@@ -20,7 +20,7 @@ from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
 from tiered.store.retry import RetryingStore
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Tiering
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,11 +13,11 @@ from tiered.errors import LockedError, NotFoundError, TieredError
 from tiered.plan.tiering.facts import DrainMode, DrainRequested
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.state import State
+from tiered.store.limit import GatedStore
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore
 from tiered.tiering.aio_run import Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.gate import GatedStore
 from tiered.tiering.journal import Journal
 from tiered.tiering.steps import PartSizes
 from uploader.metrics import Metrics

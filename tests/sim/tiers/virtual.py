@@ -21,7 +21,7 @@ from tiered.store import driver
 from tiered.testing.clock import FakeClock
 
 T = TypeVar("T")
-USERS_OF_THREADS = ("tiered.tiering.inline", "tiered.tiering.run", "tiered.store.driver")
+USERS_OF_THREADS = ("tiered.tiering.run", "tiered.store.driver")
 
 
 class _Selector(selectors.DefaultSelector):  # not select(): a long session has descriptors above its limit

@@ -38,8 +38,8 @@ from tiered.store.retry import AioRetryingStore, RetryingStore
 from tiered.testing.clock import SeededIds
 from tiered.tiering.aio_run import Bucket, Runner
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.inline import Tiering
 from tiered.tiering.journal import Journal
+from tiered.tiering.run import Tiering
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify
 

@@ -12,7 +12,7 @@ from tiered.format.keys import root_key
 from tiered.format.root import decode_root
 from tiered.store.base import Get, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Tiering
 
 
 def test_a_commit_whose_root_does_not_show_it_permits_nothing(tmp_path: Path) -> None:

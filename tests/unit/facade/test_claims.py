@@ -34,8 +34,8 @@ from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory
-from tiered.tiering.inline import Tiering
 from tiered.tiering.journal import Journal
+from tiered.tiering.run import Tiering
 from tiered.tiering.steps import PartSizes
 
 TP = TopicPartition("t", 0)
@@ -119,12 +119,12 @@ class Daemon:
         bucket = self.bucket()
         events = self.directory.scan()
         assert any(isinstance(event, PartitionSeen) for event in events)
-        await bucket.register("t")
-        granted = await bucket.claim(TP)
+        await bucket.drive(bucket.steps.register("t"))
+        granted = await bucket.drive(bucket.steps.claim(TP))
         sealed = [e.segment for e in events if isinstance(e, SegmentSealed) and e.segment.end > granted.next_offset]
         if upload and sealed:
-            rows = [await bucket.upload(TP, segment, granted.claim_epoch) for segment in sealed]
-            await bucket.commit(TP, granted.claim_epoch, rows)
+            rows = [await bucket.drive(bucket.steps.upload(TP, segment, granted.claim_epoch)) for segment in sealed]
+            await bucket.drive(bucket.steps.commit(TP, granted.claim_epoch, rows))
 
 
 # ---------------------------------------------------------------------- a claim is proven
@@ -393,9 +393,10 @@ def test_a_daemon_lets_a_log_resume_with_the_producers_that_the_bucket_knows(tmp
         pass  # the partition's directory is made again
     daemon = Daemon(path, store)
     daemon.directory.scan()
-    resume = asyncio.run(daemon.bucket().claim(TP)).resume
-    assert resume is not None
-    assert daemon.directory.start_at({TP: resume, TopicPartition("gone", 0): resume})
+    bucket = daemon.bucket()
+    granted = asyncio.run(bucket.drive(bucket.steps.claim(TP)))
+    assert all(daemon.directory.begin(tp, granted) for tp in (TP, TopicPartition("gone", 0)))
+    assert daemon.directory.resume()
     daemon.release()
     assert [producer.producer_id for producer in producers] != []
     assert decode_snapshot((path / "t-0" / snapshot_name(end)).read_bytes()) == producers
@@ -479,12 +480,12 @@ def test_a_daemon_commits_nothing_under_a_claim_that_is_gone(tmp_path: Path) -> 
     daemon = Daemon(tmp_path / "log", store)
 
     async def commit_under_the_first_of_two_claims(bucket: Bucket, segment: SegmentRef) -> None:
-        first = await bucket.claim(TP)
-        uploaded = await bucket.upload(TP, segment, first.claim_epoch)
-        second = await bucket.claim(TP)
+        first = await bucket.drive(bucket.steps.claim(TP))
+        uploaded = await bucket.drive(bucket.steps.upload(TP, segment, first.claim_epoch))
+        second = await bucket.drive(bucket.steps.claim(TP))
         store.on_root_put = store.acknowledge_and_drop
         with pytest.raises(CommitUnknown, match=rf"claim {first.claim_epoch} is gone, {second.claim_epoch} is held"):
-            await bucket.commit(TP, first.claim_epoch, [uploaded])
+            await bucket.drive(bucket.steps.commit(TP, first.claim_epoch, [uploaded]))
         assert store.on_root_put is not None  # nothing was sent
 
     segments = [event.segment for event in daemon.directory.scan() if isinstance(event, SegmentSealed)]

@@ -19,7 +19,7 @@ from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Tiering
 from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
@@ -104,7 +104,7 @@ def test_a_trimmed_catalog_and_a_lost_root_are_errors_never_a_jump(tmp_path: Pat
     world.tiering.sync({TP: 60}, None)
     world.append(60, 70)
     world.pass_time(3600)
-    catalog = world.tiering._steps._catalogs[TP]  # the writer's own: the maintainer's trim is a commit like any other
+    catalog = world.tiering.steps._catalogs[TP]  # the writer's own: the maintainer's trim is a commit like any other
     assert isinstance(catalog, Catalog)
     drive(world.store, catalog.trim(30), clock=world.clock, ids=world.ids)
     stream = world.stream()

@@ -18,7 +18,7 @@ from tiered.store.retry import RetryingStore
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Tiering
 from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)

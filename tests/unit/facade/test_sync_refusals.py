@@ -15,7 +15,7 @@ from tiered.store.base import Store
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import FaultStore
-from tiered.tiering.inline import Tiering
+from tiered.tiering.run import Tiering
 
 GAPPED, WHOLE = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -33,7 +33,7 @@ class Desk:
         for number in range(self.partitions):
             self.send(facts.PartitionSeen(tp(number), topic_id(), 0, end, end))
             for register in self.of(orders.RegisterTopic):
-                self.send(facts.TopicRegistered(register.order))
+                self.send(facts.Done(register.order))
             (claim,) = self.of(orders.Claim)
             self.send(facts.ClaimDone(claim.order, epoch, 0, next_offset))
         return self

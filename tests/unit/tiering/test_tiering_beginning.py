@@ -27,8 +27,8 @@ from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.aio_run import Bucket
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.disk import Extent
-from tiered.tiering.inline import Tiering
 from tiered.tiering.journal import Journal
+from tiered.tiering.run import Tiering
 from tiered.tiering.steps import PartSizes
 
 TP = TopicPartition("t", 0)
@@ -99,7 +99,7 @@ async def test_records_that_came_since_the_last_scan_are_not_taken_for_none(worl
     assert append(world.fresh) == 0
     assert world.directory.extent(TP, exact=False) == Extent(0, 1)
     with pytest.raises(FencedError, match="holds records"):
-        await world.bucket.claim(TP)
+        await world.bucket.drive(world.bucket.steps.claim(TP))
     assert world.owners_volume()
 
 
@@ -115,15 +115,15 @@ async def test_a_record_that_comes_before_the_proof_is_there_keeps_the_claim_fro
     with monkeypatch.context() as patch:
         patch.setattr(Claims, "keep", keep)
         with pytest.raises(LockedError, match="first records"):
-            await world.bucket.claim(TP)
+            await world.bucket.drive(world.bucket.steps.claim(TP))
     assert world.owners_volume()
     with pytest.raises(FencedError, match="holds records"):
-        await world.bucket.claim(TP)
+        await world.bucket.drive(world.bucket.steps.claim(TP))
     assert world.owners_volume()
 
 
 async def test_a_record_that_comes_behind_the_proof_is_refused(world: World) -> None:
-    granted = await world.bucket.claim(TP)
+    granted = await world.bucket.drive(world.bucket.steps.claim(TP))
     assert granted.next_offset == 3
     begun = world.clock.monotonic()
     for _ in range(2):
@@ -150,7 +150,7 @@ async def test_a_record_that_is_written_while_the_proof_comes_is_not_acknowledge
     with pytest.raises(FencedError):
         append(world.fresh)
     with pytest.raises(FencedError, match="holds records"):
-        await world.bucket.claim(TP)
+        await world.bucket.drive(world.bucket.steps.claim(TP))
     assert world.owners_volume()
 
 
@@ -191,7 +191,7 @@ async def test_the_note_of_an_older_claim_does_not_say_where_a_log_begins(world:
     other.close()
     world.directory.acquire()
     world.directory.scan()
-    granted = await world.bucket.claim(TP)
+    granted = await world.bucket.drive(world.bucket.steps.claim(TP))
     assert granted.next_offset == 4
     with pytest.raises(FencedError, match="goes on where the bucket ends"):
         append(world.fresh)

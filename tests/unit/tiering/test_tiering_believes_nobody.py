@@ -52,15 +52,15 @@ async def committed(made: Made, between: Callable[[], Awaitable[object]] | None 
     """The first segment, from its claim to its commit."""
     bucket, directory, _ = made
     (segment, *_) = [event.segment for event in directory.scan() if isinstance(event, SegmentSealed)]
-    granted = await bucket.claim(TP)
-    row = await bucket.upload(TP, segment, granted.claim_epoch)
+    granted = await bucket.drive(bucket.steps.claim(TP))
+    row = await bucket.drive(bucket.steps.upload(TP, segment, granted.claim_epoch))
     if between is not None:
         await between()
-    return await bucket.commit(TP, granted.claim_epoch, [row])
+    return (await bucket.drive(bucket.steps.commit(TP, granted.claim_epoch, [row]))).next_offset
 
 
 async def register(made: Made) -> None:
-    await made[0].register("t")
+    await made[0].drive(made[0].steps.register("t"))
 
 
 async def test_a_commit_whose_root_does_not_show_it_is_not_one(made: Made) -> None:
@@ -74,7 +74,7 @@ async def test_rows_of_an_older_claim_are_not_committed_under_a_newer_one(made: 
     made[2].lies = False
     await register(made)
     with pytest.raises(CommitUnknown):
-        await committed(made, lambda: made[0].claim(TP))
+        await committed(made, lambda: made[0].drive(made[0].steps.claim(TP)))
 
 
 async def test_another_topic_of_that_name_is_not_uploaded_over(made: Made) -> None:
@@ -89,11 +89,11 @@ async def test_a_bucket_that_was_emptied_is_told(made: Made) -> None:
     bucket, directory, store = made
     list(directory.scan())
     await register(made)
-    await bucket.check_uploaded()  # nothing was uploaded from here so far
-    await bucket.claim(TP)
-    await bucket.check_uploaded()
+    await bucket.drive(bucket.steps.check_uploaded())  # nothing was uploaded from here so far
+    await bucket.drive(bucket.steps.claim(TP))
+    await bucket.drive(bucket.steps.check_uploaded())
     store.execute(Delete((topic_key("t"),)))
-    await bucket.check_uploaded(["other"])
+    await bucket.drive(bucket.steps.check_uploaded(["other"]))
     for topics in (None, ["t"]):
         with pytest.raises(LogDestroyedError, match="does not know it"):
-            await bucket.check_uploaded(topics)
+            await bucket.drive(bucket.steps.check_uploaded(topics))

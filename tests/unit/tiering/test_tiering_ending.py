@@ -30,7 +30,7 @@ def test_the_end_comes_after_a_look_at_the_disk() -> None:
     assert desk.of(orders.Exit) == []
     (look,) = desk.of(orders.Look)
     assert desk.send(facts.Tick()) == []  # one look is enough
-    desk.send(facts.LookDone(look.order))
+    desk.send(facts.Done(look.order))
     assert [e.code for e in desk.of(orders.Exit)] == [0]
 
 
@@ -41,14 +41,14 @@ def test_what_the_last_look_finds_is_sent_and_looked_after_again() -> None:
     (look,) = desk.of(orders.Look)
     desk.send(seen(1, active_bytes=100))
     (seal,) = desk.of(orders.Seal)
-    desk.send(facts.LookDone(look.order))
+    desk.send(facts.Done(look.order))
     assert desk.of(orders.Exit) == []
     desk.send(facts.SegmentSealed(tp(0), segment(0)))
     send_one(desk)
     assert desk.of(orders.Exit) == desk.of(orders.Look) == []  # while it seals, its own lock looks like a writer's
     desk.send(facts.SealDone(seal.order, by_writer=False))
     (again,) = desk.of(orders.Look)
-    desk.send(facts.LookDone(again.order))
+    desk.send(facts.Done(again.order))
     assert [e.code for e in desk.of(orders.Exit)] == [0]
 
 
@@ -57,7 +57,7 @@ def test_a_log_that_still_grows_does_not_keep_the_drain_going() -> None:
     desk.send(facts.WriterSeen("process 1"))
     sigterm(desk)
     (look,) = desk.of(orders.Look)
-    desk.send(seen(1, active_bytes=100), facts.LookDone(look.order))
+    desk.send(seen(1, active_bytes=100), facts.Done(look.order))
     assert [e.code for e in desk.of(orders.Exit)] == [0]
 
 
@@ -86,7 +86,7 @@ def test_a_sealed_drain_takes_what_a_writer_sealed_last() -> None:
     (look,) = desk.of(orders.Look)
     desk.send(facts.SegmentSealed(tp(0), segment(0)))
     send_one(desk)
-    desk.send(facts.LookDone(look.order))
+    desk.send(facts.Done(look.order))
     assert [e.code for e in desk.of(orders.Exit)] == [0]
 
 
@@ -94,7 +94,7 @@ def test_without_a_last_look_the_status_is_75() -> None:
     desk = Desk().claimed()
     sigterm(desk)
     (look,) = desk.of(orders.Look)
-    desk.send(facts.LookFailed(look.order, failure(FailureKind.FATAL)))
+    desk.send(facts.Failed(look.order, failure(FailureKind.FATAL)))
     assert [e.code for e in desk.of(orders.Exit)] == [75]
     late = Desk().claimed()
     sigterm(late)

@@ -115,7 +115,7 @@ def test_the_oldest_byte_goes_first_and_nobody_takes_more_than_a_quarter_while_a
     desk.seal(0, 10, at=1, first_ms=3)
     desk.seal(0, 10, at=2, first_ms=1)
     assert desk.of(orders.Upload) == []  # the pool is full
-    answered = [facts.UploadFailed(number, failure(FailureKind.RETRIABLE)) for number in range(1, 30)]
+    answered = [facts.Failed(number, failure(FailureKind.RETRIABLE)) for number in range(1, 30)]
     desk.send(*answered)
     assert [u.tp.partition for u in desk.of(orders.Upload)][:2] == [2, 1]
 
@@ -124,8 +124,8 @@ def test_a_fenced_commit_stops_the_partition_for_good() -> None:
     desk = Desk().claimed()
     (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
     (commit,) = (c for c in desk.store(upload) if isinstance(c, orders.Commit))
-    desk.send(facts.CommitFailed(commit.order, Failure.of(FencedError("a newer claim"))))
-    assert desk.of(orders.Note) == [orders.Note(tp(0), 0, 7, fenced=True)]
+    desk.send(facts.Failed(commit.order, Failure.of(FencedError("a newer claim"))))
+    assert desk.of(orders.Note) == [orders.Note(tp(0), 0, 7, fenced=True, start_offset=0)]
     desk.seal(10, 20)
     desk.send(facts.Poked(), facts.Tick(), later_ms=3_600_000)
     assert [a for a in desk.last if not isinstance(a, orders.RetryAt)] == []
@@ -140,7 +140,7 @@ def test_an_unknown_commit_is_settled_by_a_new_claim_and_uploads_again() -> None
     first, second = (u for u in desk.seal(0, 10) if isinstance(u, orders.Upload))
     desk.store(first)
     (commit,) = (c for c in desk.send(facts.Tick(), later_ms=250) if isinstance(c, orders.Commit))
-    desk.send(facts.CommitFailed(commit.order, Failure.of(CommitUnknown("no answer"))))
+    desk.send(facts.Failed(commit.order, Failure.of(CommitUnknown("no answer"))))
     assert desk.of(orders.CancelUpload) == [orders.CancelUpload(second.order)]
     assert desk.send(facts.Tick(), later_ms=60_000) == []  # not while an old upload is under way
     (claim,) = (c for c in desk.store(second) if isinstance(c, orders.Claim))
@@ -162,7 +162,7 @@ def test_permission_is_said_at_once_and_drains_unaided_when_the_policy_is_fixed(
     desk = Desk().claimed()
     (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
     denied = Failure.of(RemotePermissionError("AccessDenied", operation="PutObject", resource="x", hint="allow it"))
-    desk.send(facts.UploadFailed(upload.order, denied))
+    desk.send(facts.Failed(upload.order, denied))
     (report,) = desk.of(orders.Report)
     assert (report.level, report.event) == (orders.Level.ERROR, "failed")
     assert "allow it" in report.message
@@ -183,7 +183,7 @@ def test_repeats_of_one_failure_are_said_rarely() -> None:
     said = 0
     for _ in range(200):
         for upload in desk.of(orders.Upload):
-            desk.send(facts.UploadFailed(upload.order, Failure.of(RemoteUnavailableError("503"))))
+            desk.send(facts.Failed(upload.order, Failure.of(RemoteUnavailableError("503"))))
             said += len(desk.of(orders.Report))
         desk.send(facts.Tick(), later_ms=5_000)
     assert 2 <= said <= 5
@@ -208,19 +208,21 @@ def test_a_root_inside_a_segment_is_never_committed_over() -> None:
 def test_a_bucket_beyond_the_local_end_fences_a_log_with_records() -> None:
     desk = Desk()
     desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 3, 3))
-    desk.send(facts.TopicRegistered(desk.of(orders.RegisterTopic)[0].order))
+    desk.send(facts.Done(desk.of(orders.RegisterTopic)[0].order))
     desk.send(facts.ClaimDone(desk.of(orders.Claim)[0].order, 4, 0, 100))
-    assert desk.of(orders.Note) == [orders.Note(tp(0), 0, 4, fenced=True)]  # 0 to 100 are not what this disk holds
+    assert desk.of(orders.Note) == [
+        orders.Note(tp(0), 0, 4, fenced=True, start_offset=0)
+    ]  # 0 to 100 are not what this disk holds
 
 
 def test_a_topic_with_another_id_is_skipped_and_others_go_on() -> None:
     desk = Desk()
     desk.send(facts.PartitionSeen(tp(0, "bad"), topic_id(1), 0, 1, 1))
     (bad,) = desk.of(orders.RegisterTopic)
-    desk.send(facts.TopicFailed(bad.order, Failure.of(ConfigError("another id"))))
+    desk.send(facts.Failed(bad.order, Failure.of(ConfigError("another id"))))
     desk.send(facts.PartitionSeen(tp(0, "good"), topic_id(2), 0, 1, 1))
     (good,) = desk.of(orders.RegisterTopic)
-    desk.send(facts.TopicRegistered(good.order))
+    desk.send(facts.Done(good.order))
     assert [c.tp.topic for c in desk.of(orders.Claim)] == ["good"]
     assert [v.waiting.code for v in desk.state.views(desk.now_ms) if v.waiting] == ["config", "claim"]
 
@@ -229,7 +231,7 @@ def test_a_one_shot_run_exits_with_the_status_of_what_is_in_the_way() -> None:
     desk = Desk().claimed(end=10)
     (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
     desk.send(facts.DrainRequested(DrainMode.SEALED, None, oneshot=True))
-    desk.send(facts.UploadFailed(upload.order, Failure.of(RemotePermissionError("AccessDenied"))))
+    desk.send(facts.Failed(upload.order, Failure.of(RemotePermissionError("AccessDenied"))))
     assert [e.code for e in desk.of(orders.Exit)] == [12]
 
 
@@ -305,7 +307,7 @@ def test_a_partition_that_is_gone_frees_its_slots() -> None:
     assert desk.of(orders.CancelUpload) == [orders.CancelUpload(upload.order)]
     desk.seal(0, at=1)
     assert desk.of(orders.Upload) == []  # the cancelled one still runs
-    desk.send(facts.UploadFailed(upload.order, failure(FailureKind.RETRIABLE)))
+    desk.send(facts.Failed(upload.order, failure(FailureKind.RETRIABLE)))
     assert [u.tp for u in desk.of(orders.Upload)] == [tp(1)]
 
 
@@ -335,11 +337,11 @@ def test_limits_are_checked() -> None:
 def test_a_log_that_resumes_is_noted_only_when_it_begins_where_the_bucket_ends() -> None:
     desk = Desk()
     desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
-    desk.send(facts.TopicRegistered(desk.of(orders.RegisterTopic)[0].order))
+    desk.send(facts.Done(desk.of(orders.RegisterTopic)[0].order))
     desk.send(facts.ClaimDone(desk.of(orders.Claim)[0].order, 4, 0, 100, resumes=True))
     assert desk.of(orders.Note) == []
     desk.send(facts.PartitionSeen(tp(0), topic_id(), 100, 100, 101))
-    assert desk.of(orders.Note) == [orders.Note(tp(0), 100, 4, fenced=False)]
+    assert desk.of(orders.Note) == [orders.Note(tp(0), 100, 4, fenced=False, start_offset=0)]
     desk.seal(100)
     assert [u.segment.base for u in desk.of(orders.Upload)] == [100]
 
@@ -347,10 +349,12 @@ def test_a_log_that_resumes_is_noted_only_when_it_begins_where_the_bucket_ends()
 def test_records_that_were_appended_below_the_resumed_end_fence_the_log() -> None:
     desk = Desk()
     desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
-    desk.send(facts.TopicRegistered(desk.of(orders.RegisterTopic)[0].order))
+    desk.send(facts.Done(desk.of(orders.RegisterTopic)[0].order))
     desk.send(facts.ClaimDone(desk.of(orders.Claim)[0].order, 4, 0, 100, resumes=True))
     desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 1))
-    assert desk.of(orders.Note) == [orders.Note(tp(0), 0, 4, fenced=True)]  # 0 to 100 are not what this disk holds
+    assert desk.of(orders.Note) == [
+        orders.Note(tp(0), 0, 4, fenced=True, start_offset=0)
+    ]  # 0 to 100 are not what this disk holds
     desk.seal(0)
     assert desk.of(orders.Upload) == []
 
@@ -359,7 +363,7 @@ def test_a_fatal_commit_is_settled_by_a_new_claim_too() -> None:
     desk = Desk().claimed()
     (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
     (commit,) = (c for c in desk.store(upload) if isinstance(c, orders.Commit))
-    desk.send(facts.CommitFailed(commit.order, failure(FailureKind.FATAL, "corruption")))
+    desk.send(facts.Failed(commit.order, failure(FailureKind.FATAL, "corruption")))
     assert [type(a) for a in desk.send(facts.Tick(), later_ms=600_000)] == [orders.Claim]
 
 
@@ -372,7 +376,7 @@ def test_a_thousand_partitions_share_the_pool_by_age() -> None:
     open_orders = list(range(1, desk.state._books.last_order + 1))
     for _ in range(20):
         for number in open_orders:
-            desk.send(facts.UploadFailed(number, failure(FailureKind.RETRIABLE)))
+            desk.send(facts.Failed(number, failure(FailureKind.RETRIABLE)))
             order += [u.tp.partition for u in desk.of(orders.Upload)]
         open_orders = list(range(desk.state._books.last_order - 4, desk.state._books.last_order + 1))
     assert started == []
@@ -438,7 +442,7 @@ def work_for(partitions: int, *, draining: bool) -> tuple[float, float, int]:
     while todo:
         match todo.popleft():
             case orders.RegisterTopic(order):
-                send(facts.TopicRegistered(order))
+                send(facts.Done(order))
             case orders.Claim(order):
                 send(facts.ClaimDone(order, 1, 0, 0))
             case orders.Settle(order):

@@ -148,49 +148,49 @@ class World:
         bad = failure(self.rng.choice([FailureKind.RETRIABLE] * 4 + [FailureKind.PERMISSION, FailureKind.FATAL]))
         match action:
             case orders.RegisterTopic(order):
-                return facts.TopicFailed(order, bad) if faulty else facts.TopicRegistered(order)
+                return facts.Failed(order, bad) if faulty else facts.Done(order)
             case orders.Claim(order, at):
                 return self.claim(order, self.buckets[at], faulty, bad)
             case orders.Upload(order, at, segment, epoch):
                 if faulty:
-                    return facts.UploadFailed(order, bad)
+                    return facts.Failed(order, bad)
                 self.buckets[at].stored.add((epoch, segment.base))
                 return facts.UploadDone(order, row(segment, epoch))
             case orders.Commit():
                 return self.commit(action, faulty, bad)
             case orders.Settle(order):
-                return facts.SettleFailed(order, bad) if faulty else facts.SettleDone(order)
+                return facts.Failed(order, bad) if faulty else facts.SettleDone(order)
             case orders.Seal(order):
                 return facts.SealDone(order, by_writer=False)
             case orders.Look(order):
                 self.scan()
-                return facts.LookDone(order)
+                return facts.Done(order)
         raise AssertionError(action)
 
     def claim(self, order: int, bucket: Bucket, faulty: bool, bad: Failure) -> facts.Event:
         if bucket.stolen:
-            return facts.ClaimFailed(order, failure(FailureKind.FENCED, "fenced"))
+            return facts.Failed(order, failure(FailureKind.FENCED, "fenced"))
         if faulty:
             if self.rng.random() < 0.5:  # landed, but the answer was lost
                 bucket.epoch += 1
-                return facts.ClaimFailed(order, failure(FailureKind.UNKNOWN))
-            return facts.ClaimFailed(order, bad)
+                return facts.Failed(order, failure(FailureKind.UNKNOWN))
+            return facts.Failed(order, bad)
         bucket.epoch += 1
         return facts.ClaimDone(order, bucket.epoch, 0, bucket.next_offset)
 
     def commit(self, action: orders.Commit, faulty: bool, bad: Failure) -> facts.Event:
         bucket = self.buckets[action.tp]
         if action.claim_epoch != bucket.epoch:
-            return facts.CommitFailed(action.order, failure(FailureKind.FENCED, "fenced"))
+            return facts.Failed(action.order, failure(FailureKind.FENCED, "fenced"))
         lost_answer = faulty and self.rng.random() < 0.5
         if faulty and not lost_answer:
             landed_unknown = self.rng.random() < 0.3
-            return facts.CommitFailed(action.order, failure(FailureKind.UNKNOWN) if landed_unknown else bad)
+            return facts.Failed(action.order, failure(FailureKind.UNKNOWN) if landed_unknown else bad)
         assert action.rows[0].base == bucket.next_offset
         bucket.next_offset = action.rows[-1].next
         bucket.commits += [(one.base, one.next, action.claim_epoch) for one in action.rows]
         if lost_answer:
-            return facts.CommitFailed(action.order, failure(FailureKind.UNKNOWN))
+            return facts.Failed(action.order, failure(FailureKind.UNKNOWN))
         return facts.CommitDone(action.order, bucket.next_offset)
 
     def step(self) -> None:

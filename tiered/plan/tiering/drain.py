@@ -32,6 +32,7 @@ class Drain:
     targets: dict[TopicPartition, int]
     ends: dict[TopicPartition, int]
     finishes: bool = False  # at its deadline it begins nothing more, and commits what it has begun
+    claims: bool = False
     left: dict[TopicPartition, None] = field(default_factory=dict)
     unsealed: set[TopicPartition] = field(default_factory=set)
     _moving: TopicPartition | None = None  # one that was seen to need nobody: while it does, this is not the end
@@ -44,7 +45,9 @@ class Drain:
             targets = {tp: request.ends.get(tp, 0) for tp in partitions}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()}
         finishes = request.ends is not None
-        drain = Drain(request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends, finishes)
+        drain = Drain(
+            request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends, finishes, request.claims
+        )
         for p in partitions.values():
             drain.review(p)
         return drain
@@ -83,6 +86,8 @@ class Drain:
 
     def is_met(self, p: Partition) -> bool:
         """Whether the bucket holds all of ``p`` that this drain is to send."""
+        if self.claims and (p.phase is not Phase.CLAIMED or not (p.settled or p.settle_attempts)):
+            return False
         return p.known_committed >= self.targets.get(p.tp, 0)
 
     def is_over(self, now_ms: int) -> bool:

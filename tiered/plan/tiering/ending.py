@@ -61,14 +61,14 @@ class Finisher:
         if due:
             self._seal_order = self._books.order(Seal).order
 
-    def seal_answer(self, event: facts.SealDone | facts.SealFailed, now_ms: int) -> None:
+    def seal_answer(self, event: facts.Answer, now_ms: int) -> None:
         self._seal_order = 0
         if isinstance(event, facts.SealDone):
             self._seal_failure, self._seal_attempts = None, 0
             self._seal_at_ms = now_ms + WRITER_SEAL_MS
             if event.by_writer and self._books.drain is not None and not self._writer:
                 self._seal_at_ms = now_ms + WRITER_GONE_MS  # it went while it was being asked
-        else:
+        elif isinstance(event, facts.Failed):
             self._seal_attempts += 1
             self._seal_failure = event.failure
             self._seal_at_ms = now_ms + self._books.delay_ms(event.failure, self._seal_attempts)
@@ -125,11 +125,10 @@ class Finisher:
             self._look_order = self._books.order(Look).order
         return None
 
-    def look_answer(self, event: facts.LookDone | facts.LookFailed) -> None:
+    def look_answer(self, event: facts.Answer) -> None:
         self._look_order = 0
-        if isinstance(event, facts.LookDone):
-            self._looked = True
-        else:
+        self._looked = not isinstance(event, facts.Failed)
+        if isinstance(event, facts.Failed):
             self._look_failure = event.failure
 
     def poke(self, now_ms: int) -> None:

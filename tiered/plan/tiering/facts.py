@@ -117,35 +117,6 @@ class SegmentSealed:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRegistered:
-    """The bucket's registry names this topic with our id."""
-
-    order: int
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFailed:
-    """The topic could not be registered; a fatal failure is an id that differs."""
-
-    order: int
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimDone:
-    """The writer role is ours under ``claim_epoch``; the root, read back, says which offsets it holds.
-
-    ``resumes``: the volume held no records; its log has to begin at ``next_offset`` before it takes any.
-    """
-
-    order: int
-    claim_epoch: int
-    start_offset: int
-    next_offset: int
-    resumes: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimHeld:
     """A claim that this process made before still stands, and so does the topic's entry; the root ends there."""
 
@@ -155,11 +126,34 @@ class ClaimHeld:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimFailed:
-    """The claim was refused (fenced) or could not be made."""
+class Failed:
+    """The order was not carried out: refused, without an answer, cancelled, or (a commit: ``unknown``) nobody knows."""
 
     order: int
     failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The bucket's registry names the topic with our id; or the log directory was read, and all that it holds told."""
+
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDone:
+    """The role is ours under ``claim_epoch``; the root, read back, says which offsets it holds.
+
+    ``resumes``: the volume held no records; its log has yet to begin at ``next_offset`` before it takes any.
+    ``warnings``: sentences for who operates it.
+    """
+
+    order: int
+    claim_epoch: int
+    start_offset: int
+    next_offset: int
+    resumes: bool = False
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,27 +165,12 @@ class UploadDone:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadFailed:
-    """The upload ended without a verified object, also when it was cancelled."""
-
-    order: int
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
 class CommitDone:
-    """A root that was read back after the commit ends at ``next_offset``."""
+    """A root that was read back after the commit ends at ``next_offset``, and begins at ``start_offset``."""
 
     order: int
     next_offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommitFailed:
-    """The commit did not land (kind ``unknown``: may have landed; ``fenced``: a newer claim is there)."""
-
-    order: int
-    failure: Failure
+    start_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,41 +182,11 @@ class SealDone:
 
 
 @dataclass(frozen=True, slots=True)
-class SealFailed:
-    """The directory could not be sealed now."""
-
-    order: int
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
-class LookDone:
-    """The log directory was read after the order was given, and all that it holds was told."""
-
-    order: int
-
-
-@dataclass(frozen=True, slots=True)
-class LookFailed:
-    """The log directory could not be read."""
-
-    order: int
-    failure: Failure
-
-
-@dataclass(frozen=True, slots=True)
 class SettleDone:
-    """What dead epochs left of a partition is gone from the bucket and from the journal."""
+    """What dead epochs left of a partition is gone from the bucket and from the journal; ``swept``: of how many."""
 
     order: int
-
-
-@dataclass(frozen=True, slots=True)
-class SettleFailed:
-    """Something of a dead epoch is still there; the journal keeps its entries."""
-
-    order: int
-    failure: Failure
+    swept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +217,7 @@ class DrainRequested:
     ``last`` (SIGTERM): nobody looks after this disk afterwards. What a writer leaves while it ends is sent too, and
     status 0 means that a last look at the disk has found nothing that the bucket lacks.
     ``ends``: only these partitions, only up to these offsets, and what has begun at the deadline is committed.
+    ``claims``: each of them is claimed first, also where nothing is to be sent.
     """
 
     mode: DrainMode
@@ -275,6 +225,7 @@ class DrainRequested:
     oneshot: bool = False
     last: bool = False
     ends: Mapping[TopicPartition, int] | None = None
+    claims: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,21 +233,6 @@ class Poked:
     """Somebody is waiting (an application's sync): waits for retries end now."""
 
 
-Answer = (
-    TopicRegistered
-    | TopicFailed
-    | ClaimDone
-    | ClaimFailed
-    | UploadDone
-    | UploadFailed
-    | CommitDone
-    | CommitFailed
-    | SealDone
-    | SealFailed
-    | LookDone
-    | LookFailed
-    | SettleDone
-    | SettleFailed
-)
+Answer = Failed | Done | ClaimDone | UploadDone | CommitDone | SealDone | SettleDone
 Seen = PartitionSeen | PartitionGone | SegmentSealed | ClaimHeld | WriterSeen | DiskLow
 Event = Answer | Seen | Tick | DrainRequested | Poked

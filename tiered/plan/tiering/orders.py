@@ -68,12 +68,13 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Write the committed end of a partition to the checkpoint that the log's writer reads."""
+    """Write what the bucket holds of a partition to the checkpoint that the log's writer reads; -1: not told."""
 
     tp: TopicPartition
     end_offset: int
     claim_epoch: int
     fenced: bool
+    start_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +129,6 @@ class Exit:
         return f"{self.reason} ({self.hint})" if self.hint else self.reason
 
 
-Order = RegisterTopic | Claim | Settle | Upload | Commit | Seal | Look
+AtTheBucket = RegisterTopic | Claim | Settle | Upload | Commit
+Order = AtTheBucket | Seal | Look
 Action = Order | CancelUpload | Note | RetryAt | Report | Exit

@@ -65,6 +65,7 @@ class Partition:
     phase: Phase = Phase.NEW
     claim_epoch: int = 0
     committed: int = -1
+    remote_start: int = -1
     works: dict[int, Work] = field(default_factory=dict)
     uploading: int = 0
     stale_uploads: int = 0

@@ -12,8 +12,8 @@ runner sees to that). The rules, each of them an invariant of the tests:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, assert_never
+from collections.abc import Sequence
+from typing import assert_never
 
 from tiered.model import Row, TopicPartition
 from tiered.plan.tiering import facts
@@ -132,26 +132,26 @@ class State:
     def _answer(self, event: facts.Answer, now_ms: int) -> None:
         """Only the first answer to an open order counts, and only if it answers that kind of order."""
         opened = self._books.orders.get(event.order)
-        if opened is None or not isinstance(event, _ANSWERS[type(opened.action)]):
+        if opened is None or not isinstance(event, (facts.Failed, _DONE[type(opened.action)])):
             return
         del self._books.orders[event.order]
-        match event:
-            case facts.TopicRegistered() | facts.TopicFailed():
+        match opened.action:
+            case RegisterTopic():
                 self._topic_answer(opened, event, now_ms)
-            case facts.ClaimDone() | facts.ClaimFailed():
+            case Claim():
                 self._claim_answer(opened, event, now_ms)
-            case facts.UploadDone() | facts.UploadFailed():
+            case Upload():
                 self._upload_answer(opened, event, now_ms)
-            case facts.CommitDone() | facts.CommitFailed():
+            case Commit():
                 self._commit_answer(opened, event, now_ms)
-            case facts.SettleDone() | facts.SettleFailed():
+            case Settle():
                 self._settle_answer(opened, event, now_ms)
-            case facts.SealDone() | facts.SealFailed():
+            case Seal():
                 self._finisher.seal_answer(event, now_ms)
-            case facts.LookDone() | facts.LookFailed():
+            case Look():
                 self._finisher.look_answer(event)
             case _:
-                assert_never(event)
+                assert_never(opened.action)
         if opened.owner is not None and self._books.partitions.get(opened.owner.tp) is opened.owner:
             self._books.queue[opened.owner.tp] = None
 
@@ -210,13 +210,13 @@ class State:
 
     # ------------------------------------------------------------------ answers
 
-    def _topic_answer(self, opened: OpenOrder, event: facts.TopicRegistered | facts.TopicFailed, now_ms: int) -> None:
+    def _topic_answer(self, opened: OpenOrder, event: facts.Answer, now_ms: int) -> None:
         action = opened.action
         if not opened.live or not isinstance(action, RegisterTopic):
             return
         topic = self._books.topics[action.topic]
         topic.order = 0
-        if isinstance(event, facts.TopicRegistered):
+        if not isinstance(event, facts.Failed):
             if topic.failure is not None:
                 self._books.say(Level.INFO, "recovered", f"topic {action.topic} is registered")
             topic.registered, topic.failure, topic.attempts = True, None, 0
@@ -238,19 +238,22 @@ class State:
                 level, "failed" if first else "still_failing", text + hint, None, (("code", event.failure.code),)
             )
 
-    def _claim_answer(self, opened: OpenOrder, event: facts.ClaimDone | facts.ClaimFailed, now_ms: int) -> None:
+    def _claim_answer(self, opened: OpenOrder, event: facts.Answer, now_ms: int) -> None:
         self._books.claims -= 1
         p = opened.owner
         if p is None or not opened.live:
             return
-        if isinstance(event, facts.ClaimFailed):
+        if isinstance(event, facts.Failed):
             if event.failure.kind is FailureKind.FENCED:
                 self._fence_and_note(p, event.failure, now_ms)
                 return
             p.phase = Phase.NEW
             self._books.failed(p, event.failure, "claiming the writer role", now_ms)
+        if not isinstance(event, facts.ClaimDone):
             return
-        p.claim_epoch, p.committed = event.claim_epoch, event.next_offset
+        for text in event.warnings:
+            self._books.say(Level.WARN, "resumed", text, p.tp)
+        p.claim_epoch, p.committed, p.remote_start = event.claim_epoch, event.next_offset, event.start_offset
         p.resume_at = event.next_offset if event.resumes else -1
         if self._diverged(p, now_ms):
             return
@@ -266,7 +269,7 @@ class State:
     def _note(self, p: Partition) -> None:
         """Permits local deletion; not before a log that resumes has been seen to begin where the bucket ends."""
         if p.resume_at < 0:
-            self._books.out.append(Note(p.tp, p.committed, p.claim_epoch, fenced=False))
+            self._books.out.append(Note(p.tp, p.committed, p.claim_epoch, False, p.remote_start))
 
     def _diverged(self, p: Partition, now_ms: int) -> bool:
         """Whether this disk holds records at offsets that the bucket has given to others; fences the partition then."""
@@ -286,9 +289,9 @@ class State:
 
     def _fence_and_note(self, p: Partition, failure: Failure, now_ms: int) -> None:
         self._books.fence(p, failure, now_ms)
-        self._books.out.append(Note(p.tp, p.known_committed, p.claim_epoch, fenced=True))
+        self._books.out.append(Note(p.tp, p.known_committed, p.claim_epoch, True, p.remote_start))
 
-    def _upload_answer(self, opened: OpenOrder, event: facts.UploadDone | facts.UploadFailed, now_ms: int) -> None:
+    def _upload_answer(self, opened: OpenOrder, event: facts.Answer, now_ms: int) -> None:
         self._books.uploads -= 1
         p, work, action = opened.owner, opened.work, opened.action
         if p is None or work is None or not isinstance(action, Upload):
@@ -298,8 +301,10 @@ class State:
             return
         p.uploading -= 1
         work.order = 0
-        if isinstance(event, facts.UploadFailed):
+        if isinstance(event, facts.Failed):
             self._books.failed(p, event.failure, f"uploading {p.tp} from offset {work.segment.base}", now_ms)
+        elif not isinstance(event, facts.UploadDone):
+            pass
         elif not _matches(event.row, action):
             text = f"the row {event.row.base}..{event.row.next} is not the segment {action.segment.base}"
             self._books.failed(p, Failure(FailureKind.FATAL, "internal", text), "uploading", now_ms)
@@ -307,7 +312,7 @@ class State:
             work.row = event.row
             self._books.succeeded(p, "uploading")
 
-    def _commit_answer(self, opened: OpenOrder, event: facts.CommitDone | facts.CommitFailed, now_ms: int) -> None:
+    def _commit_answer(self, opened: OpenOrder, event: facts.Answer, now_ms: int) -> None:
         self._books.commits -= 1
         p, action = opened.owner, opened.action
         if p is None or not opened.live or not isinstance(action, Commit):
@@ -319,11 +324,14 @@ class State:
                 self._reclaim(p, Failure(FailureKind.UNKNOWN, "commit_unknown", text, exit_code=75), now_ms)
                 return
             p.committed = event.next_offset
+            p.remote_start = max(p.remote_start, event.start_offset)
             p.forget_committed()
             self._books.succeeded(p, "committing")
             self._note(p)
             fields = (("segments", len(action.rows)), ("uploaded_offset", p.committed))
             self._books.say(Level.INFO, "committed", f"{len(action.rows)} segments are in the catalog", p.tp, fields)
+        elif not isinstance(event, facts.Failed):
+            pass
         elif event.failure.kind is FailureKind.FENCED:
             self._fence_and_note(p, event.failure, now_ms)
         elif event.failure.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
@@ -337,37 +345,36 @@ class State:
         p.phase = Phase.NEW
         self._books.failed(p, failure, f"committing {p.tp} from offset {p.committed}", now_ms)
 
-    def _settle_answer(self, opened: OpenOrder, event: facts.SettleDone | facts.SettleFailed, now_ms: int) -> None:
+    def _settle_answer(self, opened: OpenOrder, event: facts.Answer, now_ms: int) -> None:
         p, action = opened.owner, opened.action
         if p is None or not opened.live or not isinstance(action, Settle):
             return
         p.settle_order = 0
         if isinstance(event, facts.SettleDone):
             p.settled = True
+            if event.swept:
+                self._books.say(
+                    Level.INFO, "settled", f"{event.swept} uploads that an earlier claim left were swept", p.tp
+                )
+        if not isinstance(event, facts.Failed):
             return
         p.settle_attempts += 1
         p.settle_at_ms = now_ms + self._books.delay_ms(event.failure, p.settle_attempts)
         self._books.wait_until(p.settle_at_ms, p.tp)
         if p.settle_attempts == 1:
-            text = f"what the last run left is still in the bucket: {event.failure.message}"
+            text = f"{p.tp}: what the last run left is still in the bucket: {event.failure.message}"
             self._books.say(Level.WARN, "settle_failed", text, p.tp, (("code", event.failure.code),))
 
 
-_ANSWERS: dict[type, tuple[type[Any], type[Any]]] = {
-    RegisterTopic: (facts.TopicRegistered, facts.TopicFailed),
-    Claim: (facts.ClaimDone, facts.ClaimFailed),
-    Upload: (facts.UploadDone, facts.UploadFailed),
-    Commit: (facts.CommitDone, facts.CommitFailed),
-    Settle: (facts.SettleDone, facts.SettleFailed),
-    Seal: (facts.SealDone, facts.SealFailed),
-    Look: (facts.LookDone, facts.LookFailed),
+_DONE: dict[type[Order], type[facts.Answer]] = {
+    RegisterTopic: facts.Done,
+    Claim: facts.ClaimDone,
+    Upload: facts.UploadDone,
+    Commit: facts.CommitDone,
+    Settle: facts.SettleDone,
+    Seal: facts.SealDone,
+    Look: facts.Done,
 }
-
-
-def failed(order: Order, failure: Failure) -> facts.Answer:
-    """The fact that says so."""
-    make: Callable[[int, Failure], facts.Answer] = _ANSWERS[type(order)][1]
-    return make(order.order, failure)
 
 
 def _matches(row: Row, action: Upload) -> bool:
