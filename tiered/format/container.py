@@ -27,7 +27,7 @@ import zstandard
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.crc import crc32c
-from tiered.format.fields import INT32_MAX, Fields
+from tiered.format.fields import INT32_MAX, TEXT, Fields, Kind, Listed
 
 MAGIC = b"OLC1"
 MAX_HEADER_BYTES = 4 * 1024 * 1024
@@ -37,6 +37,9 @@ MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_RAW_BYTES + 1024
 MAX_TABLES = 16
 ZSTD_LEVEL = 3
 
+_NEEDED = {"min_reader": Kind(int, 1, 0xFFFF)}
+_BODY = {"codec": TEXT, "tables": Listed(None, MAX_TABLES)}
+
 _HEAD = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
 _DTYPES: dict[str, np.dtype[np.int64] | np.dtype[np.int32]] = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
@@ -44,17 +47,14 @@ _DTYPES: dict[str, np.dtype[np.int64] | np.dtype[np.int32]] = {"<i8": np.dtype("
 Columns = Mapping[str, npt.NDArray[np.int64]]
 
 
-@dataclass(frozen=True, slots=True)
 class TableLayout:
     """A table's name and its columns with their dtypes (``<i8`` or ``<i4``) in the object."""
 
-    name: str
-    columns: Sequence[tuple[str, str]]
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return sum([_DTYPES[dtype].itemsize for _, dtype in self.columns])
+    def __init__(self, name: str, columns: Sequence[tuple[str, str]]) -> None:
+        self.name = name
+        self.columns = columns
+        self.described = [list(column) for column in columns]
+        self.row_bytes = sum(_DTYPES[dtype].itemsize for _, dtype in columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def pack(header: Mapping[str, Any], tables: Sequence[tuple[TableLayout, Columns]
     described = []
     for layout, columns in tables:
         rows = len(columns[layout.columns[0][0]])
-        described.append([layout.name, rows, [list(column) for column in layout.columns]])
+        described.append([layout.name, rows, layout.described])
         parts += [_narrowed(name, columns[name], dtype) for name, dtype in layout.columns]
     raw = b"".join(parts)
     text = json.dumps(
@@ -88,13 +88,13 @@ def pack(header: Mapping[str, Any], tables: Sequence[tuple[TableLayout, Columns]
 
 def unpack(
     data: bytes,
-    layouts: Callable[[Fields], Sequence[TableLayout]],
+    layouts: Callable[[int], Sequence[TableLayout]],
     *,
     key: str,
     reader: int,
     max_raw_bytes: int = MAX_RAW_BYTES,
 ) -> Container:
-    """The inverse. ``layouts`` says by the header which tables there must be. ``max_raw_bytes``: the largest body.
+    """The inverse. ``layouts`` says by ``min_reader`` which tables there must be. ``max_raw_bytes``: the largest body.
 
     Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for a container
     whose ``min_reader`` is above ``reader``: written by a newer release.
@@ -114,8 +114,8 @@ def unpack(
     if header_len > min(MAX_HEADER_BYTES, end - _HEAD.size):
         _refuse(key, 8, f"header length {header_len} is larger than the object or the limit")
     body_at = _HEAD.size + header_len
-    header = Fields.parse(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
-    needed = header.number("min_reader", 1, 0xFFFF)
+    header = Fields(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
+    needed = header.take(_NEEDED)["min_reader"]
     if needed > reader:
         raise ConfigError(
             f"{key} was written by a newer release: it needs reader {needed}, this one is {reader}",
@@ -123,8 +123,11 @@ def unpack(
         )
     if flags:
         _refuse(key, 6, f"flags are {flags:#x} instead of 0")
-    raw = _decompressed(memoryview(data)[body_at:end], header, (key, body_at), max_raw_bytes)
-    return Container(fmt, header, _tables(raw, header, layouts(header)))
+    values = header.take({**_BODY, "raw_len": Kind(int, 0, max_raw_bytes)})
+    if values["codec"] != "zstd":
+        header.refuse("codec", "is not zstd")
+    raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
+    return Container(fmt, header, _tables(raw, header, values["tables"], layouts(needed)))
 
 
 def _narrowed(name: str, column: npt.NDArray[np.int64], dtype: str) -> bytes:
@@ -133,11 +136,7 @@ def _narrowed(name: str, column: npt.NDArray[np.int64], dtype: str) -> bytes:
     return column.astype(_DTYPES[dtype]).tobytes()
 
 
-def _decompressed(body: memoryview, header: Fields, where: tuple[str, int], max_raw_bytes: int) -> bytes:
-    key, position = where
-    raw_len = header.number("raw_len", 0, max_raw_bytes)
-    if header.text("codec") != "zstd":
-        header.refuse("codec", "is not zstd")
+def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> bytes:
     try:
         # The frame's own size is what the library allocates: it must agree before anything is decompressed.
         if zstandard.frame_content_size(body) != raw_len:
@@ -150,17 +149,19 @@ def _decompressed(body: memoryview, header: Fields, where: tuple[str, int], max_
     return raw
 
 
-def _tables(raw: bytes, header: Fields, layouts: Sequence[TableLayout]) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
+def _tables(
+    raw: bytes, header: Fields, described: Sequence[Any], layouts: Sequence[TableLayout]
+) -> dict[str, dict[str, npt.NDArray[np.int64]]]:
     expected = {layout.name: layout for layout in layouts}
     tables: dict[str, dict[str, npt.NDArray[np.int64]]] = {}
     at = 0
-    for index, entry in enumerate(header.items("tables", MAX_TABLES)):
+    for index, entry in enumerate(described):
         where = f"tables[{index}]"
         if not isinstance(entry, list) or len(entry) != 3 or not isinstance(entry[0], str):
             header.refuse(where, "is not [name, rows, columns]")
         name, rows, columns = entry
         layout = expected.pop(name, None)
-        if layout is None or columns != [list(column) for column in layout.columns]:
+        if layout is None or columns != layout.described:
             header.refuse(where, "is not a table of this release, or given twice")
         if type(rows) is not int or not 0 <= rows * layout.row_bytes <= len(raw) - at:
             header.refuse(where, f"claims {str(rows)[:24]} rows, more than the body holds")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
 
 from tiered.errors import CorruptionError
 
@@ -12,8 +12,6 @@ MAX_TEXT_CHARS = 4096
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 INT32_MAX = 2**31 - 1
 _HEX_DIGITS = frozenset("0123456789abcdef")
-
-T = TypeVar("T")
 
 
 class Kind(NamedTuple):
@@ -31,6 +29,14 @@ class Kind(NamedTuple):
         return f"{self.high} lower-case hex digits" if self.is_hex else f"a string of at most {self.high} characters"
 
 
+class Listed(NamedTuple):
+    """A list of at most ``limit`` entries: values of a :class:`Kind`; lists with the fields of a shape, in its order,
+    handed on by name; with ``of`` None anything, unchecked."""
+
+    of: Any
+    limit: int
+
+
 NUMBER = Kind(int, 0, INT64_MAX)
 INT32 = Kind(int, 0, INT32_MAX)
 TIME_MS = Kind(int, INT64_MIN, INT64_MAX)
@@ -38,84 +44,66 @@ TEXT = Kind(str, 0, MAX_TEXT_CHARS)
 HEX_128 = Kind(str, 32, 32, is_hex=True)
 
 Shape = Mapping[str, Any]
-"""The fields that an object must have, each with its :class:`Kind`, or the shape of the object that it is."""
+"""The fields that an object must have, each with a :class:`Kind`, a :class:`Listed`, or the shape of an object."""
 
 
 class Fields:
     """A JSON object from outside. ``key`` and ``position`` (bytes) say where it came from."""
 
-    def __init__(self, values: object, *, key: str, position: int = 0, path: str = "") -> None:
-        self.key, self.position, self.path = key, position, path
-        if not isinstance(values, dict):
-            self.refuse("", "is not an object")
-        self.values: dict[str, Any] = values
-
-    @classmethod
-    def parse(cls, data: bytes, *, key: str, position: int = 0) -> Fields:
+    def __init__(self, data: bytes, *, key: str, position: int = 0) -> None:
         """From UTF-8 JSON. Raises CorruptionError; NaN and infinities are refused, too."""
+        self.key, self.position = key, position
         try:
             values = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise CorruptionError(f"{key}: no readable JSON: {error}", path_or_key=key, position=position) from error
-        return cls(values, key=key, position=position)
+        if not isinstance(values, dict):
+            self.refuse("", "is not an object")
+        self.values: dict[str, Any] = values
 
     def refuse(self, name: str, what: str) -> NoReturn:
         """Raises CorruptionError about one field."""
-        path = f"{self.path}{name}" or "the header"
-        raise CorruptionError(f"{self.key}: {path} {what}", path_or_key=self.key, position=self.position)
+        raise CorruptionError(
+            f"{self.key}: {name or 'the header'} {what}", path_or_key=self.key, position=self.position
+        )
 
-    def take(self, shape: Shape) -> dict[str, Any]:
-        """The fields of ``shape``, each checked."""
-        return self._taken(self.values, shape, "")
-
-    def _taken(self, values: Any, shape: Shape, path: str) -> dict[str, Any]:
-        if not isinstance(values, dict):
-            self.refuse(path, "is not an object")
+    def take(self, shape: Shape, values: Mapping[str, Any] | None = None, path: str = "") -> dict[str, Any]:
+        """The fields of ``shape``, each checked; of the nested object ``values`` if one is given."""
+        if values is None:
+            values = self.values
         found: dict[str, Any] = {}
         for name, kind in shape.items():
             value: Any = values.get(name)
             of = type(value)
-            if not isinstance(kind, Kind):
-                value = self._taken(value, kind, f"{path}{name}.")
-            elif of is not kind.type or not kind.low <= (value if of is int else len(value)) <= kind.high:
-                self.refuse(f"{path}{name}", f"is not {kind}")
-            elif kind.is_hex:
-                if not _HEX_DIGITS.issuperset(value):
+            if isinstance(kind, Kind):
+                if of is not kind.type or not kind.low <= (value if of is int else len(value)) <= kind.high:
                     self.refuse(f"{path}{name}", f"is not {kind}")
-                value = int(value, 16)
+                if kind.is_hex:
+                    if not _HEX_DIGITS.issuperset(value):
+                        self.refuse(f"{path}{name}", f"is not {kind}")
+                    value = int(value, 16)
+            elif isinstance(kind, Listed):
+                if of is not list or len(value) > kind.limit:
+                    self.refuse(f"{path}{name}", f"is not a list of at most {kind.limit} entries")
+                if value and kind.of is not None:
+                    value = self._entries(kind.of, value, f"{path}{name}")
+            elif of is not dict:
+                self.refuse(f"{path}{name}", "is not an object")
+            else:
+                value = self.take(kind, value, f"{path}{name}.")
             found[name] = value
         return found
 
-    def number(self, name: str, low: int = 0, high: int = INT64_MAX) -> int:
-        """An integer in ``low..high``."""
-        value = self.values.get(name)
-        if type(value) is not int or not low <= value <= high:
-            self.refuse(name, f"is not an integer in {low}..{high}")
-        return value
-
-    def text(self, name: str, limit: int = MAX_TEXT_CHARS) -> str:
-        """A string of at most ``limit`` characters."""
-        value = self.values.get(name)
-        if not isinstance(value, str) or len(value) > limit:
-            self.refuse(name, f"is not a string of at most {limit} characters")
-        return value
-
-    def items(self, name: str, limit: int) -> list[Any]:
-        """A list of at most ``limit`` entries, unchecked inside."""
-        value = self.values.get(name)
-        if not isinstance(value, list) or len(value) > limit:
-            self.refuse(name, f"is not a list of at most {limit} entries")
-        return value
-
-    def tuples(self, name: str, limit: int, make: Callable[[Fields], T], columns: tuple[str, ...]) -> tuple[T, ...]:
-        """A list of short lists, each handed to ``make`` with its values named by ``columns``."""
-        made = []
-        for index, entry in enumerate(self.items(name, limit)):
-            if not isinstance(entry, list) or len(entry) != len(columns):
-                self.refuse(f"{name}[{index}]", f"is not a list of {len(columns)}")
-            named = dict(zip(columns, entry, strict=True))
-            made.append(make(Fields(named, key=self.key, position=self.position, path=f"{self.path}{name}[{index}].")))
-        return tuple(made)
+    def _entries(self, of: Kind | Shape, entries: list[Any], path: str) -> list[Any]:
+        if isinstance(of, Kind):
+            named = {f"[{index}]": entry for index, entry in enumerate(entries)}
+            return list(self.take(dict.fromkeys(named, of), named, path).values())
+        found = []
+        for index, entry in enumerate(entries):
+            if not isinstance(entry, list) or len(entry) != len(of):
+                self.refuse(f"{path}[{index}]", f"is not a list of {len(of)}")
+            found.append(self.take(of, dict(zip(of, entry, strict=True)), f"{path}[{index}]."))
+        return found
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -23,7 +23,7 @@ from uuid import UUID
 import numpy as np
 
 from tiered.format.container import TableLayout, pack, unpack
-from tiered.format.fields import HEX_128, INT32, INT32_MAX, INT64_MAX, INT64_MIN, NUMBER, TEXT, TIME_MS, Fields, Kind
+from tiered.format.fields import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Kind, Listed
 from tiered.format.keys import Role, page_key, parse_root_key, root_key
 from tiered.format.page import NO_POINTERS, PAGE_READER, POINTER_COLUMNS, Page, Pointer, Pointers
 from tiered.format.rows import (
@@ -218,6 +218,7 @@ _LEAF = TableLayout("leaf", POINTER_COLUMNS)
 _INNER = TableLayout("inner", POINTER_COLUMNS)
 _PLAIN_TABLES = (_TAIL, _TRASH)
 _PAGED_TABLES = (_TAIL, _LEAF, _INNER, _TRASH_RANGES)
+_LINEAGE_LIMIT = 65_536
 _COMMIT = {"id": TEXT, "role": TEXT, "epoch": INT32, "seq": NUMBER, "op": TEXT, "ts_ms": TIME_MS, "owner": TEXT}
 _ROLE = {
     "epoch": INT32,
@@ -229,6 +230,7 @@ _ROLE = {
     "token": TEXT,
     "last_append": TEXT,
 }
+_SEALED = {"role": TEXT, "epoch": INT32, "last_commit": TEXT, "last_seq": NUMBER}
 _TALLY = {"segments": NUMBER, "bytes": NUMBER, "records": NUMBER, "sum": HEX_128}
 _HEADER = {
     "topic_id": HEX_128,
@@ -245,13 +247,13 @@ _HEADER = {
     "gc_floor": NUMBER,
     "added": _TALLY,
     "removed": _TALLY,
+    "sealed": Listed(_SEALED, SEALED_LIMIT * len(Role)),
+    "lineage": Listed({"epoch": INT32, "start_offset": NUMBER}, _LINEAGE_LIMIT),
+    "txns": Listed({"id": TEXT, "batch": NUMBER}, TXNS_LIMIT),
+    "features": Listed(TEXT, 64),
 }
 _DEAD = {"dead": _TALLY}
-_SEALED = ("role", "epoch", "last_commit", "last_seq")
-_LINEAGE = ("epoch", "start_offset")
-_TXN = ("id", "batch")
-_CLEANED = ("end_offset", "horizon_ms")
-_LINEAGE_LIMIT = 65_536
+_CLEANED = {"cleaned": Listed({"end_offset": NUMBER, "horizon_ms": TIME_MS}, CLEANED_LIMIT)}
 
 
 def encode_root(root: Root) -> bytes:
@@ -302,10 +304,10 @@ def decode_root(data: bytes, *, key: str) -> Root:
     header, tables = container.header, container.tables
     paged = _LEAF.name in tables
     trash = tables[_TRASH.name] if paged else _without_ranges(tables[_TRASH.name])
-    features = _features(header)
     values = header.take(_HEADER)
+    features = values["features"]
     topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
-    expected = parse_root_key(key)
+    expected = None if key == root_key(topic_id, partition) else parse_root_key(key)
     if expected is not None and expected != (topic_id, partition):
         header.refuse("topic_id", f"{topic_id.hex}-{partition} is another partition's: the root was copied in place")
     if values["state"] not in STATES:
@@ -320,9 +322,9 @@ def decode_root(data: bytes, *, key: str) -> Root:
         prev_commit_id=values["prev_commit_id"],
         state=values["state"],
         roles=MappingProxyType({role: RoleState(**state) for role, state in values["roles"].items()}),
-        sealed=header.tuples("sealed", SEALED_LIMIT * len(Role), _sealed, _SEALED),
-        lineage=header.tuples("lineage", _LINEAGE_LIMIT, _lineage, _LINEAGE),
-        txns=header.tuples("txns", TXNS_LIMIT, lambda txn: (txn.text("id"), txn.number("batch")), _TXN),
+        sealed=tuple([Sealed(**entry) for entry in values["sealed"]]),
+        lineage=tuple([EpochEntry(**entry) for entry in values["lineage"]]),
+        txns=tuple([(txn["id"], txn["batch"]) for txn in values["txns"]]),
         start_offset=values["start_offset"],
         next_offset=values["next_offset"],
         gc_floor=values["gc_floor"],
@@ -333,22 +335,18 @@ def decode_root(data: bytes, *, key: str) -> Root:
         inner=Pointers(tables[_INNER.name]) if paged else NO_POINTERS,
         leaves=Pointers(tables[_LEAF.name]) if paged else NO_POINTERS,
         dead=_tally(header.take(_DEAD)["dead"]) if paged else NO_TALLY,
-        cleaned=header.tuples("cleaned", CLEANED_LIMIT, _cleaned, _CLEANED) if CLEANED in features else (),
+        cleaned=tuple([Cleaned(**entry) for entry in header.take(_CLEANED)["cleaned"]]) if CLEANED in features else (),
         format=container.format,
         features=tuple([feature for feature in features if feature not in FEATURES]),
     )
 
 
-def _tables_of(header: Fields) -> tuple[TableLayout, ...]:
-    return _PAGED_TABLES if header.number("min_reader") >= READER else _PLAIN_TABLES
+def _tables_of(min_reader: int) -> tuple[TableLayout, ...]:
+    return _PAGED_TABLES if min_reader >= READER else _PLAIN_TABLES
 
 
 def _without_ranges(trash: dict[str, Column]) -> dict[str, Column]:
     return {**trash, "end": np.zeros(len(trash["kind"]), np.int64)}
-
-
-def _cleaned(fields: Fields) -> Cleaned:
-    return Cleaned(fields.number("end_offset"), fields.number("horizon_ms", INT64_MIN))
 
 
 def _role_json(state: RoleState) -> dict[str, Any]:
@@ -366,20 +364,3 @@ def _tally_json(totals: Tally) -> dict[str, Any]:
 
 def _tally(values: Mapping[str, int]) -> Tally:
     return Tally(values["segments"], values["bytes"], values["records"], values["sum"])
-
-
-def _sealed(fields: Fields) -> Sealed:
-    return Sealed(
-        fields.text("role"), fields.number("epoch", 0, INT32_MAX), fields.text("last_commit"), fields.number("last_seq")
-    )
-
-
-def _lineage(fields: Fields) -> EpochEntry:
-    return EpochEntry(fields.number("epoch", 0, INT32_MAX), fields.number("start_offset"))
-
-
-def _features(header: Fields) -> tuple[str, ...]:
-    features = header.items("features", 64)
-    if not all(isinstance(feature, str) for feature in features):
-        header.refuse("features", "holds something that is not a string")
-    return tuple(features)

@@ -36,7 +36,7 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.crc import crc32c
-from tiered.format.fields import HEX_128, INT64_MAX, TEXT, Fields, Kind
+from tiered.format.fields import HEX_128, INT64_MAX, TEXT, Fields, Kind, Listed
 from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
 from tiered.format.root import STATE_OPEN, STATES, Root, decode_root
 from tiered.plan.known import Known
@@ -73,7 +73,9 @@ _ENTRY = {
     "partitions": Kind(int, 1, MAX_PARTITIONS),
     "state": TEXT,
     "version": Kind(int, 1, INT64_MAX),
+    "changes": Listed({"id": TEXT}, CHANGES_KEPT),
 }
+_FORMAT = {"format": Kind(int, 1, INT64_MAX)}
 _OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
 
 REPAIR_HINT = "`tiered repair advice` says what can be done; nothing was deleted"
@@ -396,8 +398,8 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
     """The inverse. Raises CorruptionError for damaged or foreign bytes, ConfigError for a newer format."""
     if len(data) > MAX_ENTRY_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are too many for a topic entry", path_or_key=key, position=0)
-    fields = Fields.parse(data, key=key)
-    if fields.number("format", 1) > FORMAT:
+    fields = Fields(data, key=key)
+    if fields.take(_FORMAT)["format"] > FORMAT:
         raise ConfigError(f"{key} was written by a newer release", hint="upgrade tieredlog; nothing was changed")
     config = fields.values.get("config")
     options = dict.fromkeys(config if isinstance(config, dict) else (), _OPTION)
@@ -417,7 +419,7 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
         config=MappingProxyType(values["config"]),
         state=state,
         version=values["version"],
-        changes=fields.tuples("changes", CHANGES_KEPT, lambda one: one.text("id"), ("id",)),
+        changes=tuple([change["id"] for change in values["changes"]]),
         roots=roots,
     )
 
