@@ -31,7 +31,7 @@ T = TypeVar("T")
 def whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> int:
     """A whole number within the bounds, both inclusive."""
     hint = "a whole number" + (f" from {least}" if least is not None else "") + (f" to {most}" if most else "")
-    number = _index(value)
+    number = value if type(value) is int else _index(value)
     if number is None:
         raise wrong(name, value, hint)
     if (least is not None and number < least) or (most is not None and number > most):
@@ -120,7 +120,7 @@ def offset_or_none(name: str, value: object) -> int | str | None:
         if value in ("earliest", "beginning", "latest", "end") or (value.isascii() and value.isdecimal()):
             return value
         raise ConfigError(f"{name}={_shown(value)} is not an offset", hint=OFFSET_HINT)
-    number = _index(value)
+    number = value if type(value) is int else _index(value)
     if number is None:
         raise ConfigError(f"{name}={_shown(value)} is not an offset", hint=OFFSET_HINT)
     if number < 0:

@@ -178,8 +178,14 @@ class TopicReads:
     def _read(
         self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str
     ) -> Iterator[ConsumerRecord]:
+        for records in self._runner.stream(self._reading(chosen, wanted, isolation, on_trimmed)):
+            yield from records
+
+    def _reading(self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str) -> Steps[None]:
+        """Emits the records of :meth:`read`, for whoever runs steps."""
         for partition in chosen:
-            yield from self.stream(partition).records(wanted, isolation=isolation, on_trimmed=on_trimmed)
+            stream = yield from self._open_steps(partition)
+            yield from stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Earliest offset of each partition, over both tiers."""

@@ -139,11 +139,11 @@ class TopicReads:
         self, check: functools.partial[tuple[Sequence[int], ReadRange]], isolation: str, on_trimmed: str
     ) -> AsyncGenerator[ConsumerRecord, None]:
         chosen, wanted = check()
-        for partition in chosen:
-            stream = await self.stream(partition)
-            async with aclosing(stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)) as records:
-                async for record in records:
-                    yield record
+        self._worker.check_open()
+        steps = self._reads._reading(chosen, wanted, isolation, on_trimmed)
+        async with aclosing(one_by_one(self._runner.stream(steps))) as records:
+            async for record in records:
+                yield record
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Earliest offset of each partition, over both tiers."""

@@ -63,7 +63,7 @@ def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
     """
     if header is None:
         header = read_header(buf)
-    if header.size_bytes != len(buf):
+    if header.batch_length + LOG_OVERHEAD_BYTES != len(buf):
         raise CorruptionError(f"batch of {header.size_bytes} bytes in a buffer of {len(buf)}", position=0)
     if header.magic < 2:
         message = legacy.read_message(buf, 0)
@@ -96,7 +96,7 @@ def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
     (decompressed) records, as late as the damaged record is reached.
     """
     header = read_header(buf)
-    if header.size_bytes != len(buf):
+    if header.batch_length + LOG_OVERHEAD_BYTES != len(buf):
         raise CorruptionError(f"batch of {header.size_bytes} bytes in a buffer of {len(buf)}", position=0)
     if header.magic < 2:
         return legacy.decode_message(buf, legacy.read_message(buf, 0), max_bytes)

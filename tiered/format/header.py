@@ -132,14 +132,11 @@ def read_header(buf: Buffer, position: int = 0, *, limit: int | None = None) -> 
         fields = _HEADER.unpack_from(buf, position)
     except struct.error:
         return _read_odd_header(buf, position, limit)
-    if _is_plausible(fields) and (limit is None or fields[1] + LOG_OVERHEAD_BYTES <= limit):
+    base, length, delta = fields[0], fields[1], fields[6]
+    possible = length >= _MIN_V2_LENGTH and base >= 0 <= delta and fields[12] >= 0 and base + delta < _MAX_OFFSET
+    if fields[3] == 2 and possible and (limit is None or length + LOG_OVERHEAD_BYTES <= limit):
         return tuple.__new__(BatchHeader, fields)
     return _read_odd_header(buf, position, limit)
-
-
-def _is_plausible(f: tuple[int, ...]) -> bool:
-    """A v2 header whose length, offsets and count are possible."""
-    return f[3] == 2 and f[1] >= _MIN_V2_LENGTH and f[0] >= 0 <= f[6] and f[12] >= 0 and f[0] + f[6] < _MAX_OFFSET
 
 
 def _read_odd_header(buf: Buffer, position: int, limit: int | None) -> BatchHeader:

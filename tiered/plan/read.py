@@ -66,14 +66,20 @@ class TierRange:
 
 def earliest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
     """The smallest offset over both tiers (an empty tier has none, unless both are empty)."""
-    spans = [span for span in (local, remote) if span is not None]
-    filled = [span.start_offset for span in spans if span.end_offset > span.start_offset]
-    return min(filled) if filled else max((span.start_offset for span in spans), default=0)
+    if local is None or remote is None:
+        only = local or remote
+        return 0 if only is None else only.start_offset
+    if remote.start_offset >= remote.end_offset:
+        both_empty = local.start_offset >= local.end_offset
+        return max(local.start_offset, remote.start_offset) if both_empty else local.start_offset
+    return (
+        remote.start_offset if local.start_offset >= local.end_offset else min(local.start_offset, remote.start_offset)
+    )
 
 
 def latest_offset(local: LocalSpan | None, remote: RemoteSpan | None) -> int:
     """The exclusive end over both tiers: the offset that the next record gets."""
-    return max((span.end_offset for span in (local, remote) if span is not None), default=0)
+    return max(0 if local is None else local.end_offset, 0 if remote is None else remote.end_offset)
 
 
 def plan_tiers(

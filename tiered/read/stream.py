@@ -298,12 +298,13 @@ class TierStream:
 
         def passed(tier: Tier, stop: int, header: BatchHeader, data: bytes | memoryview) -> object:
             nonlocal at
-            if header.next_offset <= at or header.base_offset >= stop:
+            behind = header.next_offset
+            if behind <= at or header.base_offset >= stop:
                 return None
             batch = TierBatch(tier, header, data)
             if header.base_offset < at and at != start:
                 batch = _cut(batch, at)
-            at = header.next_offset
+            at = behind
             return batch if shape is None else shape(batch)
 
         while end is None or at < end:

@@ -90,16 +90,24 @@ class SegmentScan:
         view = memoryview(data)
         if self._counted >= 0:
             self._count(view)
-        at = 0
+        pieces = [] if self.done else [view]
         if self._held_bytes:
             at = self._hold(view)
             if self._held_bytes < self._held_size:
                 return
-            joined = memoryview(b"".join(self._held))
+            pieces = [memoryview(b"".join(self._held)), view[at:]]
             self._held, self._held_bytes, self._held_size = [], 0, _PREFIX_BYTES
-            yield from self._whole(joined)
-        if not self.done:
-            yield from self._pass(view[at:])
+        for piece in pieces:
+            before = self._walk.position
+            for span, batch in self._walk.whole(piece):
+                header = self._accept(span, batch)
+                if header is not None:
+                    yield header, batch
+                if self.done:
+                    return
+            rest = piece[self._walk.position - before :]
+            if rest:
+                self._hold(rest)
 
     def finish(self) -> None:
         """Call when the last wanted byte was fed. Raises CorruptionError if the bytes end before the offsets do."""
@@ -154,34 +162,18 @@ class SegmentScan:
         size = self._walk.size_at(prefix)
         if self._walk.position + size > self._row.size:
             raise self._corrupt(f"a batch of {size} bytes does not fit into the object's {self._row.size} bytes")
-        self._bound(size, self._walk.position)
+        if size > MAX_BATCH_BYTES:
+            raise self._too_large(size, self._walk.position)
         return size
 
-    def _bound(self, size: int, position: int) -> None:
-        if size > MAX_BATCH_BYTES:
-            raise self._corrupt(
-                f"a batch of {size} bytes is larger than a reader accepts ({MAX_BATCH_BYTES})", position
-            )
-
-    def _pass(self, view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """What is whole in ``view`` is handed on, what is left of it held."""
-        before = self._walk.position
-        yield from self._whole(view)
-        rest = view[self._walk.position - before :]
-        if rest and not self.done:
-            self._hold(rest)
-
-    def _whole(self, view: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
-        for span, batch in self._walk.whole(view):
-            self._bound(span.size, span.position)
-            header = self._accept(span, batch)
-            if header is not None:
-                yield header, batch
-            if self.done:
-                return
+    def _too_large(self, size: int, position: int) -> CorruptionError:
+        what = f"a batch of {size} bytes is larger than a reader accepts ({MAX_BATCH_BYTES})"
+        return self._corrupt(what, position)
 
     def _accept(self, span: Span, batch: memoryview) -> BatchHeader | None:
         """The header of a batch that is wanted, None for one to be left out."""
+        if span.size > MAX_BATCH_BYTES:
+            raise self._too_large(span.size, span.position)
         try:
             header = read_header(batch)
             if header.records_count < 0:  # a compressed v0/v1 message: only its inside tells the first offset
@@ -192,24 +184,26 @@ class SegmentScan:
                         f"{self.next_offset} to {self._row.next - 1} are expected",
                         span.position,
                     )
-            self._check_gap(header, span.position)
+            if self._first or self._dense:
+                self._check_gap(header, span.position)
             if header.max_timestamp > self._row.max_ts:
                 raise self._corrupt(
                     f"a batch has the timestamp {header.max_timestamp}, the catalog says that none is above "
                     f"{self._row.max_ts}",
                     span.position,
                 )
-            wanted = self._start <= header.last_offset and header.base_offset < self._end
+            next_offset = header.base_offset + header.last_offset_delta + 1
+            wanted = self._start < next_offset and header.base_offset < self._end
             if wanted and self._verify_crc:
                 verify_batch(batch, header)
         except CorruptionError as error:
             raise error if error.path_or_key else self._corrupt(error.message, span.position) from error
-        self.next_offset = header.next_offset
+        self.next_offset = next_offset
         if header.base_offset >= self._end:
             # Offsets are left out up to the end. A base offset that rotted looks the same: the batch behind it tells.
             self.done, self._beyond = self._beyond, True
         else:
-            self.done = header.next_offset >= self._end
+            self.done = next_offset >= self._end
         return header if wanted else None
 
     def _check_gap(self, header: BatchHeader, position: int) -> None:

@@ -185,7 +185,7 @@ class SegmentReader:
                     verify_crc=self._verify_crc,
                 )
             for header, batch in scan.feed(data):
-                place.at = header.next_offset
+                place.at = scan.next_offset
                 shaped = shape(header, batch)
                 if shaped is not None:
                     yield Emit(shaped)

@@ -27,8 +27,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 def check_key(key: str, *, what: str = "key") -> str:
     """``key`` itself; raises ``ConfigError`` for a key that some store would refuse or fold into another."""
-    if _PLAIN.fullmatch(key):
-        return key
     if not key:
         raise ConfigError(f"the {what} is empty")
     _check_text(key, what)
@@ -66,7 +64,8 @@ def check_request(request: StoreRequest) -> None:
         for key in request.keys:
             check_key(key)
         return
-    check_key(request.key)
+    if not _PLAIN.fullmatch(request.key):
+        check_key(request.key)
     if isinstance(request, Get):
         if request.start < 0 or (request.end is not None and request.end < request.start):
             raise ConfigError(f"the range {request.start}..{request.end} of {request.key!r} is not a range")

@@ -123,14 +123,9 @@ class MeteredStore:
     """Records every attempt of ``inner`` in ``metrics``."""
 
     def __init__(self, inner: Store, metrics: StoreMetrics, *, clock: Clock | None = None) -> None:
-        self.inner = inner
+        self.inner, self.url = inner, inner.url
         self._metrics = metrics
         self._clock = clock or SystemClock()
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self.inner.url
 
     def __repr__(self) -> str:
         return f"MeteredStore({self.inner!r})"
@@ -155,14 +150,9 @@ class AioMeteredStore:
     """The same for asyncio; a cancelled request counts as ``cancelled``."""
 
     def __init__(self, inner: AioStore, metrics: StoreMetrics, *, clock: Clock | None = None) -> None:
-        self.inner = inner
+        self.inner, self.url = inner, inner.url
         self._metrics = metrics
         self._clock = clock or SystemClock()
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self.inner.url
 
     def __repr__(self) -> str:
         return f"AioMeteredStore({self.inner!r})"

@@ -53,13 +53,8 @@ class RetryingStore:
         ids: IdSource | None = None,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
     ) -> None:
-        self.inner = inner
+        self.inner, self.url = inner, inner.url
         self._policy = _Policy(clock, ids, deadline_seconds)
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self.inner.url
 
     def __repr__(self) -> str:
         return f"RetryingStore({self.inner!r})"
@@ -94,14 +89,9 @@ class AioRetryingStore:
         sleep: AioSleep = asyncio.sleep,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
     ) -> None:
-        self.inner = inner
+        self.inner, self.url = inner, inner.url
         self._policy = _Policy(clock, ids, deadline_seconds)
         self._sleep = sleep
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self.inner.url
 
     def __repr__(self) -> str:
         return f"AioRetryingStore({self.inner!r})"
