@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
-from policy import decision
+from conftest import ROLES
+
+from tests.iam import decision
 
 BUCKET = "tieredlog-example"
 PARTITION = "logs/a7/0123456789abcdef0123456789abcdef-12"
@@ -18,31 +20,37 @@ KEYS = {
     "page": f"{PARTITION}/p/w00000003/00ff.page",
     "segment": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.log",
     "index": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.idx",
-    "staged": f"{PARTITION}/s/tquery.7/00000000000000000042-00ff.log",
+    "rewritten": f"{PARTITION}/s/m00000003/00000000000000000042-00ff.log",
     "pin": f"{PARTITION}/pin/00ff",
     "history": f"{PARTITION}/hist/0000000000000001",
-    "txn": "logs/txn/query/7",
-    "job": "logs/jobs/compact-1/plan",
+    "strange": "logs/jobs/compact-1/plan",
     "probe": "logs/probe/00ff",
     "outside": "other/file",
     "sibling": "logs-of-others/topics/orders",
 }
-LOG = {"topic", "root", "page", "segment", "index", "staged", "pin", "history", "txn"}
-SEGMENTS = {"segment", "index", "staged"}
+LOG = {"topic", "root", "page", "segment", "index", "rewritten"}
+WRITERS = {"segment", "index"}
+SWAPPED = {"topic", "root", "history", "probe"}
 
 # The whole table: every key kind that is not named here is refused.
 ALLOWED: dict[tuple[str, str], set[str]] = {
-    ("reader", "s3:GetObject"): LOG | {"probe"},
+    ("reader", "s3:GetObject"): LOG,
     ("reader", "s3:PutObject"): set(),
     ("reader", "s3:DeleteObject"): set(),
+    ("spark", "s3:GetObject"): LOG,
+    ("spark", "s3:PutObject"): set(),
+    ("spark", "s3:DeleteObject"): set(),
+    ("auditor", "s3:GetObject"): LOG | {"pin", "history"},
+    ("auditor", "s3:PutObject"): set(),
+    ("auditor", "s3:DeleteObject"): set(),
     ("writer", "s3:GetObject"): LOG | {"probe"},
-    ("writer", "s3:PutObject"): SEGMENTS | {"topic", "root", "page", "history", "txn", "probe"},
-    ("writer", "s3:AbortMultipartUpload"): SEGMENTS | {"page", "history", "txn"},
-    ("writer", "s3:PutObjectTagging"): SEGMENTS | {"page", "history", "txn"},  # a PUT with tags needs both
+    ("writer", "s3:PutObject"): WRITERS | SWAPPED | {"page"},
+    ("writer", "s3:AbortMultipartUpload"): WRITERS,
+    ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): LOG | {"job", "probe"},
-    ("maintainer", "s3:PutObject"): SEGMENTS | {"topic", "root", "page", "history", "pin", "job", "probe"},
-    ("maintainer", "s3:DeleteObject"): SEGMENTS | {"page", "history", "pin", "job", "probe"},
+    ("maintainer", "s3:GetObject"): LOG | {"pin", "history", "probe"},
+    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin"},
+    ("maintainer", "s3:DeleteObject"): WRITERS | {"rewritten", "page", "history", "pin", "probe"},
 }
 FORBIDDEN = (
     "s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "s3:DeleteBucket",
@@ -60,7 +68,7 @@ def test_the_documents_allow_exactly_the_table(policies: dict[str, Any], role: s
     assert allowed == ALLOWED[role, action]
 
 
-@pytest.mark.parametrize("role", ["reader", "writer", "maintainer"])
+@pytest.mark.parametrize("role", ROLES)
 def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: str) -> None:
     for action in FORBIDDEN:
         for resource in (f"arn:aws:s3:::{BUCKET}", *map(arn, KEYS.values())):
@@ -78,6 +86,12 @@ def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: s
         ("reader", "logs-of-others/", "None"),
         ("reader", "", "None"),
         ("reader", "logs/jobs/", "None"),
+        ("auditor", "logs/", "Allow"),
+        ("auditor", f"{PARTITION}/s/", "Allow"),
+        ("auditor", "other/", "None"),
+        ("spark", "logs/topics/", "Allow"),
+        ("spark", "logs/", "None"),
+        ("spark", f"{PARTITION}/", "None"),
         ("reader", f"{PARTITION}/", "Allow"),
         ("writer", "logs/topics/", "Allow"),
         ("writer", "logs/", "Allow"),
@@ -86,7 +100,7 @@ def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: s
         ("writer", "logs/jobs/", "None"),
         ("maintainer", "logs/", "Allow"),
         ("maintainer", f"{PARTITION}/", "Allow"),
-        ("maintainer", "logs/jobs/", "Allow"),
+        ("maintainer", "logs/jobs/", "None"),
         ("maintainer", f"{PARTITION}/s/", "Allow"),
         ("maintainer", f"{PARTITION}/p/w00000003/", "Allow"),
         ("maintainer", f"{PARTITION}/pin/", "Allow"),
@@ -99,7 +113,7 @@ def test_listing_is_limited_by_prefix(policies: dict[str, Any], role: str, prefi
     assert decision(policies[role], "s3:ListBucket", bucket, {"s3:prefix": prefix}) == expected
 
 
-@pytest.mark.parametrize("role", ["reader", "writer", "maintainer"])
+@pytest.mark.parametrize("role", ROLES)
 def test_absent_keys_are_told_from_refused_ones(policies: dict[str, Any], role: str) -> None:
     """S3 answers 404 only to callers who may list; that check carries no prefix."""
     assert decision(policies[role], "s3:ListBucket", f"arn:aws:s3:::{BUCKET}", {}) == "Allow"
@@ -123,7 +137,7 @@ PART = {"aws:SecureTransport": "true", "s3:ObjectCreationOperation": "false"}
         ("s3:PutObject", "root", {**TLS, "s3:if-none-match": "*"}, "None"),
         ("s3:PutObject", "topic", TLS, "Deny"),
         ("s3:PutObject", "page", TLS, "Deny"),
-        ("s3:PutObject", "job", TLS, "None"),
+        ("s3:PutObject", "strange", TLS, "None"),
         ("s3:PutObject", "outside", TLS, "None"),
     ],
 )
@@ -144,7 +158,7 @@ def refused(call: Callable[[], object]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("role", ["reader", "writer", "maintainer"])
+@pytest.mark.parametrize("role", ROLES)
 def test_the_server_enforces_the_table(client: Callable[[str], Any], role: str) -> None:
     admin, ours = client("admin"), client(role)
     for kind, key in KEYS.items():

@@ -45,6 +45,7 @@ COMMANDS = {
     "segments": "tiered.cli.segments",
     "dump-segment": "tiered.cli.dump_segment",
     "doctor": "tiered.cli.doctor",
+    "iam-policy": "tiered.cli.iam_policy",
     "check": "tiered.cli.check",
     "restore": "tiered.cli.restore",
     "repair": "tiered.cli.repair",

@@ -173,6 +173,24 @@ def probe_key(uid: str) -> str:
     return f"probe/{_check_uid(uid)}"
 
 
+def wildcards(role: Role | None = None) -> dict[str, str]:
+    """Each kind of key as IAM writes a pattern: ``?`` one character, ``*`` any number of them, slashes too.
+
+    ``role``: of segments and pages only those of its epochs.
+    """
+    partition = f"??/{'?' * 32}-*/"
+    epoch = ("?" if role is None else role.value) + "?" * 8
+    return {
+        "topic": TOPICS_PREFIX + "*",
+        "root": partition + "root",
+        "segment": f"{partition}s/{epoch}/*",
+        "page": f"{partition}p/{epoch}/*",
+        "pin": partition + "pin/*",
+        "history": partition + "hist/*",
+        "probe": "probe/*",
+    }
+
+
 def parse_partition_key(key: str) -> tuple[UUID, int] | None:
     """(topic id, partition) of any key below a partition's prefix, None for any other key."""
     return _partition_of(_PARTITION_KEY.fullmatch(key))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import re
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import boto3.session
 from botocore.config import Config
+from moto.iam.access_control import IAMPolicyStatement
 from moto.s3.exceptions import MissingKey, PreconditionFailed
 from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
@@ -69,10 +71,16 @@ def make_bucket(endpoint_url: str, bucket: str) -> None:
 
 def _patch() -> None:
     with _PATCH_LOCK:
+        setattr(IAMPolicyStatement, "_match", staticmethod(_matches))  # noqa: B010 - mypy: it is a method
         for name in _LOCKED_METHODS:
             method = getattr(S3Response, name)
             if not hasattr(method, "tiered_lock"):
                 setattr(S3Response, name, _locked(method))
+
+
+def _matches(pattern: str, text: str) -> re.Match[str] | None:
+    """IAM's wildcards: moto takes ``?`` for that of a regular expression, and fails at two of them."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*").replace(r"\?", "."), text, re.DOTALL)
 
 
 def _locked(method: Any) -> Any:

@@ -21,7 +21,7 @@ variable "kms_key_arn" {
 }
 
 variable "name" {
-  description = "Policies and roles are called NAME-writer, NAME-reader and NAME-maintainer."
+  description = "Policies and roles are called NAME-writer, NAME-reader and so on."
   type        = string
   default     = "tieredlog"
 }
@@ -32,12 +32,14 @@ variable "trusted" {
     writer     = optional(list(string), [])
     reader     = optional(list(string), [])
     maintainer = optional(list(string), [])
+    auditor    = optional(list(string), [])
+    spark      = optional(list(string), [])
   })
   default = {}
 }
 
 variable "reader_pins" {
-  description = "Let readers pin what they read (long Spark queries), so that collection waits for them: write access to pin/ objects only."
+  description = "Let readers and Spark pin what they read (long Spark queries), so that collection waits for them: write access to pin/ objects only."
   type        = bool
   default     = false
 }

@@ -33,7 +33,7 @@ run "least_privilege" {
     error_message = "a managed policy has at most 6144 characters"
   }
   assert {
-    condition = alltrue([for json in output.policies : contains(flatten([
+    condition = alltrue([for role, json in output.policies : (role != "spark") == contains(flatten([
       for s in jsondecode(json).Statement : try(s.Condition.StringLike["s3:prefix"], [])
     ]), "logs/")])
     error_message = "check, restore and repair advice list the prefix of the log"
@@ -47,6 +47,27 @@ run "least_privilege" {
   assert {
     condition     = length(output.role_arns) == 0
     error_message = "no role without somebody who may assume it"
+  }
+}
+
+run "pins_only_when_asked_for" {
+  command = apply
+
+  variables {
+    reader_pins    = true
+    missing_is_404 = false
+    kms_key_arn    = "arn:aws:kms:us-east-1:123456789012:key/11111111-2222-3333-4444-555555555555"
+  }
+
+  assert {
+    condition = alltrue([for role in ["reader", "spark"] :
+      contains([for s in jsondecode(output.policies[role]).Statement : s.Sid], "Pin") &&
+    strcontains(output.policies[role], "kms:GenerateDataKey")])
+    error_message = "who pins writes an object, and needs the key for it"
+  }
+  assert {
+    condition     = alltrue([for json in output.policies : !strcontains(json, "MissingIs404")])
+    error_message = "the plain 404 is left out"
   }
 }
 

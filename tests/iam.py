@@ -47,7 +47,12 @@ def _applies(statement: Mapping[str, Any], action: str, resource: str, context: 
     )
 
 
+def applying(policy: Mapping[str, Any], action: str, resource: str, context: Context) -> list[Mapping[str, Any]]:
+    """The statements that have something to say."""
+    return [statement for statement in policy["Statement"] if _applies(statement, action, resource, context)]
+
+
 def decision(policy: Mapping[str, Any], action: str, resource: str, context: Context) -> str:
     """``Allow``, ``Deny`` (said so) or ``None`` (nothing said: refused unless another policy allows)."""
-    effects = {s["Effect"] for s in policy["Statement"] if _applies(s, action, resource, context)}
+    effects = {statement["Effect"] for statement in applying(policy, action, resource, context)}
     return "Deny" if "Deny" in effects else "Allow" if effects else "None"

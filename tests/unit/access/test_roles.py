@@ -1,0 +1,212 @@
+"""Each role does its real work under its own policy: nothing it needs is refused, nothing is granted for nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.iam import decision, matches
+from tests.unit.access.conftest import Become
+from tests.unit.access.policed import BUCKET_ARN, KMS_ARN, PREFIX, Guard, Need, PolicedStore
+from tests.unit.access.work import (
+    ACTIONS,
+    ALLOWED,
+    read,
+    read_by_spark,
+    samples,
+    write,
+    write_in_parts,
+)
+from tests.unit.cli.conftest import Cli
+from tiered.errors import CorruptionError, RemotePermissionError
+from tiered.format import keys
+from tiered.format.keys import Role
+from tiered.model import TopicPartition
+from tiered.plan.access import ROLES, policy
+from tiered.store.base import Outcome, StoreRequest, UploadPart
+
+OPTIONAL = ("Key", "Pin", "PinKey", "MissingIs404")
+"""What terraform's module leaves out unless asked for."""
+
+
+def test_each_kind_of_key_has_a_pattern_that_no_other_kind_matches() -> None:
+    patterns = keys.wildcards()
+    for kind, made in samples().items():
+        for key in made:
+            assert [name for name in patterns if matches(patterns[name], key)] == [kind.removeprefix("maintainer's ")]
+    own = keys.wildcards(Role.MAINTAINER)
+    for kind in ("segment", "page"):
+        assert all(matches(own[kind], key) for key in samples()[f"maintainer's {kind}"])
+        assert not any(matches(own[kind], key) for key in samples()[kind])
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_documents_allow_exactly_the_table(role: str) -> None:
+    document = policy(role, BUCKET_ARN, PREFIX, leave_out=("Pin",))
+    strange = {"outside": ["../other/file"], "unknown": ["jobs/1/plan", "ab/root", "s/w00000001/x", "topic"]}
+    for action in ACTIONS:
+        allowed = {
+            kind
+            for kind, made in (samples() | strange).items()
+            if any(decision(document, action, f"{BUCKET_ARN}/{PREFIX}{key}", {}) == "Allow" for key in made)
+        }
+        assert allowed == ALLOWED.get((role, action), set()), action
+    pinning = policy(role, BUCKET_ARN, PREFIX)
+    pin = f"{BUCKET_ARN}/{PREFIX}{samples()['pin'][0]}"
+    assert (decision(pinning, "s3:PutObject", pin, {}) == "Allow") == (role in ("reader", "spark", "maintainer"))
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_other_prefixes_are_out_of_reach(role: str) -> None:
+    document = policy(role, BUCKET_ARN, PREFIX, kms_key_arn=KMS_ARN)
+    for made in samples().values():
+        for key in made:
+            for place in ("", "logs/", "logs/prod2/", "other/logs/prod/"):
+                for action in ACTIONS:
+                    assert decision(document, action, f"{BUCKET_ARN}/{place}{key}", {}) == "None"
+    for prefix, expected in (("logs/prod/topics/", "Allow"), ("logs/", "None"), ("", "None"), ("logs/prod2/", "None")):
+        assert decision(document, "s3:ListBucket", BUCKET_ARN, {"s3:prefix": prefix}) == expected
+    whole = {"s3:prefix": PREFIX}
+    assert (decision(document, "s3:ListBucket", BUCKET_ARN, whole) == "Allow") == (role != "spark")
+    assert len(str(document)) < 6144
+
+
+def test_statements_can_be_left_out() -> None:
+    for role in ROLES:
+        document = policy(role, BUCKET_ARN, PREFIX, kms_key_arn=KMS_ARN, leave_out=OPTIONAL)
+        assert not {statement["Sid"] for statement in document["Statement"]} & set(OPTIONAL)
+
+
+# -- the real work ---------------------------------------------------------------------------------------------------
+
+
+def granted(guard: Guard) -> set[Need]:
+    """All that a document allows, by action and kind of key."""
+    objects = {
+        (action, kind.removeprefix("maintainer's "))
+        for action in ACTIONS
+        for kind, made in samples().items()
+        if decision(guard.policy, action, f"{BUCKET_ARN}/{PREFIX}{made[0]}", {}) == "Allow"
+    }
+    listed = {"topic": "topics/", "log": "", "partition": samples()["root"][0][:-4]}
+    lists = {
+        ("s3:ListBucket", kind)
+        for kind, prefix in listed.items()
+        if decision(guard.policy, "s3:ListBucket", BUCKET_ARN, {"s3:prefix": PREFIX + prefix}) == "Allow"
+    }
+    crypt = ("kms:Decrypt", "kms:GenerateDataKey", "kms:Encrypt")
+    keyed = {(action, "the key") for action in crypt if decision(guard.policy, action, KMS_ARN, {}) == "Allow"}
+    return objects | lists | keyed
+
+
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first part of a multipart upload is refused, so that the upload is aborted."""
+    execute, failed = PolicedStore.execute, []
+
+    def failing(store: PolicedStore, request: StoreRequest) -> Outcome:
+        if isinstance(request, UploadPart) and not failed:
+            failed.append(request)
+            raise CorruptionError("a part", path_or_key=request.key)
+        return execute(store, request)
+
+    monkeypatch.setattr(PolicedStore, "execute", failing)
+
+
+def test_a_writer(tmp_path: Path, url: str, become: Become, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = become("writer")
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "log", url)
+    fail_once(monkeypatch)
+    write_in_parts(tmp_path / "log", url)
+    both = ("--log-dir", tmp_path / "log", "--remote", url)
+    assert cli("topics", "create", "more", *both, "--partitions", "3").code == 0
+    assert cli("append", "more", *both, stdin=b"a line\n").code == 0
+    assert cli("doctor", *both, "--write-probe").code == 0
+    assert cli("check", *both).code == 0
+    assert cli("restore", "--remote", url, "--to", tmp_path / "new").code in (0, 3)
+    with tiered.open(tmp_path / "new", url) as log:
+        log.topic("orders").append(b"after the loss")
+        log.sync(timeout=60)
+    # It may not take anything away: what failed attempts left is a maintainer's to collect.
+    assert guard.refused <= {("s3:DeleteObject", "segment")}
+    assert granted(guard) - guard.used <= WITHOUT_WORK["writer"]
+
+
+@pytest.mark.parametrize("role", ["reader", "auditor"])
+def test_a_reader_and_an_auditor(tmp_path: Path, url: str, become: Become, cli: Cli, role: str) -> None:
+    become("writer")
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "log", url)
+    guard = become(role)
+    read(url)
+    for line in (
+        ("topics", "list"), ("topics", "describe", "orders"), ("status",), ("segments", "orders"),
+        ("offsets", "orders"), ("cat", "orders", "--isolation", "read_committed"), ("doctor",),
+        ("check", "--read-data", "--orphans"), ("repair", "advice"), ("maintain", "plan"),
+        ("restore", "--to", tmp_path / "restored"),
+    ):  # fmt: skip
+        seen = cli(*line, "--remote", url)
+        assert seen.code in (0, 3), (line, seen.err, seen.text)
+    assert guard.refused == set()
+    assert granted(guard) - guard.used <= WITHOUT_WORK[role]
+
+
+def test_spark(tmp_path: Path, url: str, become: Become) -> None:
+    become("writer")
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "log", url)
+    guard = become("spark")
+    read_by_spark(url)
+    assert guard.refused == set()
+    assert granted(guard) - guard.used <= WITHOUT_WORK["spark"]
+
+
+def test_a_maintainer(tmp_path: Path, url: str, become: Become, cli: Cli) -> None:
+    become("writer")
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "log", url)
+    guard = become("maintainer")
+    done = cli("maintain", "run", "--remote", url, "--yes", "--json")
+    assert (done.code, cli("status", "--remote", url).code) == (0, 0), done.err
+    assert cli("doctor", "--remote", url, "--write-probe").code == 0
+    with tiered.open_reader(url) as reader:
+        assert reader.beginning_offsets("orders")[TopicPartition("orders", 0)] > 0
+    assert guard.refused == set()
+    assert granted(guard) - guard.used <= WITHOUT_WORK["maintainer"]
+
+
+@pytest.mark.parametrize("role", ["reader", "spark", "auditor"])
+def test_who_reads_cannot_write(tmp_path: Path, url: str, become: Become, role: str) -> None:
+    guard = become(role)
+    (tmp_path / "bucket").mkdir()
+    with pytest.raises(RemotePermissionError):
+        write(tmp_path / "log", url)
+    assert all(action in ("s3:PutObject", "kms:GenerateDataKey") for action, _ in guard.refused)
+    assert not list((tmp_path / "bucket").rglob("*.obj"))
+
+
+def test_without_the_statement_an_absent_topic_is_a_refusal(tmp_path: Path, url: str, become: Become) -> None:
+    """S3 hides what is absent from who may not list: the product must not take that for absent."""
+    become("writer")
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "log", url)
+    become("reader", leave_out=OPTIONAL)
+    with pytest.raises(RemotePermissionError), tiered.open_reader(url) as reader:
+        reader.topic("absent")
+
+
+LATER = {(action, kind) for action in ACTIONS for kind in ("page", "history", "pin")}
+REWRITING = ("s3:GetObject", "s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload")
+REWRITES = {(action, "segment") for action in REWRITING}
+DELETION = {("s3:PutObject", "topic")}
+COLLECTION = {("s3:DeleteObject", "segment"), ("s3:ListBucket", "log"), ("s3:ListBucket", "partition")}
+WITHOUT_WORK: dict[str, set[Need]] = {
+    "reader": {("s3:GetObject", "page")},
+    "spark": {("s3:GetObject", "page")},
+    "auditor": LATER,
+    "writer": LATER | {("s3:ListBucket", "partition")},  # a topic from before roots were made with it
+    "maintainer": LATER | REWRITES | DELETION | COLLECTION,
+}
+"""Granted, as the key grammar has it, before the work above asks for it: it only shrinks."""

@@ -1,0 +1,94 @@
+"""What roles are made for: samples of each kind of key, who may do what to it, and the work of each role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import tiered
+from tiered.format import keys
+from tiered.format.keys import PageName, Role, SegmentName
+from tiered.spark.source import TieredDataSource
+from tiered.store.base import MIN_PART_BYTES
+from uploader.config import Settings
+
+TOPIC_ID, UID = UUID(int=7), "0f" * 16
+VALUES = [b"%04d" % number + b"x" * 100 for number in range(120)]
+SMALL = {"segment.bytes": 4096, "retention.bytes": 10_000}
+PARTS = Settings(http=None, scan=200, multipart_above=MIN_PART_BYTES, part_size=MIN_PART_BYTES)
+
+
+def samples() -> dict[str, list[str]]:
+    """Keys of each kind, made by the product."""
+    writer, maintainer = (SegmentName(role, 5, 42, UID) for role in Role)
+    return {
+        "topic": [keys.topic_key("orders")],
+        "root": [keys.root_key(TOPIC_ID, 12)],
+        "segment": [make(TOPIC_ID, 12, writer) for make in (keys.segment_key, keys.index_key)],
+        "page": [keys.page_key(TOPIC_ID, 12, PageName(Role.WRITER, 5, UID))],
+        "maintainer's segment": [make(TOPIC_ID, 12, maintainer) for make in (keys.segment_key, keys.index_key)],
+        "maintainer's page": [keys.page_key(TOPIC_ID, 12, PageName(Role.MAINTAINER, 5, UID))],
+        "pin": [keys.pin_key(TOPIC_ID, 12, UID)],
+        "history": [keys.hist_key(TOPIC_ID, 12, 9)],
+        "probe": [keys.probe_key(UID)],
+    }
+
+
+LOG = {"topic", "root", "segment", "page", "maintainer's segment", "maintainer's page"}
+ALL = LOG | {"pin", "history"}
+OWN = {"segment", "page"}
+MINE = {"maintainer's segment", "maintainer's page"}
+ALLOWED = {
+    ("reader", "s3:GetObject"): LOG,
+    ("spark", "s3:GetObject"): LOG,
+    ("auditor", "s3:GetObject"): ALL,
+    ("writer", "s3:GetObject"): LOG | {"probe"},
+    ("writer", "s3:PutObject"): OWN | {"topic", "root", "history", "probe"},
+    ("writer", "s3:PutObjectTagging"): {"segment"},
+    ("writer", "s3:AbortMultipartUpload"): {"segment"},
+    ("writer", "s3:DeleteObject"): {"probe"},
+    ("maintainer", "s3:GetObject"): ALL | {"probe"},
+    ("maintainer", "s3:PutObject"): MINE | {"topic", "root", "history", "pin", "probe"},
+    ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
+    ("maintainer", "s3:AbortMultipartUpload"): {"maintainer's segment"},
+    ("maintainer", "s3:DeleteObject"): OWN | MINE | {"history", "pin", "probe"},
+}
+ACTIONS = sorted(
+    {action for _, action in ALLOWED} | {"s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutObjectAcl"}
+)
+
+
+def write(directory: Path, url: str) -> None:
+    """Small segments of a topic of two partitions, and a transaction."""
+    with tiered.open(directory, url) as log:
+        topic = log.topic("orders", partitions=2, create=True, config=SMALL)
+        for at in range(0, len(VALUES), 20):
+            topic.append_many(VALUES[at : at + 20], partition=0)
+        with topic.transaction("billing") as txn:
+            txn.append(b"never", partition=1)
+            txn.abort()
+        log.sync(timeout=60)
+
+
+def read(url: str) -> None:
+    """All of it, in every way."""
+    with tiered.open_reader(url) as reader:
+        assert [record.value for record in reader.topic("orders").read(partition=0)] == VALUES
+        assert reader.to_arrow("orders", partition=0).num_rows == len(VALUES)
+        assert len(list(reader.find("orders", key=b"none"))) == 0
+
+
+def write_in_parts(directory: Path, url: str) -> None:
+    """By an uploader, as a multipart upload."""
+    with tiered.open(directory, url, uploader=tiered.uploader.Uploader(PARTS)) as log:
+        topic = log.topic("big", create=True)
+        for _ in range(6):
+            topic.append(b"x" * 1_000_000)
+        log.sync(timeout=60)
+
+
+def read_by_spark(url: str) -> None:
+    """As driver and workers do it, without a session."""
+    source = TieredDataSource({"path": url, "subscribePattern": "ord.*", "isolation.level": "read_committed"})
+    reader = source.reader(source.schema())
+    assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(VALUES)

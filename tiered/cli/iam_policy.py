@@ -1,0 +1,46 @@
+"""``tiered iam-policy``: the least that a role needs of the bucket, as a document of IAM."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from tiered.errors import ConfigError
+from tiered.plan.access import ROLES, policy
+from tiered.program.application import Application, Command, pass_application
+from tiered.program.doors import location
+
+FAMILIES = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
+"""How ARNs begin in regions that are not of the common AWS."""
+
+
+@click.command("iam-policy", cls=Command)
+@click.option("--role", type=click.Choice(ROLES), required=True, help="the kind of program that gets it")
+@click.option("--pins", is_flag=True, help="reader, spark: may also pin what they read")
+@pass_application
+def command(app: Application, role: str, pins: bool) -> int:
+    """Print the policy for one kind of program: exactly the keys of --remote, and no action that it does without.
+
+    Nothing is asked of the bucket. With --sse-kms-key-id (an ARN) the key's part is in it.
+
+    \b
+    Examples:
+      tiered iam-policy --role writer --remote s3://acme-logs/prod > writer.json
+      tiered iam-policy --role reader --remote s3://acme-logs/prod --json
+    """
+    place = location(app)
+    if place.scheme != "s3":
+        raise ConfigError(f"{place.scheme}:// knows no policies", hint="--remote s3://bucket/prefix")
+    if set(place.prefix) & set("*?$"):
+        raise ConfigError(
+            f"the prefix {place.prefix!r} has a character that policies expand", hint="a prefix without *, ? and $"
+        )
+    key = place.sse_kms_key_id or ""
+    if key and not key.startswith("arn:"):
+        raise ConfigError(f"the KMS key {key!r} is not an ARN", hint="a policy names keys by ARN: --sse-kms-key-id")
+    family = next((name for start, name in FAMILIES.items() if (place.region or "").startswith(start)), "aws")
+    prefix = f"{place.prefix}/" if place.prefix else ""
+    left_out = () if pins else ("Pin", "PinKey")
+    document = policy(role, f"arn:{family}:s3:::{place.bucket}", prefix, kms_key_arn=key, leave_out=left_out)
+    return app.out.result("iam-policy", {"role": role, "policy": document}, json.dumps(document, indent=2).splitlines())

@@ -1,0 +1,102 @@
+"""Who may ask what of a bucket: the least that each kind of program needs, as a policy document of IAM.
+
+The patterns are those of the product's own keys (``keys.wildcards``), and the requests those that each kind really
+makes: ``tests/unit/access`` runs their work under these documents. A writer deletes nothing but its probes: its stolen
+key cannot take history away; what its journal names is deleted if it may, else a maintainer's. Nobody deletes old
+versions of objects.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tiered.format.keys import Role, wildcards
+
+ROLES = ("reader", "writer", "maintainer", "auditor", "spark")
+_CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
+"""What makes an object that carries tags (lifecycle rules select segments by them)."""
+_ENCRYPT = ["kms:Decrypt", "kms:GenerateDataKey"]
+"""Decrypt also for multipart uploads."""
+
+Policy = dict[str, Any]
+
+
+def policy(
+    role: str, bucket_arn: str, prefix: str, *, kms_key_arn: str = "", leave_out: tuple[str, ...] = ()
+) -> Policy:
+    """The document of one of :data:`ROLES`; ``prefix`` is empty or ends with ``/``.
+
+    ``leave_out``: statements by name; ``Pin`` and ``PinKey`` of readers, ``MissingIs404``.
+    """
+    own = Role.MAINTAINER if role == "maintainer" else Role.WRITER
+    statements = _LOG[role](_Keys(f"{bucket_arn}/{prefix}", own))
+    listed = ["topics/*"] if role == "spark" else ["", "topics/*", "??/*"]  # names for check, restore, repair advice
+    statements += [
+        _allow("List", ["s3:ListBucket"], bucket_arn) | _when("StringLike", [f"{prefix}{kind}" for kind in listed]),
+        # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.
+        _allow("MissingIs404", ["s3:ListBucket"], bucket_arn) | _when("Null", "true"),
+    ]
+    if kms_key_arn:
+        statements.append(_allow("Key", _ENCRYPT if role in ("writer", "maintainer") else _ENCRYPT[:1], kms_key_arn))
+    if role in ("reader", "spark"):
+        statements.append(_allow("Pin", ["s3:PutObject", "s3:DeleteObject"], _Keys(f"{bucket_arn}/{prefix}")("pin")))
+        statements += [_allow("PinKey", _ENCRYPT[1:], kms_key_arn)] if kms_key_arn else []
+    return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Sid"] not in leave_out]}
+
+
+class _Keys:
+    """Resources by kind of key; ``role``: of segments and pages only those that this role makes."""
+
+    def __init__(self, objects: str, role: Role | None = None) -> None:
+        self._objects = objects
+        self._role = role
+
+    def __call__(self, *kinds: str) -> list[str]:
+        return self._arns(wildcards(), kinds)
+
+    def own(self, *kinds: str) -> list[str]:
+        return self._arns(wildcards(self._role), kinds)
+
+    def _arns(self, patterns: dict[str, str], kinds: tuple[str, ...]) -> list[str]:
+        return [self._objects + patterns[kind] for kind in kinds]
+
+
+def _read(keys: _Keys) -> list[Policy]:
+    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment"))]
+
+
+def _audit(keys: _Keys) -> list[Policy]:
+    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment", "pin", "history"))]
+
+
+def _write(keys: _Keys) -> list[Policy]:
+    return [
+        _allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment")),
+        _allow("Create", _CREATE, keys.own("segment")),
+        _allow("Keep", ["s3:PutObject"], keys.own("page", "history")),
+        _allow("Swap", ["s3:PutObject"], keys("root", "topic")),
+        _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
+    ]
+
+
+def _maintain(keys: _Keys) -> list[Policy]:
+    return [
+        *_audit(keys),
+        _allow("Create", _CREATE, keys.own("segment")),
+        _allow("Keep", ["s3:PutObject"], keys.own("page", "history")),
+        _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
+        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "pin", "history")),
+        _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
+    ]
+
+
+_LOG = {"reader": _read, "writer": _write, "maintainer": _maintain, "auditor": _audit, "spark": _read}
+
+
+def _allow(sid: str, actions: list[str], resources: list[str] | str) -> Policy:
+    resource = [resources] if isinstance(resources, str) else resources
+    return {"Sid": sid, "Effect": "Allow", "Action": actions, "Resource": resource}
+
+
+def _when(operator: str, value: list[str] | str) -> Policy:
+    return {"Condition": {operator: {"s3:prefix": value}}}
