@@ -6,8 +6,9 @@ One JSON object a line, only ever appended, so that a crash tears at most the la
     {"op":"part","log":"<key>","upload_id":"<id>"}                                          before the first part
     {"op":"done","log":"<key>"}                                                             committed, or swept
 
-A line that cannot be read is skipped: at worst an object stays that the collector finds later. The file is written
-anew, without what is done, when it has grown. Only the holder of ``tiered-uploader.lock`` may open it.
+``"role":"m"`` stands in what a maintainer puts: each role counts its own epochs. A line that cannot be read is skipped:
+at worst an object stays that the collector finds later. The file is written anew, without what is done, when it has
+grown. Only the holder of ``tiered-uploader.lock`` may open it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ClosedError, NotFoundError
+from tiered.format.keys import Role
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import JOURNAL_NAME
 from tiered.model import TopicPartition
@@ -33,6 +35,7 @@ class Entry:
     """One upload. ``upload_ids`` are those of its multipart uploads, begun again after a failure; none for a PUT."""
 
     tp: TopicPartition
+    role: Role
     epoch: int
     base: int
     log_key: str
@@ -49,6 +52,7 @@ class Entry:
             "base": self.base,
             "log": self.log_key,
             "idx": self.idx_key,
+            **({} if self.role is Role.WRITER else {"role": self.role.value}),
         }
         return [put, *(_part(self.log_key, upload_id) for upload_id in self.upload_ids)]
 
@@ -117,18 +121,18 @@ class Journal:
             if self._lines > COMPACT_LINES and self._lines > 4 * len(self._entries):
                 self._compact()
 
-    def before(self, tp: TopicPartition, epoch: int) -> list[Entry]:
-        """What claims of ``tp`` before ``epoch`` left, by base offset."""
-        with self._lock:
-            found = [entry for entry in self._by_partition.get(tp, {}).values() if entry.epoch < epoch]
+    def before(self, tp: TopicPartition, role: Role, epoch: int) -> list[Entry]:
+        """What claims of ``tp`` in this role before ``epoch`` left, by base offset."""
+        found = [entry for entry in self._of(tp, role) if entry.epoch < epoch]
         return sorted(found, key=lambda entry: entry.base)
 
-    def between(self, tp: TopicPartition, start_offset: int, end_offset: int) -> list[Entry]:
-        """Uploads of ``tp`` that begin in this range."""
+    def between(self, tp: TopicPartition, role: Role, start_offset: int, end_offset: int) -> list[Entry]:
+        """Uploads of ``tp`` in this role that begin in this range."""
+        return [entry for entry in self._of(tp, role) if start_offset <= entry.base < end_offset]
+
+    def _of(self, tp: TopicPartition, role: Role) -> list[Entry]:
         with self._lock:
-            return [
-                entry for entry in self._by_partition.get(tp, {}).values() if start_offset <= entry.base < end_offset
-            ]
+            return [entry for entry in self._by_partition.get(tp, {}).values() if entry.role is role]
 
     def close(self) -> None:
         """Closes the file; the entries stay for the next start."""
@@ -179,7 +183,8 @@ class Journal:
         match line["op"]:
             case "put":
                 tp = TopicPartition(str(line["topic"]), int(line["partition"]))
-                self._put(Entry(tp, int(line["epoch"]), int(line["base"]), key, str(line["idx"])))
+                role = Role(line.get("role", Role.WRITER))
+                self._put(Entry(tp, role, int(line["epoch"]), int(line["base"]), key, str(line["idx"])))
             case "part":
                 if key in self._entries:
                     self._put(self._entries[key].with_part(str(line["upload_id"])))

@@ -39,6 +39,7 @@ from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import SegmentRef
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
+from tiered.remote.fence import forget
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.snapshot import Snapshot
@@ -86,13 +87,24 @@ class PartSizes:
 
 
 class BucketSteps:
-    """The bucket side of one log directory. Steps of different partitions may run at the same time.
+    """The bucket side of one log directory in one role. Steps of different partitions may run at the same time.
 
-    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before.
+    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. A maintainer has no proof
+    on the disk and moves no log: its claim fences older maintainers, and leaves the writer alone.
     """
 
-    def __init__(self, url: str, disk: Disk, journal: Callable[[], Journal], *, owner: str, sizes: PartSizes) -> None:
+    def __init__(
+        self,
+        url: str,
+        disk: Disk,
+        journal: Callable[[], Journal],
+        *,
+        owner: str,
+        sizes: PartSizes,
+        role: Role = Role.WRITER,
+    ) -> None:
         self._url = url
+        self._role = role
         self._disk = disk
         self._journal = journal
         self._owner = owner
@@ -112,7 +124,7 @@ class BucketSteps:
                 return facts.Done(number)
             case orders.Claim(number, tp):
                 granted = yield from self.claim(tp)
-                later: bool = yield Blocking(lambda: self._disk.begin(tp, granted))
+                later = self._role is Role.WRITER and (yield Blocking(lambda: self._disk.begin(tp, granted)))
                 start, end, warnings = granted.start_offset, granted.next_offset, granted.warnings
                 return facts.ClaimDone(number, granted.claim_epoch, start, end, later, warnings)
             case orders.Settle(number, tp, epoch, next_offset):
@@ -190,7 +202,7 @@ class BucketSteps:
                 topic_id,
                 tp.partition,
                 tp.topic,
-                persist=functools.partial(disk.claims.keep, tp),
+                persist=functools.partial(disk.claims.keep, tp) if self._role is Role.WRITER else forget,
                 is_empty=lambda: disk.extent(tp, exact=False).is_empty,
             )
         made = tp.topic in self.registered
@@ -202,10 +214,12 @@ class BucketSteps:
         catalog = self._catalogs.get(tp)
         if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
             return None
+        if self._role is not Role.WRITER:
+            return catalog
         return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
-        """The proof is on the disk before the PUT that carries it. Raises FencedError if this volume may not write."""
+        """A writer's proof is on the disk before the PUT that carries it. Raises FencedError if it may not write."""
         yield from self.probe()
         topic_id = self._disk.topic_id(tp)
         entry = self.registered.get(tp.topic)
@@ -214,8 +228,8 @@ class BucketSteps:
         if tp in self._unseen:
             self._catalogs.pop(tp, None)  # what was acknowledged and not seen is not held against what is there
         catalog = yield from self.catalog(tp)
-        proof = yield Blocking(lambda: self.proof(tp))
-        claim = yield from catalog.claim(Role.WRITER, self._owner, proof)
+        proof = (yield Blocking(lambda: self.proof(tp))) if self._role is Role.WRITER else None
+        claim = yield from catalog.claim(self._role, self._owner, proof)
         root = yield from catalog.read_back()
         self._unseen.discard(tp)
         resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
@@ -298,7 +312,7 @@ class BucketSteps:
         is everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
         """
         journal = self._journal()
-        entries = journal.before(tp, claim_epoch)
+        entries = journal.before(tp, self._role, claim_epoch)
         for entry in entries:
             for upload_id in entry.upload_ids:
                 yield AbortUpload(entry.log_key, upload_id)
@@ -317,8 +331,9 @@ class BucketSteps:
         journal = self._journal()
         prepared: Prepared = yield Blocking(lambda: self._prepare(tp, ref))
         try:
-            plan = plan_upload(prepared.descriptor, uid=(yield NewId()), claim_epoch=claim_epoch)
-            entry = Entry(tp, claim_epoch, ref.base, plan.log_key, plan.idx_key)
+            uid: str = yield NewId()
+            plan = plan_upload(prepared.descriptor, uid=uid, claim_epoch=claim_epoch, role=self._role)
+            entry = Entry(tp, self._role, claim_epoch, ref.base, plan.log_key, plan.idx_key)
             yield Blocking(lambda: journal.put(entry))
             return (
                 yield from upload_segment(
@@ -327,6 +342,7 @@ class BucketSteps:
                     partition=tp.partition,
                     claim_epoch=claim_epoch,
                     capabilities=capabilities,
+                    role=self._role,
                     plan=plan,
                     on_multipart=lambda upload_id: journal.part(plan.log_key, upload_id),
                     multipart_from_bytes=self._sizes.multipart_above_bytes,
@@ -371,7 +387,7 @@ class BucketSteps:
         journal = self._journal()
         committed = {segment_key(topic_id, tp.partition, row) for row in rows}
         done = []
-        for entry in journal.between(tp, rows[0].base, rows[-1].next):
+        for entry in journal.between(tp, self._role, rows[0].base, rows[-1].next):
             if entry.log_key not in committed and entry.epoch == rows[0].claim_epoch:
                 try:
                     yield Delete((entry.log_key, entry.idx_key))

@@ -62,7 +62,6 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/format/rows.py: TRASH_BYTES",
     "tiered/remote/index_cache.py: CACHE_DIRECTORY",
     # The claim of somebody without a disk: a sink of Spark.
-    "tiered/remote/fence.py: forget",
     "tiered/remote/fence.py: sink_proof",
     # What tests look at, where nothing else shows it.
     "tiered/local/disk/handles.py: PooledFiles.open_count",

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log
 from tests.unit.tiering.drivers import DRIVERS, Death, put_of, raw_store
+from tiered.format.keys import Role
 from tiered.local.disk.files import PosixFiles
 from tiered.tiering.journal import Journal
 
@@ -74,7 +75,7 @@ def test_every_upload_is_written_down_before_its_first_byte(driver: str, disk: P
     DRIVERS[driver].die(disk, Death(store, disk, image, put_of(".log"), after=False))
     assert left_over(bucket) == 0
     journal = Journal(image, PosixFiles())
-    named = [entry for tp in (T0, T1) for entry in journal.before(tp, 1 << 31)]
+    named = [entry for tp in (T0, T1) for entry in journal.before(tp, Role.WRITER, 1 << 31)]
     journal.close()
     assert len(named) >= 1
     assert {entry.epoch for entry in named} == {1}
@@ -83,5 +84,5 @@ def test_every_upload_is_written_down_before_its_first_byte(driver: str, disk: P
 def test_what_is_committed_is_no_longer_written_down(driver: str, disk: Path) -> None:
     DRIVERS[driver].run(disk, bucket_of(disk))
     journal = Journal(disk, PosixFiles())
-    assert [entry for tp in (T0, T1) for entry in journal.before(tp, 1 << 31)] == []
+    assert [entry for tp in (T0, T1) for entry in journal.before(tp, Role.WRITER, 1 << 31)] == []
     journal.close()

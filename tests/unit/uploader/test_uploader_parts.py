@@ -11,6 +11,7 @@ import pytest
 from tests.unit.tiering.world import topic_id, tp
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, NotFoundError
+from tiered.format.keys import Role
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import JOURNAL_NAME
@@ -29,7 +30,7 @@ FILES = PosixFiles()
 
 
 def entry(base: int, epoch: int = 1, name: str = "k") -> Entry:
-    return Entry(tp(0), epoch, base, f"{name}{base}.log", f"{name}{base}.idx")
+    return Entry(tp(0), Role.WRITER, epoch, base, f"{name}{base}.log", f"{name}{base}.idx")
 
 
 def test_the_journal_survives_a_torn_line_and_forgets_what_is_done(tmp_path: Path) -> None:
@@ -44,13 +45,13 @@ def test_the_journal_survives_a_torn_line_and_forgets_what_is_done(tmp_path: Pat
     path.write_bytes(path.read_bytes() + b'not json\n{"op":"put","topic":"t","par')
     again = Journal(tmp_path, FILES)
     assert again.skipped_lines == 1
-    (left,) = again.before(tp(0), 2)
+    (left,) = again.before(tp(0), Role.WRITER, 2)
     assert (left.base, left.upload_ids) == (10, ("u1", "u2"))
-    assert again.before(tp(0), 1) == []
-    assert again.before(tp(1), 9) == []
+    assert again.before(tp(0), Role.WRITER, 1) == []
+    assert again.before(tp(1), Role.WRITER, 9) == []
     again.put(entry(20))
     again.close()
-    assert [one.base for one in Journal(tmp_path, FILES).between(tp(0), 0, 21)] == [10, 20]
+    assert [one.base for one in Journal(tmp_path, FILES).between(tp(0), Role.WRITER, 0, 21)] == [10, 20]
 
 
 def test_what_the_journal_announces_is_durable_at_once(tmp_path: Path) -> None:
@@ -78,7 +79,7 @@ def test_the_journal_does_not_grow_without_bound(tmp_path: Path) -> None:
         journal.done([f"k{base}.log"])
     assert len((tmp_path / JOURNAL_NAME).read_bytes().splitlines()) < COMPACT_LINES
     journal.close()
-    assert [one.log_key for one in Journal(tmp_path, FILES).before(tp(0), 2)] == ["stays7.log"]
+    assert [one.log_key for one in Journal(tmp_path, FILES).before(tp(0), Role.WRITER, 2)] == ["stays7.log"]
 
 
 def test_the_scanner_tells_sealed_segments_once_and_never_reads_the_active_one(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ class RegisterTopic:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Take the writer role of a partition; the volume's proof is on disk before the PUT."""
+    """Take the role of a partition; a writer's proof is on the volume's disk before the PUT."""
 
     order: int
     tp: TopicPartition

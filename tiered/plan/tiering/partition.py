@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from tiered.errors import OffsetGapError
+from tiered.format.keys import Role
 from tiered.model import Row, TopicPartition
 from tiered.plan.tiering.backoff import FATAL_ATTEMPTS
 from tiered.plan.tiering.facts import Failure, FailureKind, SegmentRef
@@ -53,6 +54,7 @@ class Partition:
 
     tp: TopicPartition
     topic_id: UUID
+    role: Role = Role.WRITER
     local_start: int = 0
     flushed: int = 0
     end: int = 0

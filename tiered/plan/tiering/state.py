@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from tiered.format.keys import Role
 from tiered.model import Row, TopicPartition
 from tiered.plan.tiering import facts
 from tiered.plan.tiering.backoff import Dice
@@ -43,8 +44,11 @@ from tiered.plan.tiering.waits import PartitionView, view_of
 class State:
     """The uploader's mind. Not thread-safe: one event at a time."""
 
-    def __init__(self, dice: Dice, limits: Limits | None = None, *, lazy: bool = False) -> None:
+    def __init__(
+        self, dice: Dice, limits: Limits | None = None, *, lazy: bool = False, role: Role = Role.WRITER
+    ) -> None:
         """``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs)."""
+        self._role = role
         self._books = Ledger(dice, limits or Limits(), lazy=lazy)
         self._planner = Planner(self._books)
         self._finisher = Finisher(self._books)
@@ -163,7 +167,7 @@ class State:
             self._books.gone(event.tp)
             p = None
         if p is None:
-            p = Partition(tp=event.tp, topic_id=event.topic_id, wait_since_ms=now_ms)
+            p = Partition(tp=event.tp, topic_id=event.topic_id, role=self._role, wait_since_ms=now_ms)
             self._books.partitions[event.tp] = p
             self._books.topics.setdefault(event.tp.topic, TopicState()).members[event.tp] = None
         p.local_start, p.flushed, p.end = event.local_start_offset, event.flushed_offset, event.end_offset
@@ -248,7 +252,7 @@ class State:
                 self._fence_and_note(p, event.failure, now_ms)
                 return
             p.phase = Phase.NEW
-            self._books.failed(p, event.failure, "claiming the writer role", now_ms)
+            self._books.failed(p, event.failure, f"claiming the {p.role.word} role", now_ms)
         if not isinstance(event, facts.ClaimDone):
             return
         for text in event.warnings:
@@ -259,21 +263,24 @@ class State:
             return
         p.phase, p.settled, p.settle_at_ms, p.settle_attempts = Phase.CLAIMED, False, 0, 0
         p.forget_committed()
-        self._books.succeeded(p, "claiming the writer role")
+        self._books.succeeded(p, f"claiming the {p.role.word} role")
         self._note(p)
         fields = (("claim_epoch", p.claim_epoch), ("uploaded_offset", p.committed))
         self._books.say(
-            Level.INFO, "claimed", f"the writer role is ours, the bucket ends at {p.committed}", p.tp, fields
+            Level.INFO, "claimed", f"the {p.role.word} role is ours, the bucket ends at {p.committed}", p.tp, fields
         )
 
     def _note(self, p: Partition) -> None:
-        """Permits local deletion; not before a log that resumes has been seen to begin where the bucket ends."""
-        if p.resume_at < 0:
+        """Permits local deletion; not before a log that resumes has been seen to begin where the bucket ends.
+
+        The checkpoint is the writer's: a maintainer says nothing of this disk, and needs nothing of it.
+        """
+        if p.resume_at < 0 and p.role is Role.WRITER:
             self._books.out.append(Note(p.tp, p.committed, p.claim_epoch, False, p.remote_start))
 
     def _diverged(self, p: Partition, now_ms: int) -> bool:
         """Whether this disk holds records at offsets that the bucket has given to others; fences the partition then."""
-        has_records = p.end > p.local_start
+        has_records = p.end > p.local_start and p.role is Role.WRITER
         if p.resume_at >= 0:
             diverged = has_records and p.local_start < p.resume_at
         else:
@@ -289,7 +296,8 @@ class State:
 
     def _fence_and_note(self, p: Partition, failure: Failure, now_ms: int) -> None:
         self._books.fence(p, failure, now_ms)
-        self._books.out.append(Note(p.tp, p.known_committed, p.claim_epoch, True, p.remote_start))
+        if p.role is Role.WRITER:
+            self._books.out.append(Note(p.tp, p.known_committed, p.claim_epoch, True, p.remote_start))
 
     def _upload_answer(self, opened: OpenOrder, event: facts.Answer, now_ms: int) -> None:
         self._books.uploads -= 1

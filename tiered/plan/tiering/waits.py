@@ -77,11 +77,11 @@ def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool)
     if not topic_registered:
         return "topic", "the topic is being registered in the bucket", "an answer of the store"
     if p.phase is Phase.CLAIMING:
-        return "claim", "the writer role is being claimed", "an answer of the store"
+        return "claim", f"the {p.role.word} role is being claimed", "an answer of the store"
     if p.phase is Phase.NEW:
         if p.stale_uploads:
             return "cancel", "uploads of the last claim are being cancelled", "their end"
-        return "claim", "the writer role is to be claimed", "a free slot among the claims"
+        return "claim", f"the {p.role.word} role is to be claimed", "a free slot among the claims"
     blocked = p.blocked()
     if blocked is not None:
         return (*blocked, BLOCKED_HINT)
