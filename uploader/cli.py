@@ -67,6 +67,10 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     return add
 
 
+def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
+    return resolve(flags, os.environ, Path(config_path) if config_path else None)
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tieredlog", prog_name="tiered-uploader")
 def program() -> None:
@@ -92,12 +96,9 @@ def run(config_path: str | None, debug: bool, **flags: Any) -> None:
     Example: tiered-uploader run --log-dir /var/lib/tiered --remote s3://acme-logs/prod
     """
 
-    def read() -> Settings:
-        return resolve(flags, os.environ, Path(config_path) if config_path else None)
-
-    settings = read()
+    settings = _settings(flags, config_path)
     form = _configure_logs(settings, debug)
-    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, read)
+    signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: _settings(flags, config_path))
     service = Service(Place(*settings.place()), settings)
     _end(asyncio.run(serve(service, signals=signals)), form)
 
@@ -114,7 +115,7 @@ def sync(config_path: str | None, debug: bool, wait: bool, timeout: str | None, 
     bucket holds it all (a commit that was read back before is not asked for again, so also while the store is down),
     75 if data stays local, 11 if a newer claim owns a partition, 12 if the store refuses.
     """
-    settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
+    settings = _settings(flags, config_path)
     form = _configure_logs(settings, debug, brief=True)
     ending, counts = _sync(settings, DrainMode.ALL if wait else DrainMode.SEALED, _timeout_ms(timeout), form)
     if form == "text" and (ending.code == 0 or counts):
@@ -164,7 +165,7 @@ def show_status(config_path: str | None, debug: bool, as_json: bool, quiet: bool
     Asks the running daemon; if there is none, reads the log directory. Ends with 11 if a newer claim owns a partition.
     """
     del debug
-    settings = resolve(flags, os.environ, Path(config_path) if config_path else None)
+    settings = _settings(flags, config_path)
     document = _find_status(settings)
     if not quiet:
         click.echo(json.dumps(document) if as_json else status.table(document))

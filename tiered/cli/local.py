@@ -28,7 +28,7 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.doors import chosen_partitions, folder, need_directory, need_topic
+from tiered.program.doors import chosen_partitions, folder, need_directory, need_topic, open_directory
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.times import format_time
 
@@ -85,9 +85,7 @@ def metrics_command(app: Application) -> int:
       tiered local metrics --log-dir data
       tiered local metrics --log-dir data --json
     """
-    directory = app.need_log_dir()
-    need_directory(app)
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=True) as log:
+    with open_directory(app, read_only=True) as log:
         found = log.metrics()
     text = render(found).splitlines()
     return app.out.result("local metrics", {"metrics": [each.as_json() for each in found]}, text)
@@ -106,9 +104,7 @@ def run_command(app: Application, task: str) -> int:
       tiered local run retention --log-dir data
       tiered local run deletion --log-dir data
     """
-    directory = app.need_log_dir()
-    need_directory(app)
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
+    with open_directory(app) as log:
         asleep = log.roster.wake_all()
         status = log.tasks.run(task)
         if asleep is not None:
@@ -152,9 +148,7 @@ def clean_command(app: Application, *, selected: str | None, plan_only: bool, ye
       tiered local clean --plan --log-dir data
       tiered local clean flights:0 --log-dir data --yes
     """
-    directory = app.need_log_dir()
-    need_directory(app)
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
+    with open_directory(app) as log:
         found = [log.cleaner.status(tp) for tp in _partitions(log, selected)]
         due = [status for status in found if status.candidate is not None and status.candidate.cleanable_bytes]
         reports: dict[TopicPartition, CleaningReport] = {}
@@ -269,37 +263,32 @@ def move_command(app: Application, *, partition: str, target: str, dry_run: bool
       tiered local move flights:0 /mnt/disk2/log --log-dir data --dry-run
       tiered local move flights:0 /mnt/disk2/log --log-dir data --yes
     """
-    source, tp = app.need_log_dir(), one_partition(partition)
-    need_directory(app)
-    return _move(app, source, tp, folder("DIR", target), dry_run=dry_run, yes=yes)
-
-
-def _move(app: Application, source: Path, tp: TopicPartition, target: Path, *, dry_run: bool, yes: bool) -> int:
-    with LocalLog.open(source, clock=app.clock, ids=app.ids, read_only=True) as log:
-        _check(log, tp, target)
+    source, tp, place = app.need_log_dir(), one_partition(partition), folder("DIR", target)
+    with open_directory(app, read_only=True) as log:
+        _check(log, tp, place)
         positions = log.partition(tp).positions()
     size_bytes = sum(path.stat().st_size for path in (source / str(tp)).iterdir() if path.is_file())
-    _check_space(target, size_bytes)
+    _check_space(place, size_bytes)
     fields: dict[str, Any] = {
         "dry_run": dry_run,
         "topic": tp.topic,
         "partition": tp.partition,
         "from": str(source),
-        "to": str(target),
+        "to": str(place),
         "start_offset": positions.local_start_offset,
         "end_offset": positions.end_offset,
         "size_bytes": size_bytes,
     }
-    made = "" if target.is_dir() else ", which would be made" if dry_run else ", which is made"
+    made = "" if place.is_dir() else ", which would be made" if dry_run else ", which is made"
     if not dry_run:
-        app.out.say(f"{tp}: {human_bytes(size_bytes)} from {source} to {target}{made}")
-        confirm(app, "local move", f"Move {tp} to {target}?", yes=yes)
-        with LocalLogs.open([source, target], clock=app.clock, ids=app.ids) as logs:
-            logs.move(tp, target)
+        app.out.say(f"{tp}: {human_bytes(size_bytes)} from {source} to {place}{made}")
+        confirm(app, "local move", f"Move {tp} to {place}?", yes=yes)
+        with LocalLogs.open([source, place], clock=app.clock, ids=app.ids) as logs:
+            logs.move(tp, place)
             fields["end_offset"] = logs.partition(tp).positions().end_offset
     count = counted(fields["end_offset"] - fields["start_offset"], "offset")
     verb = "dry run: {} would move" if dry_run else "{} moved"
-    line = f"{verb.format(tp)} to {target}{made if dry_run else ''}: {count}, {human_bytes(size_bytes)}"
+    line = f"{verb.format(tp)} to {place}{made if dry_run else ''}: {count}, {human_bytes(size_bytes)}"
     return app.out.result("local move", fields, [line])
 
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 
 import click
 
 from tiered.care.check import EXIT_WARNINGS
 from tiered.care.run import advise, plan_rejoin, rejoin
 from tiered.errors import ConfigError, CorruptionError
-from tiered.program.application import Application, Command, Group, one_partition, pass_application
+from tiered.program.application import (
+    Application,
+    Command,
+    Group,
+    confirm,
+    destructive,
+    one_partition,
+    pass_application,
+)
 from tiered.program.doors import need_directory, need_topic, open_tiers
 from tiered.program.output import columns, counted
 
@@ -22,8 +29,7 @@ def command() -> None:
 
 @command.command("rejoin", cls=Command)
 @click.argument("selected", nargs=-1, metavar="[TOPIC:P...]")
-@click.option("--dry-run", is_flag=True, help="print the plan only")
-@click.option("--yes", is_flag=True, help="do not ask")
+@destructive
 @pass_application
 def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool, yes: bool) -> int:
     """Let a fenced log start again where the bucket ends. Its own files are set aside beside the log directory.
@@ -41,7 +47,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
     for line in text:
         app.out.say(line)
     if not dry_run:
-        _confirm(app, f"Set these partitions aside in {plan.target}?", yes=yes)
+        confirm(app, "repair rejoin", f"Set these partitions aside in {plan.target}?", yes=yes)
         rejoin(plan, clock=app.clock)
     verb = "would be set aside" if dry_run else "set aside"
     fields = {
@@ -96,12 +102,3 @@ def advice_command(app: Application, *, topics: tuple[str, ...]) -> int:
     code = CorruptionError.exit_code if lines else EXIT_WARNINGS if advised.not_looked_at else 0
     nothing = "nothing that could be looked at is lost" if code else "nothing is lost"
     return app.out.result("repair advice", fields, lines or [nothing], code)
-
-
-def _confirm(app: Application, question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty() or app.out.json_mode:
-        raise ConfigError("repair rejoin asks before it moves files, and nobody can answer here", hint="pass --yes")
-    if not click.confirm(question, err=True):
-        raise ConfigError("nothing was done", hint="--dry-run prints the plan only")

@@ -30,7 +30,7 @@ from tiered.program.application import (
     one_partition,
     pass_application,
 )
-from tiered.program.doors import need_directory, need_topic
+from tiered.program.doors import need_topic, open_directory
 from tiered.program.output import columns
 from tiered.times import format_time
 
@@ -51,8 +51,7 @@ def list_command(app: Application) -> int:
     Example:
       tiered transactions list --log-dir data
     """
-    need_directory(app)
-    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids, read_only=True) as log:
+    with open_directory(app, read_only=True) as log:
         found = _known(log)
     rows = [_fields(name, value) for name, value in sorted(found.items())]
     if not rows:
@@ -71,8 +70,7 @@ def open_command(app: Application) -> int:
     Example:
       tiered transactions open --log-dir data
     """
-    need_directory(app)
-    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids, read_only=True) as log:
+    with open_directory(app, read_only=True) as log:
         owners = {value.producer_id: name for name, value in _known(log).items() if value.state in _OPEN}
         rows = [_open_fields(tp, txn, owners.get(txn.producer_id)) for tp, txn in _open(log)]
     names = ["partition", "first offset", "producer", "epoch", "newest record", "id"]
@@ -96,10 +94,9 @@ def abort_command(app: Application, *, partition: str, producer_id: int, dry_run
     Example:
       tiered transactions abort orders:0 --producer-id 4711 --log-dir data --dry-run
     """
-    need_directory(app)
     tp = one_partition(partition)
     # Read-only, so that a dry run changes nothing: opening for writing settles what the coordinator knows of.
-    with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids, read_only=True) as log:
+    with open_directory(app, read_only=True) as log:
         need_topic(tp.topic, log.topics())
         txn = _find(log, tp, producer_id)
         owner = next((name for name, value in _known(log).items() if _owns(value, producer_id)), None)
@@ -112,7 +109,7 @@ def abort_command(app: Application, *, partition: str, producer_id: int, dry_run
     verb = "would be aborted" if owner is None else f"is of {owner}: opening the log for writing may settle it"
     if not dry_run:
         confirm(app, "transactions abort", f"Abort the transaction of producer {producer_id} in {tp}?", yes=yes)
-        with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:
+        with open_directory(app) as log:
             verb = "aborted" if _end(app, log.partition(tp), producer_id) else "was settled by its coordinator"
     return app.out.result(
         "transactions abort",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from tiered.errors import ConfigError, OffsetOutOfRangeError
 from tiered.format.batch import read_header
-from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import Positions, TopicPartition
 from tiered.program.application import (
@@ -20,7 +17,7 @@ from tiered.program.application import (
     pass_application,
     refuse_internal,
 )
-from tiered.program.doors import need_directory
+from tiered.program.doors import open_directory
 from tiered.program.output import counted
 
 
@@ -39,10 +36,9 @@ def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes
       tiered truncate flights:0 4711 --log-dir data --dry-run
       tiered truncate flights:0 4711 --log-dir data --yes
     """
-    directory, tp = app.need_log_dir(), one_partition(partition)
-    need_directory(app)
+    tp = one_partition(partition)
     refuse_internal(tp.topic)
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=True) as log:
+    with open_directory(app, read_only=True) as log:
         before = log.partition(tp).positions()
         _check(tp, offset, before)
         end = _whole_batches(log.partition(tp), offset)
@@ -66,7 +62,7 @@ def command(app: Application, *, partition: str, offset: int, dry_run: bool, yes
     app.out.say(f"{tp}: {removed} from {end} to {before.end_offset} go, {kept}{whole}")
     if not dry_run:
         confirm(app, "truncate", f"Remove {removed} of {tp}?", yes=yes)
-        end = fields["end_offset"] = _cut(app, directory, tp, end)
+        end = fields["end_offset"] = _cut(app, tp, end)
     line = f"{'dry run: ' if dry_run else ''}{tp} {'would end' if dry_run else 'ends'} at offset {end}"
     return app.out.result("truncate", fields, [line])
 
@@ -93,9 +89,9 @@ def _whole_batches(log: PartitionLog, offset: int) -> int:
     return offset if first is None else min(offset, read_header(first).base_offset)
 
 
-def _cut(app: Application, directory: Path, tp: TopicPartition, offset: int) -> int:
+def _cut(app: Application, tp: TopicPartition, offset: int) -> int:
     """Cuts, and gives the end that the next open will find."""
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids) as log:
+    with open_directory(app) as log:
         log.partition(tp).truncate_to(offset)
-    with LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=True) as log:
+    with open_directory(app, read_only=True) as log:
         return log.partition(tp).positions().end_offset

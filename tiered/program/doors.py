@@ -253,6 +253,13 @@ def topic_config(pairs: Sequence[str]) -> TopicConfig:
     return TopicConfig.from_properties(properties)
 
 
+def open_directory(app: Application, *, read_only: bool = False) -> LocalLog:
+    """The log directory that was named, by itself. Raises what :func:`directory_error` finds, LockedError."""
+    directory = app.need_log_dir()
+    need_directory(app)
+    return LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=read_only)
+
+
 def need_directory(app: Application) -> None:
     """Raises what :func:`directory_error` finds."""
     refused = directory_error(app)

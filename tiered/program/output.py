@@ -29,10 +29,10 @@ class StdoutClosed(Exception):
 class Output:
     """The two streams of one run. Not thread-safe."""
 
-    def __init__(self, *, json_mode: bool = False, quiet: bool = False, verbosity: int = 0) -> None:
+    def __init__(self, *, json_mode: bool = False) -> None:
         self.json_mode = json_mode
-        self.quiet = quiet
-        self.verbosity = verbosity
+        self.quiet = False
+        self.verbosity = 0
         self.command = ""
         self.warnings: list[str] = []
         self.summary_fields: dict[str, Any] = {}

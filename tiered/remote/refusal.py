@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 from tiered.errors import (
     ConfigError,
@@ -64,7 +63,5 @@ class Exclusive:
         if not self._lock.acquire(blocking=False):
             raise ConfigError(f"{self._name}: a commit of this catalog is under way", hint="commit one after the other")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()

@@ -309,20 +309,12 @@ BACKOFF_MAX_SECONDS = 60.0
 _MAX_DOUBLINGS = 32  # 2.0 ** 1024 raises OverflowError; an outage of days reaches such attempts
 
 
-def backoff_bound_seconds(
-    attempt: int, *, first_seconds: float = BACKOFF_FIRST_SECONDS, max_seconds: float = BACKOFF_MAX_SECONDS
-) -> float:
+def backoff_bound_seconds(attempt: int) -> float:
     """The longest wait before repeat ``attempt`` (from 1)."""
     doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
-    return min(max_seconds, first_seconds * 2.0**doublings)
+    return min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0**doublings)
 
 
-def backoff_seconds(
-    attempt: int,
-    uniform: float,
-    *,
-    first_seconds: float = BACKOFF_FIRST_SECONDS,
-    max_seconds: float = BACKOFF_MAX_SECONDS,
-) -> float:
+def backoff_seconds(attempt: int, uniform: float) -> float:
     """The wait before repeat ``attempt`` (from 1); ``uniform`` is a random number in [0, 1)."""
-    return uniform * backoff_bound_seconds(attempt, first_seconds=first_seconds, max_seconds=max_seconds)
+    return uniform * backoff_bound_seconds(attempt)

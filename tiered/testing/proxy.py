@@ -21,7 +21,6 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass
-from types import TracebackType
 from typing import NamedTuple, Self
 from urllib.parse import unquote, urlsplit
 
@@ -129,9 +128,7 @@ class FaultProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.closing.set()
         self._server.shutdown()
         self._thread.join()
