@@ -61,7 +61,7 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the topic."""
+        """The topic's name."""
 
     def route(
         self,
@@ -233,7 +233,7 @@ class Transaction:
             return written
 
     def _join(self, tps: Sequence[TopicPartition]) -> None:
-        """Those that are not in it yet become part of the transaction, with one record of the state log."""
+        """Adds the partitions that are not in the transaction yet, with one record of the state log."""
         new = [tp for tp in tps if tp not in self._sequences]
         try:
             if new:

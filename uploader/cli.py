@@ -133,7 +133,7 @@ def _timeout_ms(text: str | None) -> int | None:
 def _sync(
     settings: Settings, mode: DrainMode, timeout_ms: int | None, form: str
 ) -> tuple[Exit, dict[TopicPartition, int]]:
-    """Here, or by the uploader that runs already; the other way round if that changes meanwhile."""
+    """Uploads here, or waits for the uploader that runs already; changes over if that one starts or ends meanwhile."""
     clock = SystemClock()
     begun = clock.monotonic()
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: settings)
@@ -217,7 +217,7 @@ def _configure_logs(settings: Settings, debug: bool, *, brief: bool = False) -> 
 
 
 def _end(ending: Exit, form: str) -> NoReturn:
-    """The last words; as JSON they are the event ``ended``."""
+    """Prints why the program ends (as JSON the event ``ended`` said it), and ends it."""
     if ending.code and form == "text":
         complain(ending.reason, ending.hint)
     sys.exit(ending.code)

@@ -71,7 +71,7 @@ class Metrics:
 
 
 class _Registry(CollectorRegistry):
-    """Without the ``_created`` series that the client adds to each counter: its own switch is the whole process's."""
+    """Leaves out the ``_created`` series that the client adds to counters: its switch is for the whole process."""
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():

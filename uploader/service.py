@@ -75,7 +75,7 @@ class Service:
         timeout_ms: int | None = None,
         started: Callable[[], None] | None = None,
     ) -> Exit:
-        """Until the state orders the end. ``oneshot``: send that, then end. ``started`` is called with the lock held.
+        """Runs until the state orders the end; with ``oneshot`` after a drain. ``started`` is called under the lock.
 
         Raises NotFoundError (no log directory), LockedError (another uploader), ConfigError (address in use),
         LogDestroyedError (a one-shot run finds a bucket that does not know what this directory uploaded).

@@ -339,7 +339,7 @@ class LocalCheck:
             findings.add(severity, code, f"{name} is not what the log tells: {judged.flaw}; {what}", offset=base)
 
     def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, topic: str) -> None:
-        """Between two files as between two batches: never backwards, and no hole unless compaction may have made it."""
+        """Checks two neighbouring files as two batches: offsets never go back, and only compaction may leave a gap."""
         if before is None:
             return
         if scan.base_offset < before.end_offset:

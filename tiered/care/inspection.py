@@ -275,7 +275,7 @@ class SideFileCheck:
             self.follower.restart(whole=base_offset == 0)
 
     def skip(self, snapshot: bytes | None, end_offset: int) -> None:
-        """Nothing is known of a segment but the producers at its end, as its snapshot names them."""
+        """Takes the producers at the end of a segment from its snapshot: nothing else of the segment is known."""
         known = _decoded(snapshot, end_offset)
         self.follower.restart(known, whole=known is not None)
         self._next = end_offset

@@ -108,7 +108,7 @@ def _rejoin(plan: RejoinPlan, clock: Clock, files: Files) -> None:
 
 
 def _move(plan: RejoinPlan, files: Files) -> None:
-    """By rename, so that every byte is in one place or the other. The copy of the identity makes it a readable log."""
+    """Renames, so that every byte is in one place or the other. The copy of the identity makes it a readable log."""
     files.make_directory(plan.target)
     for name in _IDENTITY:
         if files.state(plan.directory / name) is not None:

@@ -1,4 +1,4 @@
-"""One run of ``dump-segment``: file after file, damage of one never in the way of the next."""
+"""One run of ``dump-segment``: all files in turn; a damaged file does not stop the run."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Verification:
         self._entries.clear()
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Guards that nobody came back with."""
+        """Drops guards that were not presented within ``expiration_ms``."""
         self._entries = {p: e for p, e in self._entries.items() if now_ms - e.timestamp < expiration_ms}
 
     def __len__(self) -> int:

@@ -56,7 +56,7 @@ class PartitionStatus:
 
     @property
     def committed_offset(self) -> int:
-        """Up to where this disk's records are in the bucket: what a newer claim committed there is not of them."""
+        """Up to which offset this disk's records are in the bucket. What a newer claim committed does not count."""
         if self.fenced and self.positions is not None:
             return self.positions.uploaded_offset
         return self.uploaded_offset

@@ -45,7 +45,7 @@ class OutOfTime(BaseException):
 
 
 class Patience:
-    """Of one command. Without a remote tier it does nothing; an end needs the main thread."""
+    """Limits the waits of one command's main thread. Without a remote tier it does nothing."""
 
     def __init__(
         self, app: Application, *, timeout_seconds: float | None = None, grace_seconds: float = GRACE_SECONDS
@@ -146,7 +146,7 @@ class Patience:
 
 
 class WatchedStore:
-    """A store whose every request is a wait of its own."""
+    """A store that reports each request as something that the command waits for."""
 
     def __init__(self, inner: Store, patience: Patience) -> None:
         self._inner = inner

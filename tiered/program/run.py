@@ -55,7 +55,7 @@ def _open_what_is_closed() -> None:
 
 
 def _settle(name: str) -> None:
-    """Pushes out what is left; where nobody takes it, the interpreter's own last flush must not complain."""
+    """Flushes a stream. If its reader is gone the null device takes its place, so that the flush at exit succeeds."""
     stream = getattr(sys, name)
     try:
         stream.flush()

@@ -56,7 +56,7 @@ class SegmentLookup:
         self._doubted: set[str] = set()
 
     def doubt(self, error: IndexDoubtedError) -> bool:
-        """From now on the segment is read without its offset index; False if it already was: its log is damaged."""
+        """Reads the segment without its offset index from now on. False if it did before: its log is damaged."""
         key = error.path_or_key
         if key in self._doubted:
             return False

@@ -182,7 +182,7 @@ def _completed(found: TopicEntry, wanted: TopicEntry, registrant: Registrant) ->
 
 
 def _vouched(found: TopicEntry, registrant: Registrant) -> Steps[bool]:
-    """Of an entry of before the rule: makes the missing roots of the registrant's partitions, if they never were.
+    """For an entry of before roots were made with it: makes the missing roots of the registrant's partitions.
 
     Gives whether all partitions have theirs now.
     """

@@ -1,4 +1,4 @@
-"""Says when a store stops to answer and when it answers again, once each, whoever asks and however often."""
+"""Reports once when a store stops to answer, and once when it answers again, however many requests fail between."""
 
 from __future__ import annotations
 

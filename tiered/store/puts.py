@@ -1,4 +1,4 @@
-"""Steps that store one object under a key that nobody else ever uses, whatever answers get lost on the way.
+"""Steps that store one object under a unique key, although answers of the store may be lost.
 
 Because the key is unique and created only once, "it exists already" can only mean that an earlier attempt of ours
 landed: LOST counts as landed, and an unknown outcome is settled by sending the same request again. (This reasoning

@@ -100,7 +100,7 @@ class Timing:
 
 
 class Telling(Protocol):
-    """Who is told what becomes of the work."""
+    """Callbacks that hear of the outcome of the work."""
 
     def report(self, report: orders.Report) -> None:
         """What the state says."""
@@ -308,7 +308,7 @@ class Runner:
     # ------------------------------------------------------------------ loops
 
     async def _scan(self) -> None:
-        """One at a time: what an older look saw must not be told after what a newer one did."""
+        """Looks one at a time: what an older look saw must not be handled after what a newer one saw."""
         async with self._scanning:
             begun = self._clock.monotonic()
             events = await asyncio.to_thread(self._directory.scan)

@@ -98,7 +98,7 @@ class Driver:
         return drive(self.store, steps, clock=self.clock, ids=self.ids, together=REGISTRATION_REQUESTS)
 
     def once(self) -> Driver:
-        """One that asks a store that may not answer a single time."""
+        """A driver that tries each request once, for a store that may not answer."""
         inner = self.store.inner if isinstance(self.store, RetryingStore) else self.store
         return Driver(inner, self.clock, self.ids)
 
@@ -395,7 +395,7 @@ class Run:
         self._topic_errors: dict[str, TieredError] = {}
 
     def drain(self, ends: Mapping[TopicPartition, int], *, claims: bool = False) -> dict[TopicPartition, TieredError]:
-        """Until every partition is committed up to its end, or nothing more can be done. Gives why some are not.
+        """Runs until all is committed up to ``ends``, or nothing more can be done. Gives why some are not.
 
         ``claims``: each is claimed anew, too.
         """

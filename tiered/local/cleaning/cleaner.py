@@ -157,7 +157,7 @@ class LogCleaner:
         return done
 
     def clean(self, tp: TopicPartition) -> CleaningReport | None:
-        """One round over ``tp`` now, whatever its ratio; None: nothing of it is dirty.
+        """Runs one round over ``tp`` now, however little of it is dirty; None if nothing is.
 
         Raises ConfigError with the reason if it must not be cleaned, CorruptionError where it is damaged.
         """
@@ -225,7 +225,7 @@ class LogCleaner:
         self._stopping.set()
 
     def forget_gone(self) -> None:
-        """Nothing that was noted of partitions that are gone is believed of others that may get their names."""
+        """Forgets all notes of partitions that are gone: a new partition may get the name of an old one."""
         held = set(self._roster.names())
         self.checkpoint.keep(held)
         with self._changed:
@@ -348,7 +348,7 @@ class LogCleaner:
             raise UnknownTopicError(f"the directory holds no partition {tp}") from None
 
     def _take(self, tp: TopicPartition) -> bool:
-        """From now on ``tp`` is this thread's; False if it is somebody else's."""
+        """Reserves ``tp`` for this thread; False if another thread has it."""
         with self._changed:
             return self._at_work.setdefault(tp, threading.get_ident()) == threading.get_ident()
 

@@ -1,4 +1,4 @@
-"""A partition as the choice of the cleaner sees it, and why it is not cleaned; the checkpoint of what was."""
+"""What the cleaner knows of a partition when it chooses one, why it leaves one out, and how far each was cleaned."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One log over its directories, as a broker's ``log.dirs``: each has its own lock, id, checkpoints and fate.
+"""One log over its directories, as a broker's ``log.dirs``: each has its own lock, id and checkpoints.
 
-As a rule there is one. Then the log is that directory: its words, its coordinator, its files, which name no partitions
-that lie elsewhere; and when its disk fails there is no other to go on with.
+As a rule there is one directory, and the log is that directory: its errors, its coordinator and its files are used as
+they are, and if its disk fails the log has no other to go on with.
 
 A new partition goes to the directory with the fewest. A directory whose disk fails goes offline with its partitions and
 no other. To a bucket each directory is a volume of its own, with its own claims and its own uploader.
@@ -101,7 +101,7 @@ class LocalLogs:
         return logs
 
     def _share_transactions(self, files: Files) -> None:
-        """One coordinator for all directories; what an unclean stop of any left is settled now."""
+        """Gives all directories one coordinator. If one was not closed cleanly, open transactions are settled now."""
         ids = ProducerIds(list(self._logs), files, self._ids)
         shared = Transactions(self, ids, self._clock, sees_all=lambda: not (self._unseen or self._moving))
         for log in self._logs.values():
@@ -191,7 +191,7 @@ class LocalLogs:
     def create_topic(
         self, name: str, partitions: int = 1, config: TopicConfig | None = None, topic_id: UUID | None = None
     ) -> TopicInfo:
-        """A new topic, each partition where there are fewest; a directory that fails at it makes way for the next.
+        """Makes a new topic. Each partition goes to the directory with the fewest; if that one fails, to the next.
 
         ConfigError if it exists, or while a directory cannot be opened that may hold it.
         """

@@ -32,7 +32,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """``noted_ms`` -1: nobody has noted anything. ``uncleanable``: why, by partition; ``offline`` empty: in service."""
+    """``noted_ms`` -1: there is no report. ``uncleanable``: why, by partition; ``offline`` empty: in service."""
 
     noted_ms: int = -1
     tasks: list[TaskStatus] = field(default_factory=list)

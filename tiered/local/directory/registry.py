@@ -150,7 +150,7 @@ class TopicRegistry:
             self._checkpoint()
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
-        """Nothing that was noted of these partitions is believed of others that may get their names."""
+        """Forgets all notes of these partitions: a new partition may get the name of an old one."""
         self._uploads.forget(gone)
         self._claims.forget(gone)
         self._checkpoint()

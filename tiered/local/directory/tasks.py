@@ -29,7 +29,7 @@ class Workers(Protocol):
 
 
 class InlineWorkers:
-    """All at once, in the thread that asks: for tools, tests, and whoever calls ``tick`` on a thread of his own."""
+    """Runs the work at once in the calling thread: for tools, tests, and programs with a thread for ``tick``."""
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Returns when ``work`` is done."""
@@ -37,7 +37,7 @@ class InlineWorkers:
         work()
 
     def join(self, timeout_seconds: float) -> bool:
-        """Nothing is ever left."""
+        """Returns True: the work is done when :meth:`start` returns."""
         del timeout_seconds
         return True
 
@@ -70,7 +70,7 @@ class ThreadWorkers:
             raise
 
     def join(self, timeout_seconds: float) -> bool:
-        """A thread that joins from inside of its own work would wait for itself: nobody does."""
+        """Must not be called from inside of the work: that thread would wait for itself."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, timeout_seconds)
 

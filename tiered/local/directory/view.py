@@ -65,16 +65,16 @@ class DirectoryView:
 
     @property
     def partitions(self) -> dict[TopicPartition, Path]:
-        """Those that are in use, by name."""
+        """The partitions that are in use, by name."""
         return {folder.tp: self.path / folder.name for folder in self.renamed("")}
 
     def renamed(self, kind: str) -> list[PartitionFolder]:
-        """Those of one kind, by name."""
+        """The renamed partitions of one kind, by name."""
         return [folder for folder in self.folders if isinstance(folder, PartitionFolder) and folder.kind == kind]
 
     @property
     def strange(self) -> list[StrangeFolder]:
-        """Those that are no partition's, by name."""
+        """The directories that are no partition's, by name."""
         return [folder for folder in self.folders if isinstance(folder, StrangeFolder)]
 
 

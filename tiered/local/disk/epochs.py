@@ -92,7 +92,7 @@ class LeaderEpochs:
         return tuple(entry for entry in self.entries if entry.start_offset < end_offset)
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Takes back what was assigned since; the file is written again if it is in doubt."""
+        """Goes back to ``entries``; the file is written again if an earlier write may have failed halfway."""
         self._store(entries)
 
     def _store(self, entries: tuple[EpochEntry, ...]) -> None:

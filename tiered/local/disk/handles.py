@@ -1,4 +1,4 @@
-"""At most so many open files: handles for writing that lend their descriptor to others while nobody uses them.
+"""Limits the number of open files: a handle for writing gives its descriptor to another one while it is not used.
 
 ::
 

@@ -11,7 +11,7 @@ from tiered.local.disk.files import Files
 
 
 class DiskReserve:
-    """One for a log directory. ``statvfs`` is asked once per ``disk_check_bytes`` appended, and at each tick."""
+    """A log directory has one. It asks ``statvfs`` once per ``disk_check_bytes`` appended, and at each tick."""
 
     def __init__(self, files: Files, directory: Path, config: LogConfig) -> None:
         self._files = files

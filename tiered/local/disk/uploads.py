@@ -193,7 +193,7 @@ class SealRequest:
         self._answer.store({"id": request_id})
 
     def _sweep(self) -> None:
-        """What somebody who died while he asked has left beside the request: files older than it."""
+        """Removes temporary files that a process left here when it died while it wrote a request."""
         standing = self._files.state(self._file.path)
         for name in self._files.names(self._file.path.parent):
             path = self._file.path.with_name(name)
@@ -220,7 +220,7 @@ def uploader_lock(directory: Path, files: Files) -> DirectoryLock:
 
 
 def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: bool = False) -> Known:
-    """Of one partition. ``made``: what its registry entry says."""
+    """What this disk knows of one partition's root. ``made``: what its registry entry says."""
     upload, proof = upload or PartitionUpload(0), proof or ClaimProof()
     version, restored_end = proof.restored_from or (0, 0)
     return Known(
@@ -236,13 +236,13 @@ def known_of(upload: PartitionUpload | None, proof: ClaimProof | None, *, made: 
 def known_partitions(
     uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[TopicPartition, Known]:
-    """Of every partition that one of the two names."""
+    """The same of every partition that the checkpoint or the claims name."""
     return {tp: known_of(uploads.get(tp), claims.get(tp)) for tp in {*uploads, *claims}}
 
 
 def known_topic(
     topic: str, uploads: Mapping[TopicPartition, PartitionUpload], claims: Mapping[TopicPartition, ClaimProof]
 ) -> dict[int, Known]:
-    """Of every partition of one topic that one of the two names, by number; the others cost a comparison each."""
+    """The same of one topic, by partition number; a partition of another topic costs one comparison."""
     named = {tp for each in (uploads, claims) for tp in each if tp.topic == topic}
     return {tp.partition: known_of(uploads.get(tp), claims.get(tp)) for tp in named}

@@ -163,5 +163,5 @@ def discovered(
 
 
 def without_absent(topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-    """Adopted topics without a partition here are gone: nobody makes their directories again."""
+    """Drops adopted topics without a partition here: they are gone, and nothing makes their directories again."""
     return {name: topic for name, topic in topics.items() if not topic.adopted or topic.here}

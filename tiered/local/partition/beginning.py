@@ -1,4 +1,4 @@
-"""The first record of a log without any: at which offset it belongs is the bucket's to say, once a volume has claimed.
+"""The first record of an empty log: once a volume has claimed the partition, the bucket says which offset it gets.
 
 An uploader may claim a partition for a directory whose application knows of no bucket, and the bucket may end at
 offset N while the log would begin at 0. The claim's proof is on the disk before the claim is sent. So::
@@ -6,8 +6,8 @@ offset N while the log would begin at 0. The claim's proof is on the disk before
     the uploader:     writes the proof      then looks whether the log is empty     then claims it as empty
     the application:  writes the record     then looks whether there is a proof     then acknowledges it
 
-and whichever of the two comes second sees the other: no claim of a log without records stands beside a record that was
-acknowledged at an offset of the bucket's.
+and whichever of the two comes second sees the other. So a log is never claimed as empty while a record is acknowledged
+in it at an offset that the bucket has given to another record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of a partition survives a power cut: fsyncs, once for all who wait, and until where they reach.
+"""Fsyncs of one partition, one for all threads that wait, and the offset below which records survive a power cut.
 
 Two locks, taken in this order: the flush lock (one fsync at a time; whoever waits for it usually finds its records
 already safe) and the partition's lock (everything else; never held across an fsync of records).

@@ -104,7 +104,7 @@ class GrowingSegment:
             return
 
     def extent(self, promised: int) -> Extent:
-        """What a read may see. Below ``promised`` all was safe once: a read of what is not there raises."""
+        """What a read may see. Records below ``promised`` were durable once: a read that misses one raises."""
         end = self.end_offset
         if promised <= end:
             return Extent(self.base_offset, end, self.size_bytes, self.max_timestamp, self)

@@ -1,4 +1,4 @@
-"""Under which leader epoch the next record is written, beside the list of the epochs before."""
+"""The leader epoch of the next record, and the list of the epochs before."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SPARSE_NAME = "tiered-sparse"
 
 
 class LogSegments:
-    """Changed under the partition's lock; whoever reads one attribute without it sees a state that was true.
+    """Changed under the partition's lock. Without it one attribute may be read: its value is or was right.
 
     ``sealed`` and ``active``; ``closing``: those sealed segments whose fsync is still to come, as they were while they
     were active. ``end``: the next offset to be given. ``log_start``: the first offset that may be read.
@@ -169,7 +169,7 @@ class LogSegments:
         self._opened = (self.active, self.sealed, self.end)
 
     def as_opened(self) -> bool:
-        """Nothing happened since, and the files of the active segment are already those of a clean end."""
+        """Whether nothing changed since the open, and the active segment's files are as a clean close leaves them."""
         active, base = self.active, self.active.base_offset
         if self._opened is None or self.closing:
             return False
@@ -207,7 +207,7 @@ class HighWatermark:
 
     @property
     def offset(self) -> int:
-        """Of a log that has no leader above it and no followers: its end."""
+        """The end of the log, unless a leader or followers have told a lower offset."""
         told, segments = self.told, self._segments
         return segments.end if told is None else max(min(told, segments.end), segments.log_start)
 

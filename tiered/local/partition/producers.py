@@ -203,7 +203,7 @@ class PartitionProducers:
         return True
 
     def _take_empty(self, end: int) -> None:
-        """Nobody wrote below ``end``. Not fsynced: it says nothing that the log would not say without it."""
+        """Notes that no producer wrote below ``end``. Not fsynced: the log itself tells the same."""
         if end <= self._plain_end:
             return
         try:
@@ -310,7 +310,7 @@ class PartitionProducers:
         return None
 
     def _replay(self, state: ProducerState, segment: Replayable, following: Replayable | None) -> None:
-        """What the segment adds. Where it is damaged the state is that of what can be read, as after a recovery."""
+        """Adds a segment to the state. If it is damaged only what can be read counts, as after a recovery."""
         start = state.map_end_offset
         try:
             if not segment.size_bytes and segment.reach < 0:

@@ -1,7 +1,7 @@
 """The partitions of a directory that this process writes: those awake, and those that nobody has asked for yet.
 
 After a clean shutdown the checkpoints say all there is to know about a partition: it sleeps as three numbers until it
-is named, until a request or a timer concerns it, or until the background work comes round to it. So a directory with
+is asked for, until a request or a timer concerns it, or until the background work has its turn. So a directory with
 ten thousand partitions opens at once, and pays for those in use.
 """
 
@@ -143,9 +143,9 @@ class Roster:
         return first
 
     def next_to_wake(self, count: int = WAKE_AT_ONCE) -> list[TopicPartition]:
-        """Sleeping partitions that have a timer (not ``flush.ms``: all they hold is durable), each in its turn.
+        """Sleeping partitions that have a timer, in turn; not ``flush.ms``: all that they hold is durable.
 
-        One that cannot be opened comes round again after all others.
+        One that cannot be opened is tried again after all others.
         """
         if not self._sleeping:
             return []
@@ -197,7 +197,7 @@ class Roster:
             return marks | slept
 
     def sleeping_count(self) -> int:
-        """How many nobody has asked for."""
+        """The number of partitions that sleep."""
         return len(self._sleeping)
 
     def go_offline(self, error: TieredError) -> None:

@@ -1,4 +1,4 @@
-"""Takes back the end of one partition: a follower that went astray, a log that starts again elsewhere.
+"""Cuts the end of one partition off: of a follower that differs from its leader, of a log that starts again elsewhere.
 
 The cut is looked for first; then segments above it go, the last one first, so that a crash between two steps leaves a
 log without a hole; then the file that stays is cut and its indexes are written anew.
@@ -170,7 +170,7 @@ class Truncation:
         LOGGER.warning("log_truncated partition=%s offset=%d segments=%d", segments.tp, offset, len(going))
 
     def _aborted_below(self, segment: ActiveSegment | SealedLocalSegment, offset: int) -> list[AbortedTxn] | None:
-        """The aborted transactions of what a cut leaves of a segment; None: only what is left of the log may tell."""
+        """The aborted transactions that stay in a cut segment; None if only the rest of the log can tell."""
         try:
             return truncate(segment.aborted_txns(), offset)
         except CorruptionError as error:

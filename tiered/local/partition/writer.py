@@ -40,7 +40,7 @@ LOGGER = logging.getLogger("tiered.local")
 
 
 class PartitionWriter:
-    """Thread-safe. Whoever wants one of its components done something asks that component."""
+    """Thread-safe. Callers talk to its components: ``appender``, ``flusher``, ``retention`` and so on."""
 
     def __init__(
         self,

@@ -271,7 +271,7 @@ class Recovery:
         return max(recovery_point, tail.end_offset, *known, 0)
 
     def _lacks_end(self, segment: FoundSegment, following: FoundSegment, recovery_point: int) -> bool:
-        """Whether records are gone between two segments that nobody was promised."""
+        """Whether the records that are missing between two segments were never acknowledged as durable."""
         return self._dense and recovery_point <= segment.end_offset < following.base_offset
 
     def _recover_one(self, segment: FoundSegment, recovery_point: int, limit: int) -> tuple[int, int] | None:

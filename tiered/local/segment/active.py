@@ -194,7 +194,7 @@ class ActiveSegment:
         self.appended_ms = now_ms
 
     def append_aborted(self, txns: Sequence[AbortedTxn]) -> None:
-        """Behind the other entries of the transaction index. On an error it is in doubt: recovery writes it anew."""
+        """Appends to the transaction index. After an error the file may hold a part: recovery writes it anew."""
         if self._txn_handle is None:
             self._txn_handle = self._files.open_write(self.directory / txn_index_name(self.base_offset))
         size = self._files.size(self._txn_handle)
@@ -266,7 +266,7 @@ class ActiveSegment:
                 self._files.sync(handle)
 
     def noted(self) -> SegmentStats:
-        """What is to be noted beside the segment, its totals measured if nobody counted along."""
+        """The note of the segment; its totals are measured now if they were not counted during the appends."""
         if self.stats is None:
             offsets = Offsets(self.base_offset, self.base_offset + MAX_RELATIVE_OFFSET + 1)
             self.stats = measure(LogFile(self._files, self.path, handle=self._handle()), self.size_bytes, offsets)

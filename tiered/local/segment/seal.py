@@ -1,4 +1,4 @@
-"""``{base}.seal``: what is known of a ``.log`` file, so that nobody has to read 64 MiB to learn it again.
+"""``{base}.seal``: what is known of a ``.log`` file, so that its 64 MiB need not be read to learn it again.
 
 Written beside the segment when it is sealed and, for the active one, at a clean close. It is believed only while
 size and base agree with the file; brokers ignore it; a missing or stale note costs one scan, never data.

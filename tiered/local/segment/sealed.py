@@ -73,7 +73,7 @@ def rename_away(files: Files, directory: Path, base_offset: int, *, snapshot: bo
 
 
 class HasPath(Protocol):
-    """Whoever says where a ``.log`` is."""
+    """Something that knows the path of a ``.log``, which a cleaner may change."""
 
     path: Path
 

@@ -62,7 +62,7 @@ class SnapshotFacts(NamedTuple):
 
     @classmethod
     def unknown(cls) -> SnapshotFacts:
-        """Nothing is to be noted: whoever needs the snapshot asks the log."""
+        """The facts of a snapshot that is not known: who needs one has to read the log."""
         return cls(-1, 0)
 
 

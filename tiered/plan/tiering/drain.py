@@ -121,7 +121,7 @@ class Drain:
     def _goes_on(
         self, partitions: Mapping[TopicPartition, Partition], obstacle: Callable[[Partition], Failure | None]
     ) -> bool:
-        """Whether one that is left needs nobody's help. Those that do go behind the others: asked less often."""
+        """Whether a partition that is left can go on without help. Those that cannot are tried last, and less often."""
 
         def moves(tp: TopicPartition) -> bool:
             p = partitions[tp]

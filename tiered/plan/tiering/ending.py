@@ -25,7 +25,7 @@ WRITER_GONE_MS = 500
 
 
 class Finisher:
-    """Seals what nobody else seals, and orders the end; on the same books."""
+    """Orders the seals that no writer makes, and the end of the run. It works on the ledger of the other rules."""
 
     def __init__(self, books: Ledger) -> None:
         self._books = books
@@ -88,7 +88,7 @@ class Finisher:
         self.poke(now_ms)
 
     def follow_drain(self, p: Partition, now_ms: int) -> bool:
-        """Once the writer is gone its last records are this program's business: nobody else is left to send them."""
+        """Once the writer is gone, this program has to send its last records: no other process will."""
         if self._books.drain is None or not self._books.drain.last or self._writer or not self._books.drain.follow(p):
             return False
         self._seal_at_ms = now_ms

@@ -9,7 +9,7 @@ from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
 
 
 class Planner:
-    """Orders given out from the books."""
+    """Gives out orders from what the ledger holds."""
 
     def __init__(self, books: Ledger) -> None:
         self._books = books
