@@ -297,13 +297,13 @@ HOT = [
         ),
         (
             "a time entry of another batch",
-            "if header.last_offset != at or header.max_timestamp != timestamp:",
-            "if header.max_timestamp != timestamp:",
+            "if reached is None or (reached[1].last_offset, reached[1].max_timestamp) != (at, timestamp):",
+            "if reached is None or reached[1].max_timestamp != timestamp:",
         ),
         (
             "a time entry of another time",
-            "if header.last_offset != at or header.max_timestamp != timestamp:",
-            "if header.last_offset != at:",
+            "if reached is None or (reached[1].last_offset, reached[1].max_timestamp) != (at, timestamp):",
+            "if reached is None or reached[1].last_offset != at:",
         ),
         ("aborts without their index", "if producers and any(True for _ in abort_markers(log, position)):"),
     ),

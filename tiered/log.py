@@ -130,7 +130,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     log = Log(local, store, clock=clock, ids=ids, reachable=reachable, requests=requests)
     if uploader is not None and store is not None:
         try:
-            log.attach(uploader, store.url, place.s3)
+            log._attach(uploader, store.url, place.s3)
         except BaseException:
             log.close()
             raise
@@ -320,7 +320,7 @@ class Log:
             self._local.delete_topic(name)
             self._topics.pop(name, None)
 
-    def attach(self, uploader: UploaderComponent, remote: str, options: Mapping[str, Any]) -> None:
+    def _attach(self, uploader: UploaderComponent, remote: str, options: Mapping[str, Any]) -> None:
         """Starts an in-process uploader (``open`` does this when one is passed)."""
         uploaders = Uploaders(self._clock)
         uploaders.start(uploader, self._local, remote, options)

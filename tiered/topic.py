@@ -275,8 +275,8 @@ class Topic(TopicReads):
         InvalidRecordError, RecordTooLargeError, DiskFullError, FencedError, LocalIOError, ForkedLogError, ClosedError.
         """
         self._check_durability(durability)
-        chosen, record = self.route(value, key, partition, timestamp, headers)
-        written = self.log(chosen).append((record,))
+        chosen, record = self._route(value, key, partition, timestamp, headers)
+        written = self._log(chosen).append((record,))
         self._wait({chosen: written.end_offset}, durability)
         return written
 
@@ -289,11 +289,11 @@ class Topic(TopicReads):
         Raises as :meth:`append`; ``InvalidRecordError.index`` is the place in the call.
         """
         self._check_durability(durability)
-        groups, places = self.group(records, partition)
+        groups, places = self._group(records, partition)
         written: list[RecordMetadata] = []
         for chosen in sorted(groups):
             try:
-                written.append(self.log(chosen).append(groups[chosen]))
+                written.append(self._log(chosen).append(groups[chosen]))
             except InvalidRecordError as error:
                 error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
                 raise
@@ -304,7 +304,7 @@ class Topic(TopicReads):
         """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
         self._check_durability(durability)
         partition = self.check_partition(partition)
-        written = self.log(partition).append_batches(arguments.batches(data))
+        written = self._log(partition).append_batches(arguments.batches(data))
         self._wait({partition: written.end_offset}, durability)
         return written
 
@@ -330,7 +330,7 @@ class Topic(TopicReads):
         """
         return self._waiter.transaction(transactional_id, topic=self, timeout=timeout, durability=durability)
 
-    def route(
+    def _route(
         self,
         value: bytes | None,
         key: bytes | None,
@@ -344,7 +344,7 @@ class Topic(TopicReads):
         chosen = self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
         return chosen, record
 
-    def group(
+    def _group(
         self, records: Iterable[AppendRecord], partition: int | None
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
         """Records by the partition that they fall into, and their places in the call."""
@@ -363,7 +363,7 @@ class Topic(TopicReads):
             places.setdefault(chosen, []).append(index)
         return groups, places
 
-    def log(self, partition: int) -> PartitionLog:
+    def _log(self, partition: int) -> PartitionLog:
         """One partition, to append to. ConfigError for the coordinator's own topic."""
         if self._is_internal:
             raise ConfigError(

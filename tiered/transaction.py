@@ -63,7 +63,7 @@ class Target(Protocol):
     def name(self) -> str:
         """The topic's name."""
 
-    def route(
+    def _route(
         self,
         value: bytes | None,
         key: bytes | None,
@@ -73,20 +73,17 @@ class Target(Protocol):
     ) -> tuple[int, NewRecord]:
         """The partition of one record, and the record."""
 
-    def group(
+    def _group(
         self, records: Iterable[AppendRecord], partition: int | None
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
         """Records by partition, and their places in the call."""
 
-    def log(self, partition: int) -> PartitionLog:
+    def _log(self, partition: int) -> PartitionLog:
         """One partition."""
 
 
 class Transaction:
-    """Made by ``Topic.transaction`` or ``Log.transaction``; a context manager. Thread-safe.
-
-    ``state`` is "open", "committed", "aborted" or "unknown" (see ``commit``).
-    """
+    """Made by ``Topic.transaction`` or ``Log.transaction``; a context manager. Thread-safe."""
 
     def __init__(
         self,
@@ -98,7 +95,7 @@ class Transaction:
         wait: Callable[[Mapping[TopicPartition, PartitionLog]], None],
     ) -> None:
         self.transactional_id = producer.transactional_id
-        self.state = "open"
+        self._state = "open"
         self._coordinator = coordinator
         self._producer = producer
         self._default = default
@@ -109,8 +106,13 @@ class Transaction:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._broken: TieredError | None = None
 
+    @property
+    def state(self) -> str:
+        """What has become of it: "open", "committed", "aborted" or "unknown" (see ``commit``)."""
+        return self._state
+
     def __repr__(self) -> str:
-        return f"<Transaction {self.transactional_id!r} {self.state} partitions={len(self._logs)}>"
+        return f"<Transaction {self.transactional_id!r} {self._state} partitions={len(self._logs)}>"
 
     def append(
         self,
@@ -128,7 +130,7 @@ class Transaction:
         over, InvalidTxnStateError after the end. A record that was refused leaves the transaction as it was.
         """
         target = self._target(topic)
-        chosen, record = target.route(value, key, partition, timestamp, headers)
+        chosen, record = target._route(value, key, partition, timestamp, headers)
         return self._append(target, chosen, [record])
 
     def append_many(
@@ -136,11 +138,11 @@ class Transaction:
     ) -> list[RecordMetadata]:
         """Appends ``records``, one batch per partition that they fall into; see ``Topic.append_many``."""
         target = self._target(topic)
-        groups, places = target.group(records, partition)
+        groups, places = target._group(records, partition)
         written = []
         with self._locked():
             self._check_usable()
-            self._join([target.log(chosen).tp for chosen in sorted(groups)])
+            self._join([target._log(chosen).tp for chosen in sorted(groups)])
         for chosen in sorted(groups):
             try:
                 written.append(self._append(target, chosen, groups[chosen]))
@@ -162,26 +164,26 @@ class Transaction:
             try:
                 self._coordinator.end(self._producer, commit=True)
             except CommitUnknown:
-                self.state = "unknown"
+                self._state = "unknown"
                 raise
             except MarkersPendingError:
-                self.state = "committed"
+                self._state = "committed"
                 raise
             except TieredError:
                 self._abort_after_error()
                 raise
             except BaseException:
-                self.state = "unknown"
+                self._state = "unknown"
                 raise
-            self.state = "committed"
+            self._state = "committed"
         self._wait(self._logs)
 
     def abort(self) -> None:
         """Ends the transaction: none of it is visible to ``read_committed``. Nothing to do after the end."""
         with self._locked():
-            if self.state != "open":
+            if self._state != "open":
                 return
-            self.state = "aborted"
+            self._state = "aborted"
             self._coordinator.end(self._producer, commit=False)
 
     def __enter__(self) -> Self:
@@ -190,7 +192,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.state != "open":
+        if self._state != "open":
             return
         if error is None:
             try:
@@ -209,7 +211,7 @@ class Transaction:
             _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
 
     def _append(self, target: Target, partition: int, records: list[NewRecord]) -> RecordMetadata:
-        tp, log = TopicPartition(target.name, partition), target.log(partition)
+        tp, log = TopicPartition(target.name, partition), target._log(partition)
         with self._locked():
             self._check_usable()
             self._join([tp])
@@ -258,9 +260,9 @@ class Transaction:
         return self._default
 
     def _check_usable(self) -> None:
-        if self.state != "open":
+        if self._state != "open":
             raise InvalidTxnStateError(
-                f"transaction {self.transactional_id!r} is {self.state}", hint="begin another one"
+                f"transaction {self.transactional_id!r} is {self._state}", hint="begin another one"
             )
         if self._broken is not None:
             raise InvalidTxnStateError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.dump.kafka import java_json, java_text
-from tiered.errors import ConfigError, CorruptionError
+from tiered.errors import CorruptionError
 from tiered.format.coordinator_records import (
     GROUP_RECORDS,
     OFFSETS_TOPIC,
@@ -18,8 +18,8 @@ from tiered.format.coordinator_records import (
     UnknownRecordError,
     record_as_json,
 )
-from tiered.format.keys import parse_partition_dir
 from tiered.format.layouts import Layout
+from tiered.local.directory.view import PartitionFolder, folder_named
 from tiered.model import Record
 
 DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
@@ -113,10 +113,8 @@ def layouts_for(decoder: str, directory: str, *, kafka: bool) -> Mapping[int, La
         return COORDINATORS.get(decoder)
     if kafka:
         return None
-    try:
-        topic = parse_partition_dir(directory).tp.topic
-    except ConfigError:
-        return None
+    folder = folder_named(directory)
+    topic = folder.tp.topic if isinstance(folder, PartitionFolder) else ""
     return {OFFSETS_TOPIC: COORDINATORS["offsets"], TRANSACTION_STATE_TOPIC: COORDINATORS["transactions"]}.get(topic)
 
 

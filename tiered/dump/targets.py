@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tiered.dump.small_files import is_known
 from tiered.errors import ConfigError, LocalIOError, LocalPermissionError, NotFoundError, UnknownTopicError
-from tiered.format.keys import FLAG_HOLE, index_key, parse_local_name, parse_partition_dir, root_key, segment_key
+from tiered.format.keys import FLAG_HOLE, index_key, parse_local_name, root_key, segment_key
+from tiered.local.directory.view import DirectoryView, PartitionFolder, folder_named
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
@@ -149,10 +150,8 @@ def _partition(name: str) -> TopicPartition | None:
     topic, colon, number = name.rpartition(":")
     if colon and not number.isdigit():
         return None
-    try:
-        return parse_partition_dir(f"{topic}-{number}" if colon else name).tp
-    except ConfigError:
-        return None
+    folder = folder_named(f"{topic}-{number}" if colon else name)
+    return folder.tp if isinstance(folder, PartitionFolder) else None
 
 
 def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
@@ -180,9 +179,9 @@ def _objects(app: Application, remote: str, tp: TopicPartition) -> list[str]:
 
 def _folder(path: Path, *, kafka: bool) -> list[str]:
     found = _files(path, kafka=kafka)
-    for entry in sorted(path.iterdir()):
-        if entry.is_dir() and _is_partition(entry.name):
-            found += _files(entry, kafka=kafka)
+    for folder in DirectoryView.look(path, PosixFiles()).folders:
+        if isinstance(folder, PartitionFolder):
+            found += _files(path / folder.name, kafka=kafka)
     if not found:
         raise ConfigError(f"the folder {path} holds no file that can be dumped", hint="name a partition's folder")
     return _counted(found, str(path))
@@ -197,14 +196,6 @@ def _is_wanted(name: str, *, kafka: bool) -> bool:
     if kafka:
         return parsed is not None and not parsed.work
     return is_known(name)
-
-
-def _is_partition(name: str) -> bool:
-    try:
-        parse_partition_dir(name)
-    except ConfigError:
-        return False
-    return True
 
 
 def _matching(pattern: str, *, kafka: bool) -> list[str]:

@@ -11,20 +11,13 @@ DRIVERS: set[str] = set()
 DEEP_CLASSES: set[str] = set()
 """3: classes with more than one class of ours above them."""
 
-WALKERS: set[str] = {
-    "tiered/local/partition/steady.py",
-    "tiered/local/recovery/rebuilding.py",
-}
+WALKERS: set[str] = set()
 """4: files with a loop over batches."""
 
 VISIBILITY: set[str] = set()
 """4: files that decide what ``read_committed`` hides."""
 
-DIRECTORY_VIEWS: set[str] = {
-    "tiered/dump/content.py",
-    "tiered/dump/targets.py",
-    "tiered/local/segment/side_files.py",
-}
+DIRECTORY_VIEWS: set[str] = set()
 """4: files that look at a log directory by themselves."""
 
 UPLOADER = "tiered/tiering/steps.py"
@@ -36,13 +29,7 @@ UPLOADERS: set[str] = set()
 UNJOURNALLED: set[str] = set()
 """5: files that upload without a line of the journal."""
 
-SIGNATURES: set[str] = {
-    "Log.attach",
-    "Topic.group",
-    "Topic.log",
-    "Topic.route",
-    "Transaction.state",
-}
+SIGNATURES: set[str] = set()
 """6: what one face has and the other one has not, or has otherwise."""
 
 MODULE_NAMES: set[str] = set()

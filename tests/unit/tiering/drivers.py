@@ -137,14 +137,14 @@ class Component:
     def run(self, disk: Path, bucket: str) -> None:
         place = Place(disk, location(bucket))
         with _open(disk, raw_store(bucket)) as log:
-            log.attach(_Attach(place), "", {})
+            log._attach(_Attach(place), "", {})
             log.sync(SECONDS)
 
     def die(self, disk: Path, death: Death) -> None:
         place = Place(disk, location("dying", DyingAioStore(death)))
         log = _open(disk, death.inner)
         attach = _Attach(place)
-        log.attach(attach, "", {})
+        log._attach(attach, "", {})
         log._seal_all()
         assert attach.attached is not None
         attach.attached.poke()

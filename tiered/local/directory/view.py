@@ -61,7 +61,7 @@ class DirectoryView:
     def look(cls, path: Path, files: Files) -> DirectoryView:
         """Raises NotFoundError, LocalPermissionError."""
         names = (name for name in files.names(path) if name not in BROKER_OWN_DIRS)
-        return cls(path, tuple(_folder(name) for name in names if files.is_directory(path / name)))
+        return cls(path, tuple(folder_named(name) for name in names if files.is_directory(path / name)))
 
     @property
     def partitions(self) -> dict[TopicPartition, Path]:
@@ -78,7 +78,8 @@ class DirectoryView:
         return [folder for folder in self.folders if isinstance(folder, StrangeFolder)]
 
 
-def _folder(name: str) -> PartitionFolder | StrangeFolder:
+def folder_named(name: str) -> PartitionFolder | StrangeFolder:
+    """What a directory of this name is."""
     try:
         parsed = parse_partition_dir(name)
     except ConfigError as refusal:

@@ -33,8 +33,9 @@ REINDEX_BYTES = 4 * 1024 * 1024
 class GrowingSegment:
     """The last segment, as far as it is known: whole batches up to ``size_bytes``, records up to ``end_offset``."""
 
-    def __init__(self, files: Files, directory: Path, base_offset: int) -> None:
+    def __init__(self, files: Files, directory: Path, tp: TopicPartition, base_offset: int) -> None:
         self.path = directory / log_name(base_offset)
+        self._tp = tp
         self.base_offset = base_offset
         self._files = files
         self._txns: tuple[int, FileState | None, list[AbortedTxn]] | None = None
@@ -60,7 +61,7 @@ class GrowingSegment:
         state = files.state(self.path)
         noted = None if state is None else read_note(files, self.path.with_suffix(SEAL_SUFFIX), state.size)
         if noted is not None:
-            return load_txn_index(files, Place(directory, self.path, base, self.end_offset), noted)
+            return load_txn_index(files, Place(self._tp, directory, self.path, base, self.end_offset), noted)
         size, index = self.size_bytes, files.state(directory / txn_index_name(base))
         if self._txns is not None and self._txns[:2] == (size, index):
             return self._txns[2]
@@ -71,7 +72,7 @@ class GrowingSegment:
         newest = max(snapshot_offsets(files, directory), default=0)
         late = {marker for marker in missing if marker[1] >= newest}
         if missing != late:
-            told = load_txn_index(files, Place(directory, self.path, base, self.end_offset, size), None)
+            told = load_txn_index(files, Place(self._tp, directory, self.path, base, self.end_offset, size), None)
             found = [txn for txn in told if (txn.producer_id, txn.last_offset) not in late]
         self._txns = (size, index, found)
         return found
@@ -205,7 +206,7 @@ class ForeignPartition:
         if not bases:
             self._tail = None
         elif self._tail is None or self._tail.base_offset != bases[-1]:
-            self._tail = GrowingSegment(self._files, self.directory, bases[-1])
+            self._tail = GrowingSegment(self._files, self.directory, self.tp, bases[-1])
 
     def _is_same(self, known: SealedLocalSegment, end_offset: int) -> bool:
         """A cleaner replaces a segment by another one of the same base."""

@@ -45,6 +45,7 @@ def open_writer(
     recovery = Recovery(
         files,
         path,
+        tp,
         epochs=epochs,
         interval_bytes=topic.config.index_interval_bytes,
         now_ms=around.clock.now_ms(),

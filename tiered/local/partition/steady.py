@@ -105,6 +105,9 @@ def _continued(
             before, over = over, view()
             if failures > FRESH_VIEWS or (isinstance(error, CorruptionError) and not _moved(before, over)):
                 raise
-        if latest is not None:
-            wanted = read_header(latest).next_offset
+        wanted = wanted if latest is None else _behind(latest)
         reading = batches(over, wanted)
+
+
+def _behind(batch: memoryview) -> int:
+    return read_header(batch).next_offset

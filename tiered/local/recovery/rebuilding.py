@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from tiered.errors import CorruptionError
 from tiered.format.header import BatchHeader
-from tiered.format.keys import TXN_INDEX_SUFFIX, log_name, txn_index_name
-from tiered.format.walk import Span
+from tiered.format.keys import TXN_INDEX_SUFFIX, txn_index_name
+from tiered.format.walk import Span, hop
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import tells_of_producers
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
@@ -72,13 +72,12 @@ def _forget_untimed(indexes: SegmentIndexes, log: LogFile, size_bytes: int) -> N
     if timestamp < 0:
         indexes.truncate_to(at)
         return
-    indexed = position = indexes.position_of(at)
-    header = log.header_at(position, size_bytes)
-    while header.last_offset < at:
-        position += header.size_bytes
-        header = log.header_at(position, size_bytes)
-    if header.last_offset != at or header.max_timestamp != timestamp:
-        raise log.damage(position, f"the time index says that offset {at} is of {timestamp}", header.base_offset)
+    indexed = indexes.position_of(at)
+    batches = hop(lambda place: log.header_at(place, size_bytes), indexed, size_bytes)
+    reached = next((found for found in batches if found[1].last_offset >= at), None)
+    if reached is None or (reached[1].last_offset, reached[1].max_timestamp) != (at, timestamp):
+        raise log.damage(indexed, f"the time index says that offset {at} is of {timestamp}", at)
+    position = reached[0]
     if indexed and position == indexed:
         indexes.truncate_to(at + 1)
         return
@@ -125,12 +124,13 @@ class Rebuilding:
 LOGGER = logging.getLogger("tiered.local")
 
 
-def rebuild_txn_index(files: Files, directory: Path, base_offset: int, end_offset: int) -> None:
+def rebuild_txn_index(files: Files, place: Place) -> None:
     """Replaces the ``.txnindex`` of a sealed segment if it cannot be what the log says."""
     try:
-        settle_txn_index(files, Place(directory, directory / log_name(base_offset), base_offset, end_offset), None)
+        settle_txn_index(files, place, None)
     except CorruptionError as error:
-        LOGGER.warning("txn_index_not_rebuilt path=%s error=%s", directory / txn_index_name(base_offset), error)
+        path = place.directory / txn_index_name(place.base_offset)
+        LOGGER.warning("txn_index_not_rebuilt path=%s error=%s", path, error)
 
 
 def has_entries(files: Files, directory: Path, base_offset: int) -> bool:

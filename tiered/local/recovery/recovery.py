@@ -37,6 +37,8 @@ from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_ind
 from tiered.local.segment.replacement import split_overflowed
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
+from tiered.local.segment.side_files import Place
+from tiered.model import TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 LOGGER = logging.getLogger("tiered.local")
@@ -75,6 +77,7 @@ class Recovery:
         self,
         files: Files,
         directory: Path,
+        tp: TopicPartition,
         *,
         epochs: LeaderEpochs,
         interval_bytes: int,
@@ -84,6 +87,7 @@ class Recovery:
     ) -> None:
         self._files = files
         self._directory = directory
+        self._tp = tp
         self._epochs = epochs
         self._learns_epochs = not epochs.entries  # then every batch of every segment that is recovered has to tell
         self._interval = interval_bytes
@@ -352,7 +356,9 @@ class Recovery:
         *sealed, tail = segments
         for segment in sealed:
             if segment.base_offset in self._transactional:
-                rebuild_txn_index(self._files, self._directory, segment.base_offset, segment.end_offset)
+                base, end = segment.base_offset, segment.end_offset
+                log = self._directory / log_name(base)
+                rebuild_txn_index(self._files, Place(self._tp, self._directory, log, base, end))
         tail.aborted = None if tail.base_offset in self._transactional else []
 
     def _cut(self, segment: FoundSegment, position: int, offset: int, recovery_point: int, limit: int) -> bool:

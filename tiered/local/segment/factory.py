@@ -142,7 +142,7 @@ class SegmentFactory:
             if not noted and known is None and not self._may_have_aborts(tail, path):
                 known = []
             if known is None:
-                place = Place(self._directory, active.path, tail.base_offset, tail.end_offset)
+                place = Place(self._tp, self._directory, active.path, tail.base_offset, tail.end_offset)
                 active.settle_aborted(settle_txn_index(self._files, place, stats, whole=self.starts_inside))
             else:
                 active.settle_aborted(store_txn_index(self._files, path, encode_txns(known)))

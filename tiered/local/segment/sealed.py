@@ -200,7 +200,7 @@ class SealedLocalSegment:
         return self._aborted
 
     def _place(self) -> Place:
-        return Place(self.directory, self.path, self.base_offset, self.end_offset)
+        return Place(self.tp, self.directory, self.path, self.base_offset, self.end_offset)
 
     def rename_away(self) -> list[Path]:
         """Gives each file of the segment the suffix ``.deleted``, the ``.log`` first; returns the new names."""

@@ -28,7 +28,7 @@ from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.batch import decode_records
 from tiered.format.control import ControlType, control_type
 from tiered.format.crc import crc32c
-from tiered.format.keys import log_name, parse_partition_dir, snapshot_name, txn_index_name
+from tiered.format.keys import log_name, snapshot_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.format.walk import NO_LIMIT, Offsets, hop
@@ -37,7 +37,7 @@ from tiered.local.disk.names import PLAIN_NAME, log_bases, snapshot_offsets
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SegmentStats
-from tiered.model import AbortedTxn
+from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot
 from tiered.plan.side_files import NO_PRODUCERS, Followed, Follower, Judged, judge_snapshot, judge_txn_index
@@ -80,6 +80,7 @@ class Place(NamedTuple):
     ``size_bytes``: so much of one that grows is asked; -1: all of it.
     """
 
+    tp: TopicPartition
     directory: Path
     log: Path
     base_offset: int
@@ -190,9 +191,8 @@ class _Beside:
 
     def _was_uploaded(self) -> bool:
         """Whether a bucket may hold what came before the first segment."""
-        found = parse_partition_dir(self._place.directory.name)
         noted = UploadCheckpoint(self._place.directory.parent, self._files).read()
-        return noted.get(found.tp, PartitionUpload(0)).end_offset > 0
+        return noted.get(self._place.tp, PartitionUpload(0)).end_offset > 0
 
 
 def _read(files: Files, path: Path) -> bytes | None:
