@@ -133,6 +133,34 @@ def strangers(place: Place) -> None:
         place.put(key, b"somebody else's")
 
 
+def odd_names(place: Place) -> None:
+    """Keys that are nearly ours, below a partition and below ``topics/``, and another log below this one's prefix."""
+    partition = place.root_key().removesuffix("root")
+    uid = "0f" * 16
+    nearly = (
+        f"s/w00000001/{0:020d}-{uid.upper()}.log", f"s/wffffffff/{0:020d}-{uid}.log", f"s/w1/{0:020d}-{uid}.log",
+        f"s/w00000001/{0:020d}-{uid}.log.bak", f"s/w00000001/{2**63:020d}-{uid}.idx", f"s/x00000001/{0:020d}-{uid}.log",
+        "s/a b+c%2Fd\u20ac", "p/w00000001/none.page", "root.bak", "roots", "hist/zz", "pin/\U0001f600", "s", "ROOT",
+    )  # fmt: skip
+    for name in nearly:
+        place.put(partition + name, b"somebody else's")
+    for key in ("topics/a b", "topics/\u00fc", "topics/x/y", f"eu/topics/{HIT.topic}", f"eu/{place.root_key()}"):
+        place.put(key, b"somebody else's")
+
+
+def bomb_in_a_batch(place: Place) -> None:
+    """A batch that decompresses to 256 MiB, its CRC right, and the row of the root agrees with the object."""
+    data = bytearray(place.get(place.log_key()))
+    end = first_batch_end(data)
+    head, rest = data[:61], bytes(data[end:])
+    head[22] = head[22] & ~7 | 4
+    body = bytes(head) + zstandard.compress(bytes(256 << 20))
+    body = body[:8] + (len(body) - 12).to_bytes(4, "big") + body[12:]
+    made = body[:17] + crc32c(body[21:]).to_bytes(4, "big") + body[21:] + rest
+    place.put(place.log_key(), made)
+    row(size=len(made), crc=crc32c(made))(place)
+
+
 def forget_id(found: list[Row]) -> None:
     found[1] = found[1]._replace(id_lo=found[1].id_lo ^ 1)
 
@@ -211,4 +239,6 @@ DAMAGES = (
     Damage("topic entry of 1 MB", lambda p: p.edit_entry(config={"x": "y" * (1 << 20)})),
     Damage("topic entry of a newer format", lambda p: p.edit_entry(format=2)),
     Damage("strangers with odd names", strangers, CLEAN),
+    Damage("strangers with names that are nearly ours", odd_names, CLEAN),
+    Damage(".log with a batch that is a bomb, and a row that agrees", bomb_in_a_batch),
 )
