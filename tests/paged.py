@@ -3,16 +3,18 @@ segments will be like. Its root shows no rows at all, so that whoever looks ther
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
-import numpy as np
 import pytest
 
+from tiered.format.keys import PageName, Role
+from tiered.format.page import Content, PageKind, Pointer, Pointers, encode_page
 from tiered.format.root import Root
-from tiered.format.rows import NO_ROWS, Rows
-from tiered.remote.snapshot import Leaf, Snapshot
+from tiered.format.rows import NO_ROWS
+from tiered.remote import snapshot
+from tiered.remote.pages import PageCache
+from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Steps
 
 PAGE_ROWS = 2
@@ -25,30 +27,35 @@ class Pages:
     read: int = 0
     rows: int = 0
     bounds: list[tuple[int, int]] = field(default_factory=list)
+    held: dict[Pointer, Content] = field(default_factory=dict)
 
-    def of(self, root: Root) -> Snapshot:
-        """The catalog of ``root``, a page at a time."""
-        pieces = [root.rows.slice(at, at + PAGE_ROWS) for at in range(0, len(root.rows), PAGE_ROWS)]
+    def of(self, root: Root, _cache: PageCache | None = None) -> Snapshot:
+        """The catalog of ``root``, all of its rows in pages that are in no store."""
+        pointers = []
+        for at in range(0, len(root.rows), PAGE_ROWS):
+            name = PageName(Role.WRITER, 1, f"{int(root.rows.base[at]):032x}")
+            page = encode_page(root.topic_id, root.partition, name, root.rows.slice(at, at + PAGE_ROWS))
+            self.held[page.pointer] = page.content
+            pointers.append(page.pointer)
         self.rows = max(self.rows, len(root.rows))
-        return Snapshot(replace(root, rows=NO_ROWS), [self._leaf(root, rows) for rows in pieces])
+        return Snapshot(replace(root, rows=NO_ROWS, leaves=Pointers.of(pointers)))
 
-    def _leaf(self, root: Root, rows: Rows) -> Leaf:
-        columns = rows.columns
-        flags = int(np.bitwise_or.reduce(columns["flags"]))
-        read = partial(self._page, root, rows)
-        return Leaf(int(rows.base[0]), rows.end_offset, read, int(columns["max_ts"].max()), flags)
-
-    def _page(self, root: Root, rows: Rows) -> Steps[Rows]:
-        yield Get(f"{root.key.removesuffix('root')}p/w00000001/{int(rows.base[0]):032x}.page")
-        self.read += 1
-        self.bounds.append((int(rows.base[0]), rows.end_offset))
-        return rows
+    def answer(
+        self, root: Root, _kind: PageKind, pointers: Sequence[Pointer], _cache: PageCache
+    ) -> Steps[tuple[Content, ...]]:
+        """The pages, for a request each."""
+        for pointer in pointers:
+            yield Get(root.page_key(pointer))
+            self.read += 1
+            self.bounds.append((pointer.base, pointer.next))
+        return tuple([self.held[pointer] for pointer in pointers])
 
 
 def use_pages(patch: Callable[[object, str, object], None]) -> Pages:
     """From now on every catalog that is pinned has pages."""
     pages = Pages()
     patch(Snapshot, "of", pages.of)
+    patch(snapshot, "read_pages", pages.answer)
     return pages
 
 

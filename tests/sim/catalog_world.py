@@ -22,7 +22,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.keys import join_uid, split_uid
+from tiered.format.keys import join_uid, parse_hist_key, root_key, split_uid
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
@@ -33,13 +33,18 @@ from tiered.store.base import (
     Absent,
     Backoff,
     Blocking,
+    Delete,
+    Deleted,
     Get,
+    List,
+    ListEntry,
     Match,
     Missing,
     NewId,
     NotModified,
     Now,
     Object,
+    Page,
     Put,
     PutResult,
     PutStatus,
@@ -112,6 +117,19 @@ class Bucket:
         elif roll < 0.95:
             return PutResult(PutStatus.CONFLICT)
         return PutResult(PutStatus.UNKNOWN, cause="timeout")
+
+    def copy(self, request: Put | List | Delete) -> Any:
+        """What has to do with copies of roots: no protocol rests on it, so that it is always carried out."""
+        if isinstance(request, Put):
+            return self.apply(request)
+        if isinstance(request, Delete):
+            for key in request.keys:
+                assert parse_hist_key(key) is not None, f"{key} was deleted"
+                self.objects.pop(key, None)
+            return Deleted()
+        keys = sorted(key for key in self.objects if key.startswith(request.prefix) and key > request.start_after)
+        entries = [ListEntry(key, len(self.objects[key][0]), self.objects[key][1], 0) for key in keys]
+        return Page(tuple(entries[: request.limit]), len(keys) > request.limit)
 
     def apply(self, put: Put) -> PutResult:
         found = self.objects.get(put.key)
@@ -193,6 +211,8 @@ class World:
 
     def _step(self, process: Steps[None], answer: Any) -> Any:
         request = process.throw(answer) if isinstance(answer, TieredError) else process.send(answer)
+        while isinstance(request, List | Delete) or (isinstance(request, Put) and parse_hist_key(request.key)):
+            request = process.send(self.bucket.copy(request))
         match request:
             case Backoff():
                 self.monotonic += BACKOFF_SECONDS
@@ -230,7 +250,10 @@ class World:
         if not self.bucket.changed:
             return
         self.bucket.changed = False
-        ((key, (body, _)),) = self.bucket.objects.items()
+        key = root_key(TOPIC_ID, 0)
+        if key not in self.bucket.objects:
+            return
+        body, _ = self.bucket.objects[key]
         root = decode_root(body, key=key)
         violations = check_root(root, self.root)
         if violations:

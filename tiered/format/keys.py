@@ -144,7 +144,12 @@ def root_key(topic_id: UUID, partition: int) -> str:
 
 def hist_key(topic_id: UUID, partition: int, version: int) -> str:
     """A create-only copy of one version of the root."""
-    return partition_prefix(topic_id, partition) + f"hist/{_bounded(version, MAX_INT64, 'version'):016x}"
+    return hist_prefix(topic_id, partition) + f"{_bounded(version, MAX_INT64, 'version'):016x}"
+
+
+def hist_prefix(topic_id: UUID, partition: int) -> str:
+    """What the keys of all copies of a root begin with."""
+    return partition_prefix(topic_id, partition) + "hist/"
 
 
 def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
@@ -204,6 +209,14 @@ def parse_partition_key(key: str) -> tuple[UUID, int] | None:
 def parse_root_key(key: str) -> tuple[UUID, int] | None:
     """(topic id, partition) of a ``root`` or ``hist`` key, None for any other key."""
     return _partition_of(_ROOT_KEY.fullmatch(key))
+
+
+def parse_hist_key(key: str) -> int | None:
+    """The version of a ``hist`` key, None for any other key."""
+    match = _ROOT_KEY.fullmatch(key)
+    if _partition_of(match) is None or match is None or match["version"] is None:
+        return None
+    return int(match["version"], 16)
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:

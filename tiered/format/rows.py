@@ -131,6 +131,11 @@ class Table:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} rows)"
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns in memory."""
+        return sum([column.nbytes for column in self.columns.values()])
+
     def values(self, index: int) -> tuple[int, ...]:
         """The fields of one row as Python ints."""
         return tuple([int(column[index]) for column in self.columns.values()])
@@ -186,14 +191,6 @@ class Rows(Table):
     def first_above(self, offset: int) -> int:
         """Index of the first row that ends above ``offset``; the number of rows if none does."""
         return int(np.searchsorted(self.next, np.int64(offset), side="right"))
-
-    def first_reaching(self, timestamp: int, first: int) -> int | None:
-        """As :meth:`find_timestamp`, from index ``first`` on."""
-        found = self.find_timestamp(timestamp)
-        if found is None or found >= first:
-            return found
-        behind = np.flatnonzero(self.columns["max_ts"][first:] >= timestamp)
-        return first + int(behind[0]) if len(behind) else None
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> Rows:
         """The rows for which ``wanted`` holds, in order."""
@@ -271,6 +268,10 @@ class Trash(Table):
     def appended(self, more: Trash) -> Trash:
         """These entries followed by ``more``."""
         return Trash({name: np.concatenate([self.columns[name], more.columns[name]]) for name in self.FIELDS})
+
+    def where(self, wanted: npt.NDArray[np.bool_]) -> Trash:
+        """The entries for which ``wanted`` holds, in order."""
+        return Trash({name: column[wanted] for name, column in self.columns.items()})
 
     def slice(self, start: int, end: int | None = None) -> Trash:
         """Entries ``start`` to ``end`` (exclusive)."""

@@ -1,8 +1,10 @@
 """One change to the catalog: an intent is a pure function of the root, run again after every lost race.
 
 ``intent.apply(root, stamp)`` gives the next root, or a :class:`~tiered.plan.lifecycle.Refusal` that says why this
-root must not be changed so. Nothing here reads a clock or touches a store: time and ids come in the :class:`Stamp`.
-A further kind of change is one more frozen class with ``op`` and ``apply``; ``remote.catalog`` commits any of them.
+root must not be changed so, or, where rows must be seen that lie in pages, a generator that asks for those pages and
+gives one of the two. Nothing here reads a clock or touches a store: time and ids come in the :class:`Stamp`, pages in
+answer to :class:`Wanted`. A further kind of change is one more frozen class with ``op`` and ``apply``;
+``remote.catalog`` commits any of them, several at once with :func:`fold`.
 
 What every commit does is in :func:`succeed`: version + 1, a commit id of its own (so that no two bodies are equal
 and ETags never repeat), ``ts_ms`` that never goes back, the role's ``last_commit``.
@@ -11,33 +13,73 @@ and ETags never repeat), ``ts_ms`` that never goes back, the role's ``last_commi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import numpy as np
 
-from tiered.format.keys import FLAG_MAINTAINER, KNOWN_FLAGS, MAX_INT64, Role
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, KNOWN_FLAGS, MAX_INT64, Role
+from tiered.format.page import PageKind, Pointer
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, Commit, RoleState, Root, Sealed
-from tiered.format.rows import TRASH_MAINTAINER, TRASH_OBJECT, Rows, Trash, TrashEntry
+from tiered.format.rows import Rows, Trash
 from tiered.model import EpochEntry, Row
 from tiered.plan.lifecycle import Grant, Reason, Refusal, VolumeProof, decide_claim
 
 MAX_APPEND_ROWS = 10_000
 """Rows of one append."""
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large the parts of a catalog become; tests make them small."""
+
+    leaf_rows: int = 1024
+    tail_rows: int = 1152
+    """Rows in the root from which on the oldest ``leaf_rows`` go into a leaf."""
+    fan_out: int = 512
+    root_leaves: int = 544
+    """Leaf pointers in the root from which on the oldest ``fan_out`` go into an inner page."""
+    small_leaf: int = 256
+    """A rewritten leaf with fewer rows is merged with a neighbour."""
+    trash_entries: int = 2048
+    """Entries in the root from which on the oldest ``trash_page`` go into a page of the trash."""
+    trash_page: int = 1024
+
+
+SHAPE = Shape()
+
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who commits and when. ``now_ms`` is a wall clock, ``epoch`` the claim epoch that the committer holds."""
+    """Who commits and when. ``now_ms`` is a wall clock, ``epoch`` the claim epoch that the committer holds.
+
+    The names of new pages follow from ``commit_id``, which is random and new in every attempt.
+    """
 
     commit_id: str
     now_ms: int
     role: Role
     epoch: int
     owner: str
+    shape: Shape = SHAPE
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Pages that an intent must see: answered by a tuple of their contents, in the same order."""
+
+    kind: PageKind
+    pointers: tuple[Pointer, ...]
+
+
+Reading = Generator[Wanted, tuple[Any, ...], T]
+"""A pure function that asks for pages on its way to ``T``."""
+Outcome = Root | Refusal
 
 
 class Intent(Protocol):
@@ -47,7 +89,7 @@ class Intent(Protocol):
     def op(self) -> str:
         """``claim``, ``append``, ``trim``."""
 
-    def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
+    def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
         """The next root. Pure: called again for each root that the commit is tried on."""
 
 
@@ -59,14 +101,29 @@ def create_root(topic_id: UUID, partition: int, topic: str, stamp: Stamp) -> Roo
 
 def succeed(root: Root, stamp: Stamp, op: str, **changes: Any) -> Root:
     """The next version by the role that holds its epoch, with ``changes`` to other fields of the root."""
-    before = root.roles[stamp.role.value]
-    role = dataclasses.replace(before, seq=before.seq + 1, last_commit=stamp.commit_id)
-    return _next(root, stamp, op, changes.pop("role", None) or role, changes)
+    role = changes.pop("role", None) or root.roles[stamp.role.value]
+    if root.commit.id == stamp.commit_id:  # one more intent of the commit that is being made: still one version
+        ops = root.commit.op.split(",")
+        commit = root.commit if op in ops else dataclasses.replace(root.commit, op=",".join([*ops, op]))
+        return dataclasses.replace(
+            root, commit=commit, roles=MappingProxyType({**root.roles, stamp.role.value: role}), **changes
+        )
+    return _next(root, stamp, op, dataclasses.replace(role, seq=role.seq + 1), changes)
+
+
+def next_version(root: Root, stamp: Stamp) -> int:
+    """The version that a commit on ``root`` makes."""
+    return root.version + (root.commit.id != stamp.commit_id)
+
+
+def next_ts_ms(root: Root, stamp: Stamp) -> int:
+    """The time that a commit on ``root`` has."""
+    return root.commit.ts_ms if root.commit.id == stamp.commit_id else max(stamp.now_ms, root.commit.ts_ms + 1)
 
 
 def _next(root: Root, stamp: Stamp, op: str, role: RoleState, changes: dict[str, Any]) -> Root:
     role = dataclasses.replace(role, last_commit=stamp.commit_id)
-    ts_ms = max(stamp.now_ms, root.commit.ts_ms + 1)
+    ts_ms = next_ts_ms(root, stamp)
     return dataclasses.replace(
         root,
         version=root.version + 1,
@@ -75,6 +132,43 @@ def _next(root: Root, stamp: Stamp, op: str, role: RoleState, changes: dict[str,
         roles=MappingProxyType({**root.roles, stamp.role.value: role}),
         **changes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """Several intents on one root: the next one, and why each was refused (None: it is in it)."""
+
+    root: Root
+    refusals: tuple[Refusal | None, ...]
+
+
+def fold(intents: Sequence[Intent], root: Root, stamp: Stamp) -> Reading[Folded]:
+    """Applies ``intents`` one after the other, as one version. One that is refused leaves the others as they are."""
+    at, refusals = root, list[Refusal | None]()
+    for intent in intents:
+        outcome = intent.apply(at, stamp)
+        if not isinstance(outcome, Root | Refusal):
+            outcome = yield from _with_unwritten(outcome, at)
+        refusals.append(outcome if isinstance(outcome, Refusal) else None)
+        at = at if isinstance(outcome, Refusal) else outcome
+    return Folded(at, tuple(refusals))
+
+
+def _with_unwritten(reading: Reading[T], root: Root) -> Reading[T]:
+    """``reading``, answered from pages that this very commit has made where it asks for those."""
+    made = {page.pointer: page.content for page in root.unwritten}
+    answer: tuple[Any, ...] = ()
+    try:
+        wanted = next(reading)
+        while True:
+            asked = [pointer for pointer in wanted.pointers if pointer not in made]
+            got = (yield Wanted(wanted.kind, tuple(asked))) if asked else ()
+            found = dict(zip(asked, got, strict=True))
+            answer = tuple([made[pointer] if pointer in made else found[pointer] for pointer in wanted.pointers])
+            wanted = reading.send(answer)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +249,7 @@ class AppendIntent:
 
     def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
         """Refused unless the rows continue the catalog without gap or overlap and carry the stamp's role and epoch."""
-        refusal = _fenced(root, stamp) or _check_rows(root, self.rows, stamp)
+        refusal = fenced(root, stamp) or _check_rows(root, self.rows, stamp)
         if refusal is not None:
             return refusal
         new = Rows.from_rows(self.rows)
@@ -164,7 +258,7 @@ class AppendIntent:
             root,
             stamp,
             self.op,
-            role=dataclasses.replace(before, seq=before.seq + 1, last_append=self.append_id),
+            role=dataclasses.replace(before, last_append=self.append_id),
             rows=root.rows.appended(new),
             next_offset=self.rows[-1].next,
             added=root.added + new.tally,
@@ -200,24 +294,27 @@ def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None
     expected = root.next_offset
     uids = set()
     for row in rows:
-        flaw = _row_flaw(row, expected, stamp)
+        flaw = row_flaw(row, expected, stamp) or ("an upload is no hole" if row.flags & FLAG_HOLE else "")
         if flaw:
             return Refusal(Reason.INVALID, f"{root.where}: row {row.base}..{row.next}: {flaw}")
         expected = row.next
         uids.add((row.id_hi, row.id_lo))
-    if len(uids) < len(rows) or _holds_any(root.rows, uids):
+    if len(uids) < len(rows) or holds_any(root.rows, uids):
         return Refusal(Reason.INVALID, f"{root.where}: an object id is used twice; every upload needs a new one")
     return None
 
 
-def _row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
+def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
+    """What is wrong with a row that is to begin at ``expected``, ``""`` if nothing is."""
     if row.base != expected:
         return f"begins at {row.base} instead of {expected}: rows must be contiguous"
     if not row.base < row.next <= MAX_INT64:
         return "its range is empty or too large"
     if row.min_ts > row.max_ts:
         return f"min timestamp {row.min_ts} is above max timestamp {row.max_ts}"
-    if row.size <= 0 or row.idx_len <= 0 or row.records < 0 or not 0 <= row.crc < 2**32:
+    hole = bool(row.flags & FLAG_HOLE)
+    sizes = (row.size == 0) == hole and (row.idx_len > 0) != hole and min(row.size, row.records) >= 0
+    if not sizes or not 0 <= row.crc < 2**32:
         return f"size {row.size}, index {row.idx_len} bytes, {row.records} records, crc {row.crc}"
     if row.flags & ~KNOWN_FLAGS or row.reserved:
         return f"unknown flags {row.flags:#x}"
@@ -227,7 +324,8 @@ def _row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
     return ""
 
 
-def _holds_any(rows: Rows, uids: set[tuple[int, int]]) -> bool:
+def holds_any(rows: Rows | Trash, uids: set[tuple[int, int]]) -> bool:
+    """Whether one of ``uids`` (both halves) is named."""
     highs = np.array([high for high, _ in uids], dtype=np.int64)
     for index in np.flatnonzero(np.isin(rows.columns["id_hi"], highs)):
         if (int(rows.columns["id_hi"][index]), int(rows.columns["id_lo"][index])) in uids:
@@ -235,69 +333,8 @@ def _holds_any(rows: Rows, uids: set[tuple[int, int]]) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class TrimIntent:
-    """Retention: moves ``start_offset`` up to ``offset``. Rows that end at or below it go to the trash, none is cut."""
-
-    offset: int
-
-    op = "trim"
-
-    def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
-        """Refused beyond ``next_offset``; NOTHING at or below ``start_offset``."""
-        refusal = _fenced(root, stamp)
-        if refusal is not None:
-            return refusal
-        if self.offset > root.next_offset:
-            return Refusal(
-                Reason.OUT_OF_RANGE,
-                f"{root.where} ends at offset {root.next_offset}: it cannot be trimmed to {self.offset}",
-            )
-        if self.offset <= root.start_offset:
-            return Refusal(Reason.NOTHING, f"{root.where} begins at {root.start_offset} already")
-        dead = int(np.searchsorted(root.rows.next, np.int64(self.offset), side="right"))
-        ts_ms = max(stamp.now_ms, root.commit.ts_ms + 1)
-        gone = root.rows.slice(0, dead)
-        return succeed(
-            root,
-            stamp,
-            self.op,
-            start_offset=self.offset,
-            rows=root.rows.slice(dead),
-            removed=root.removed + gone.tally,
-            trash=root.trash.appended(to_trash(gone, root.version + 1, ts_ms)),
-            lineage=_trimmed(root.lineage, self.offset),
-        )
-
-
-def to_trash(rows: Rows, version: int, ts_ms: int) -> Trash:
-    """Entries for the objects of rows that leave the catalog; holes have none."""
-    return Trash.from_entries(
-        [
-            TrashEntry(
-                id_hi=row.id_hi,
-                id_lo=row.id_lo,
-                base=row.base,
-                removed_version=version,
-                removed_ms=ts_ms,
-                epoch=row.claim_epoch,
-                kind=TRASH_OBJECT | (TRASH_MAINTAINER if row.flags & FLAG_MAINTAINER else 0),
-            )
-            for row in rows
-            if row.size
-        ]
-    )
-
-
-def _trimmed(lineage: tuple[EpochEntry, ...], offset: int) -> tuple[EpochEntry, ...]:
-    """Without the epochs that end at or below ``offset``; the newest always stays."""
-    first = 0
-    while first + 1 < len(lineage) and lineage[first + 1].start_offset <= offset:
-        first += 1
-    return lineage[first:]
-
-
-def _fenced(root: Root, stamp: Stamp) -> Refusal | None:
+def fenced(root: Root, stamp: Stamp) -> Refusal | None:
+    """Why the claim of ``stamp`` may not commit on ``root``."""
     held = root.roles[stamp.role.value]
     if held.epoch != stamp.epoch:
         return Refusal(

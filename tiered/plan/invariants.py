@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, KNOWN_FLAGS, Role
-from tiered.format.page import POINTER_MAINTAINER
+from tiered.format.page import POINTER_MAINTAINER, Pointers
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, TXNS_LIMIT, Root
-from tiered.format.rows import NO_TALLY, TRASH_KINDS, TRASH_ROWS, Column, Rows
+from tiered.format.rows import NO_TALLY, TRASH_KINDS, TRASH_LIST, TRASH_ROWS, Column, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,14 @@ CHECKS: dict[str, _Check] = {}
 """Sentences about one root."""
 CHANGE_CHECKS: dict[str, _ChangeCheck] = {}
 """Sentences about a root and one that was seen before it."""
+
+
+def check_page(root: Root, content: Rows | Pointers) -> list[Violation]:
+    """What is not true of the rows of a leaf that ``root`` names. An inner page is seen with its leaves."""
+    if not isinstance(content, Rows):
+        return []
+    found = [*_impossible_rows(content), *_unclaimed_rows(root, content)]
+    return [Violation("rows of a page are as those of a root", what) for what in found]
 
 
 def check_root(root: Root, previous: Root | None = None) -> list[Violation]:
@@ -128,10 +136,10 @@ def _dead(root: Root) -> Iterator[str]:
 
 @_sentence("every row is possible: sizes, times, flags, checksum")
 def _possible(root: Root) -> Iterator[str]:
-    yield from impossible_rows(root.rows)
+    yield from _impossible_rows(root.rows)
 
 
-def impossible_rows(rows: Rows) -> Iterator[str]:
+def _impossible_rows(rows: Rows) -> Iterator[str]:
     """The first row that cannot be, of a root or of a leaf page."""
     column = rows.columns
     hole = (column["flags"] & FLAG_HOLE) != 0
@@ -189,13 +197,13 @@ def _unique(root: Root) -> Iterator[str]:
 
 @_sentence("every row was uploaded under an epoch that its role has claimed, and every page")
 def _claimed(root: Root) -> Iterator[str]:
-    yield from unclaimed_rows(root, root.rows)
+    yield from _unclaimed_rows(root, root.rows)
     for pointers in (root.inner, root.leaves):
         columns = pointers.columns
         yield from _unclaimed(root, columns["epoch"], (columns["flags"] & POINTER_MAINTAINER) != 0, "page")
 
 
-def unclaimed_rows(root: Root, rows: Rows) -> Iterator[str]:
+def _unclaimed_rows(root: Root, rows: Rows) -> Iterator[str]:
     """The first row, of a root or of a leaf page, of an epoch that its role has not claimed."""
     yield from _unclaimed(root, rows.columns["claim_epoch"], (rows.columns["flags"] & FLAG_MAINTAINER) != 0, "row")
 
@@ -343,6 +351,22 @@ def _rows_kept(root: Root, previous: Root) -> Iterator[str]:
     for name in root.rows.FIELDS:
         for index in np.flatnonzero(kept.columns[name] != rows.columns[name])[:1]:
             yield f"{name} of row {index} was {rows.columns[name][index]}, is {kept.columns[name][index]}"
+
+
+@_change("what leaves the trash was removed at or below gc_floor, or is listed in a page of the trash")
+def _trash_kept(root: Root, previous: Root) -> Iterator[str]:
+    if root.version != previous.version + 1:
+        return
+    kept = root.trash.slice(0, len(previous.trash))
+    if len(kept) == len(previous.trash) and kept == previous.trash:
+        return
+    lists = root.trash.where(root.trash.kinds == TRASH_LIST)
+    listed = int(lists.columns["removed_version"].max()) if len(lists) else 0
+    gone = set(previous.trash) - set(root.trash)
+    for entry in sorted(gone):
+        if entry.removed_version > max(root.gc_floor, listed):
+            yield f"{entry} is gone, the floor is {root.gc_floor}"
+            return
 
 
 @_change("a log that is sealed or being deleted is never opened again")

@@ -43,6 +43,7 @@ class Reason(enum.Enum):
     GAP = "gap"  # the append does not begin where the catalog ends
     OUT_OF_RANGE = "out_of_range"  # an offset beyond the end
     INVALID = "invalid"  # the call itself is wrong
+    GONE = "gone"  # what was to be changed is not there any more
     NOTHING = "nothing"  # already so: no commit is needed
 
 

@@ -1,9 +1,11 @@
-"""The catalog of one partition, as seen by one process: create, claim, append, trim, and nothing in doubt.
+"""The catalog of one partition, as seen by one process: create, claim, commit intents, and nothing in doubt.
 
-All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One at a time.
+All methods that touch the store are steps (``store.base``): run them with ``store.driver``. One at a time: intents that
+come meanwhile are committed together afterwards (``commit_all``), by one PUT of the root.
 
-The commit loop: build the next root from the intent, PUT it on the ETag of the last, send the same again until
-the store says 200 or 412; after a 412 read back and decide by commit ids. Inside one epoch a role is one sequential
+The commit loop: build the next root from the intents, reading the pages that they ask for; PUT the new pages, if any,
+create-only; PUT the root on the ETag of the last, send the same again until the store says 200 or 412; after a 412 read
+back and decide by commit ids. Inside one epoch a role is one sequential
 process, so ``last_commit`` of the role is overwritten only by that process; other roles' commits keep it, and a
 claim copies it to ``sealed``. So a lost answer is always decidable, exactly:
 
@@ -42,10 +44,24 @@ from tiered.errors import (
 from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.model import EpochEntry, Row
-from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, TrimIntent, create_root
+from tiered.plan.commit import (
+    SHAPE,
+    AppendIntent,
+    ClaimIntent,
+    Folded,
+    Intent,
+    Shape,
+    Stamp,
+    create_root,
+    fold,
+)
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, held_ids, hold, since
+from tiered.plan.pages import spill
+from tiered.plan.rewrite import TrimIntent
 from tiered.remote.fence import Claim, Persist, known_to
+from tiered.remote.hist import keep_version, kept_version, may_prune, prune_history
+from tiered.remote.pages import PageGone, store_pages, with_pages
 from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import need_writable, root_put
@@ -73,10 +89,11 @@ up. Commits go on behind such a root, a millisecond each; its grace times last l
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """Bounds of one commit, all its attempts included."""
+    """Bounds of one commit, all its attempts included, and how large the parts of a catalog become."""
 
     deadline_ms: int = COMMIT_DEADLINE_MS
     max_clock_lead_ms: int = MAX_CLOCK_LEAD_MS
+    shape: Shape = SHAPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +141,7 @@ class Catalog(RootView):
         self._held: _Held | None = None
         self._token = ""  # of the claim of this process
         self._kept = _Kept()
+        self._pruned_epoch = 0
         self._doubt = self._fenced = ""  # why no commit may be made, until the next claim
         self._busy = threading.Lock()
 
@@ -213,6 +231,16 @@ class Catalog(RootView):
 
     def commit(self, intent: Intent, *, before: Callable[[], Steps[None]] | None = None) -> Steps[Root]:
         """Commits an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent."""
+        (result,) = yield from self.commit_all((intent,), before=before)
+        if isinstance(result, TieredError):
+            raise result
+        return result
+
+    def commit_all(
+        self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None
+    ) -> Steps[list[Root | TieredError]]:
+        """Commits intents of the held role, in order, as one version: one PUT of the root. Gives of each the
+        acknowledged root, or why it was refused on the root that the others are in."""
         with Exclusive(self.name, self._busy):
             held = self._require_claim()
             deadline = yield from deadline_after(self._limits.deadline_ms)
@@ -220,19 +248,49 @@ class Catalog(RootView):
             while True:
                 root = self._current()
                 stamp = yield from self._stamp(held.role, held.epoch, held.owner)
-                planned = intent.apply(root, stamp)
-                if isinstance(planned, Refusal):
-                    if planned.reason is Reason.NOTHING:
-                        return root
-                    raise self._refused(planned, root, intent)
+                folded = yield from self._folded(intents, root, stamp)
+                if folded.root is root:
+                    return self._results(intents, folded, root)
+                planned = spill(folded.root, stamp)
                 need_writable(planned)  # before anything is noted of a commit that must not be
                 if before is not None:
                     yield from before()
                     before = None
+                planned = yield from store_pages(planned, deadline)
                 if (yield from self._replace(held, planned, deadline)):
-                    return self._current()
+                    yield from self._keep_version(root, planned)
+                    return self._results(intents, folded, root)
                 attempt += 1
                 yield from self._pause(deadline, attempt)
+
+    def _folded(self, intents: Sequence[Intent], root: Root, stamp: Stamp) -> Steps[Folded]:
+        """The intents on ``root``. A page that is gone was collected by who has the claim now, or is lost."""
+        try:
+            return (yield from with_pages(fold(intents, root, stamp), root, self.pages))
+        except PageGone:
+            yield from self.load()
+            self._require_claim()
+            raise
+
+    def _keep_version(self, before: Root, after: Root) -> Steps[None]:
+        """Copies a version to ``hist/``; a maintainer also takes old copies away, once in the life of its claim."""
+        kept = kept_version(before, after)
+        if kept is None:
+            return
+        yield from keep_version(kept)
+        role = Role(after.commit.role)
+        if may_prune(role) and self._pruned_epoch != after.commit.epoch:
+            self._pruned_epoch = after.commit.epoch
+            yield from prune_history(after)
+
+    def _results(self, intents: Sequence[Intent], folded: Folded, root: Root) -> list[Root | TieredError]:
+        results: list[Root | TieredError] = []
+        for intent, refusal in zip(intents, folded.refusals, strict=True):
+            if refusal is None or refusal.reason is Reason.NOTHING:
+                results.append(self._current())
+            else:
+                results.append(self._refused(refusal, root, intent))
+        return results
 
     # -- one attempt --------------------------------------------------------------------------------------------------
 
@@ -401,7 +459,7 @@ class Catalog(RootView):
                 f"{self.name}: this commit would be dated {lead_ms} ms later than the store's clock",
                 hint="set the clock of this machine: objects are kept for a grace time counted from it",
             )
-        return Stamp(commit_id, time.now_ms, role, epoch, owner)
+        return Stamp(commit_id, time.now_ms, role, epoch, owner, self._limits.shape)
 
     def _lead_ms(self, at_ms: int, time: Time) -> int:
         """How far ``at_ms`` lies ahead of the store's clock; 0 while no answer has told it."""

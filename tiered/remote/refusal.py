@@ -7,6 +7,7 @@ import threading
 from tiered.errors import (
     ConfigError,
     FencedError,
+    NotFoundError,
     OffsetGapError,
     OffsetOutOfRangeError,
     TieredError,
@@ -14,8 +15,11 @@ from tiered.errors import (
 from tiered.format.keys import FLAG_MAINTAINER
 from tiered.format.root import Root
 from tiered.model import Row
-from tiered.plan.commit import AppendIntent, Intent, TrimIntent
+from tiered.plan.commit import AppendIntent, Intent
 from tiered.plan.lifecycle import Reason, Refusal
+from tiered.plan.rewrite import TrimIntent
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import Steps
 
 
 def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
@@ -24,6 +28,8 @@ def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
         return FencedError(refusal.message, hint=refusal.hint)
     if refusal.reason is Reason.GAP and isinstance(intent, AppendIntent):
         return OffsetGapError(refusal.message, start=root.next_offset, end=intent.rows[0].base, hint=refusal.hint)
+    if refusal.reason is Reason.GONE:
+        return NotFoundError(refusal.message, hint=refusal.hint)
     if refusal.reason is Reason.OUT_OF_RANGE and isinstance(intent, TrimIntent):
         return OffsetOutOfRangeError(
             refusal.message,
@@ -35,19 +41,18 @@ def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
     return ConfigError(refusal.message, hint=refusal.hint)
 
 
-def uncovered(root: Root, row: Row) -> str:
-    """Why ``root`` does not hold the range of a committed row, ``""`` if it does, or if it was trimmed.
+def uncovered(snapshot: Snapshot, row: Row) -> Steps[str]:
+    """Why the catalog does not hold the range of a committed row, ``""`` if it does, or if it was trimmed.
 
     A maintainer may have replaced the row by others over the same range; a writer's row stays as it was.
     """
-    if row.next <= root.start_offset:
+    if row.next <= snapshot.start_offset:
         return ""
-    if row.next > root.next_offset:
-        return f"ends at offset {root.next_offset}, the committed row {row.base}..{row.next} is beyond it"
-    index = root.rows.find_offset(max(row.base, root.start_offset))
-    if index is None:
+    if row.next > snapshot.next_offset:
+        return f"ends at offset {snapshot.next_offset}, the committed row {row.base}..{row.next} is beyond it"
+    found = yield from snapshot.at(max(row.base, snapshot.start_offset))
+    if found is None:
         return f"no row holds offset {row.base}"
-    found = root.rows.row(index)
     if not found.flags & FLAG_MAINTAINER and found != row:
         return f"offset {row.base} is held by {found}, not by the committed {row}"
     return ""

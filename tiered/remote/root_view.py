@@ -12,6 +12,7 @@ from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.remote.pages import PageCache
 from tiered.remote.refusal import uncovered
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Missing, NotModified, Now, Object, Steps, Time
@@ -41,6 +42,7 @@ class RootView:
         self.key = root_key(topic_id, partition)
         self.root: Root | None = None
         self.etag = ""
+        self.pages = PageCache()
         self._pinned: Snapshot | None = None
         self._pinned_of: Root | None = None
         self._sent = b""  # the bytes of ``root`` between its PUT and the next look at it
@@ -73,19 +75,21 @@ class RootView:
         """:meth:`pin` once the store has answered :meth:`request`. Asks the store nothing."""
         root = yield from self._received(got)
         if root is not None and self._pinned_of is not root:
-            self._pinned, self._pinned_of = Snapshot.of(root), root
+            self._pinned, self._pinned_of = Snapshot.of(root, self.pages), root
         return self._pinned if root is not None else None
 
     def read_back(self, rows: Sequence[Row] = ()) -> Steps[Root]:
         """The root by an unconditional GET, checked; each of ``rows`` must be covered by it or trimmed.
 
-        Call it before local bytes are deleted. Raises CorruptionError if a row is not there.
+        Call it before local bytes are deleted. A page is read for rows that lie in one. Raises CorruptionError if a
+        row is not there.
         """
         root = yield from self._received((yield root_get(self.key)))
         if root is None:
             raise self._destroyed()
+        snapshot = Snapshot.of(root, self.pages)
         for row in rows:
-            flaw = uncovered(root, row)
+            flaw = yield from uncovered(snapshot, row)
             if flaw:
                 raise CorruptionError(f"{root.where}: {flaw}", path_or_key=self.key, offset=row.base, hint=_CHECK_HINT)
         return root

@@ -48,8 +48,10 @@ class PartitionIds(NamedTuple):
 
 
 def root_put(root: Root, condition: Condition) -> Put:
-    """The PUT of a root. Raises as :func:`need_writable`; nothing is sent then."""
+    """The PUT of a root, whose pages are stored. Raises as :func:`need_writable`; nothing is sent then."""
     need_writable(root)
+    if root.unwritten:
+        raise ValueError(f"{root.where} names {len(root.unwritten)} pages that are not stored yet")
     body = encode_root(root)
     return Put(root.key, body, condition, crc32c(body))
 

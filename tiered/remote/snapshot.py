@@ -2,11 +2,14 @@
 
 ::
 
-    root ── leaves, in offset order: what is known of their rows, and steps that read them ── rows
+    root ── inner pointers ── leaf pointers ── rows         what lies in a page is read when it is asked for
+      ├──── leaf pointers ── rows
+      └──── rows                                            of the newest segments, or all of them
 
-All questions are steps, since the rows of a leaf may have to be read. In a root of today all rows are inline: one leaf
-that costs no request. No answer holds more than ``PIECE_ROWS`` rows, so that a caller needs memory for a piece, not for
-a partition::
+All questions are steps: at most an inner page and a leaf have to be read for an answer by offset, none once they are in
+the cache; by time a leaf more for each one that has the time and only rows below the start. Leaves that cannot hold
+what is wanted are not read. No answer holds more than ``PIECE_ROWS`` rows, so that a caller needs memory for a piece,
+not for a partition::
 
     at = 0
     while len(rows := (yield from snapshot.piece(at))):
@@ -15,64 +18,43 @@ a partition::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 
-from tiered.errors import ConfigError
+from tiered.format.page import PageKind, Pointer, Pointers
 from tiered.format.root import Root
-from tiered.format.rows import NO_ROWS, Rows
+from tiered.format.rows import NO_ROWS, Column, Rows
 from tiered.model import Row
+from tiered.remote.pages import PageCache, read_pages
 from tiered.store.base import Steps
 
 PIECE_ROWS = 1024
 """Rows of one answer at most."""
 
-_LATEST_MS = 2**63 - 1
-_ANY_FLAGS = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Leaf:
-    """Rows that lie together: offsets ``start`` to ``end`` (exclusive).
-
-    No row has a timestamp above ``max_ts``, and none a flag that is not in ``flags``: a leaf that cannot hold what is
-    wanted is not read.
-    """
-
-    start: int
-    end: int
-    rows: Callable[[], Steps[Rows]]
-    max_ts: int = _LATEST_MS
-    flags: int = _ANY_FLAGS
+Accept = Callable[[dict[str, Column]], npt.NDArray[np.bool_]]
+"""Which of some pointers may hold what is wanted."""
 
 
 class Snapshot:
     """One version of a partition's catalog. Immutable: what it answers never changes.
 
-    ``root`` is its header. The rows of that root are this class's own business.
+    ``root`` is its header. The rows of that root are this class's own business. ``cache`` may be shared by the
+    snapshots of one partition: newer ones find the pages that they have in common.
     """
 
-    def __init__(self, root: Root, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, root: Root, cache: PageCache | None = None) -> None:
         self.root = root
-        self._leaves = leaves
+        self._cache = cache if cache is not None else PageCache()
         self.version = root.version
         self.start_offset = root.start_offset
         self.next_offset = root.next_offset
 
     @classmethod
-    def of(cls, root: Root) -> Snapshot:
+    def of(cls, root: Root, cache: PageCache | None = None) -> Snapshot:
         """The catalog that ``root`` describes."""
-        rows = root.rows
-        if len(root.inner) or len(root.leaves):
-            raise ConfigError(
-                f"{root.where} has pages, which this release cannot read", hint="upgrade tieredlog; nothing was changed"
-            )
-        if not len(rows):
-            return cls(root, ())
-        return cls(root, (Leaf(int(rows.base[0]), rows.end_offset, partial(_inline, rows)),))
+        return cls(root, cache)
 
     # -- totals: no row is read -----------------------------------------------------------------------------------
 
@@ -95,67 +77,108 @@ class Snapshot:
 
     def piece(self, offset: int) -> Steps[Rows]:
         """Rows in order from the one that holds ``offset``, or the first above it, on; empty behind the last."""
-        for leaf in self._leaves:
-            if leaf.end > offset:
-                rows = yield from leaf.rows()
-                first = rows.first_above(offset)
-                return rows.slice(first, first + PIECE_ROWS)
-        return NO_ROWS
+        rows = yield from self._leaf(offset)
+        return rows.slice(0, PIECE_ROWS)
 
     def flagged(self, flags: int, offset: int) -> Steps[Rows]:
         """As :meth:`piece`, of the rows that have one of ``flags``."""
-        for leaf in self._leaves:
-            if leaf.end > offset and leaf.flags & flags:
-                rows = yield from leaf.rows()
-                rows = rows.slice(rows.first_above(offset))
-                found = rows.where((rows.columns["flags"] & flags) != 0)
-                if len(found):
-                    return found.slice(0, PIECE_ROWS)
+        at = offset
+        while len(rows := (yield from self._leaf(at, lambda columns: (columns["row_flags"] & flags) != 0))):
+            found = rows.where((rows.columns["flags"] & flags) != 0)
+            if len(found):
+                return found.slice(0, PIECE_ROWS)
+            at = rows.end_offset
         return NO_ROWS
 
     def at(self, offset: int) -> Steps[Row | None]:
         """The row whose range holds ``offset``, None outside all of them."""
-        rows = yield from self.piece(offset)
+        rows = yield from self._leaf(offset)
         return rows.row(0) if len(rows) and rows.base[0] <= offset else None
 
     def first(self) -> Steps[Row | None]:
         """The row with the smallest offsets."""
-        rows = yield from self.piece(0)
+        rows = yield from self._leaf(0)
         return rows.row(0) if len(rows) else None
 
     def last(self) -> Steps[Row | None]:
         """The row with the largest offsets."""
-        if not self._leaves:
-            return None
-        rows = yield from self._leaves[-1].rows()
-        return rows.row(-1)
+        rows = yield from self._leaf(self.next_offset - 1)
+        return rows.row(-1) if len(rows) else None
 
     def reaching(self, timestamp: int, offset: int = 0) -> Steps[Row | None]:
         """The first row that ends above ``offset`` and has a timestamp at or after ``timestamp``.
 
         Timestamps need not be in order.
         """
-        for leaf in self._leaves:
-            if leaf.end > offset and leaf.max_ts >= timestamp:
-                rows = yield from leaf.rows()
-                found = rows.first_reaching(timestamp, rows.first_above(offset))
-                if found is not None:
-                    return rows.row(found)
+        at = offset
+        while len(rows := (yield from self._leaf(at, lambda columns: columns["max_ts"] >= timestamp))):
+            found = rows.find_timestamp(timestamp)
+            if found is not None:
+                return rows.row(found)
+            at = rows.end_offset
         return None
 
     def times(self) -> Steps[tuple[int, int] | None]:
-        """The smallest and the largest timestamp of all segments, None without one."""
-        found: tuple[int, int] | None = None
-        for leaf in self._leaves:
-            rows = yield from leaf.rows()
-            low, high = int(np.min(rows.columns["min_ts"])), int(np.max(rows.columns["max_ts"]))
-            found = (low, high) if found is None else (min(found[0], low), max(found[1], high))
+        """The smallest and the largest timestamp of all segments, None without one. Reads the first page at most."""
+        found: list[tuple[int, int]] = []
+        at = self.start_offset
+        for level, kind in ((self.root.inner, PageKind.INNER), (self.root.leaves, PageKind.LEAF)):
+            for pointer in level:
+                if pointer.base >= at:
+                    found.append((pointer.min_ts, pointer.max_ts))
+                else:
+                    found += yield from self._times_from(pointer, kind)
+        if len(self.root.rows):
+            found.append(_times_of(self.root.rows))
+        return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+
+    # -- down to the rows -----------------------------------------------------------------------------------------
+
+    def _leaf(self, offset: int, accept: Accept | None = None) -> Steps[Rows]:
+        """Rows that lie together and end above ``offset``: of the first page that may hold what is wanted, or of the
+        root; none below the start of the log. Empty behind the last."""
+        root, at = self.root, max(offset, self.start_offset)
+        for pointer in _candidates(root.inner, at, accept):
+            children = yield from self._children(pointer)
+            for child in _candidates(children, at, accept):
+                return (yield from self._rows(child, at))
+        for pointer in _candidates(root.leaves, at, accept):
+            return (yield from self._rows(pointer, at))
+        return root.rows.slice(root.rows.first_above(at)) if len(root.rows) else NO_ROWS
+
+    def _children(self, pointer: Pointer) -> Steps[Pointers]:
+        (held,) = yield from read_pages(self.root, PageKind.INNER, (pointer,), self._cache)
+        return held if isinstance(held, Pointers) else Pointers.of([])
+
+    def _rows(self, pointer: Pointer, offset: int) -> Steps[Rows]:
+        (held,) = yield from read_pages(self.root, PageKind.LEAF, (pointer,), self._cache)
+        return held.slice(held.first_above(offset)) if isinstance(held, Rows) else NO_ROWS
+
+    def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
+        """Times in the page in which the log starts, of what lives of it."""
+        if kind is PageKind.LEAF:
+            return [_times_of((yield from self._rows(pointer, self.start_offset)))]
+        children = yield from self._children(pointer)
+        alive = list(children.slice(children.first_above(self.start_offset)))
+        found = [(child.min_ts, child.max_ts) for child in alive if child.base >= self.start_offset]
+        for child in alive[:1]:
+            if child.base < self.start_offset:
+                found += yield from self._times_from(child, PageKind.LEAF)
         return found
 
 
-def _inline(rows: Rows) -> Steps[Rows]:
-    yield from ()  # no request
-    return rows
+def _candidates(pointers: Pointers, offset: int, accept: Accept | None) -> Iterator[Pointer]:
+    """Pointers, in order, that end above ``offset`` and are accepted."""
+    at = pointers.first_above(offset)
+    if accept is None:
+        yield from (pointers.pointer(index) for index in range(at, len(pointers)))
+    else:
+        wanted = accept({name: column[at:] for name, column in pointers.columns.items()})
+        yield from (pointers.pointer(at + int(index)) for index in np.flatnonzero(wanted))
+
+
+def _times_of(rows: Rows) -> tuple[int, int]:
+    return int(np.min(rows.columns["min_ts"])), int(np.max(rows.columns["max_ts"]))
 
 
 def rows_inside(root: Root) -> Rows:

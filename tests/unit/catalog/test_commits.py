@@ -421,7 +421,7 @@ def test_a_commit_that_loses_every_race_gives_up_at_the_deadline(world: World, d
     catalog._limits = CommitLimits(deadline_ms=5_000)
     for offset in range(1, 200):
         world.store.script.append(partial(other_trims, offset))
-        world.store.script.extend(["ok", "ok"])
+        world.store.script.extend(["ok", "ok", "ok"])  # the other's root, its copy, and ours, which loses
     with pytest.raises(RemoteUnavailableError, match="races"):
         world.run(catalog.append([desk.row(1000, 1001)]))
     world.store.script.clear()

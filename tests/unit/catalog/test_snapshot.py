@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import TypeVar
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -67,7 +68,13 @@ def test_answers_are_those_of_one_list(
     shapes: list[tuple[int, int, int]], offset: int, timestamp: int, paged: bool
 ) -> None:
     rows = rows_of(shapes)
-    pinned = Pages().of(root_of(rows)) if paged else Snapshot.of(root_of(rows))
+    pages = Pages()
+    pinned = pages.of(root_of(rows)) if paged else Snapshot.of(root_of(rows))
+    with patch.object(snapshot, "read_pages", pages.answer):
+        compare(pinned, rows, offset, timestamp)
+
+
+def compare(pinned: Snapshot, rows: list[Row], offset: int, timestamp: int) -> None:
     behind = [row for row in rows if row.next > offset]
     assert everything(pinned) == rows
     assert everything(pinned, offset) == behind
@@ -81,9 +88,10 @@ def test_answers_are_those_of_one_list(
     assert pinned.records == sum(row.records for row in rows)
 
 
-def test_a_lookup_reads_the_pages_that_may_hold_it() -> None:
+def test_a_lookup_reads_the_pages_that_may_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = rows_of([(10, 100 * at, 1 if at == 7 else 0) for at in range(12)], first=0)
     pages = Pages()
+    monkeypatch.setattr(snapshot, "read_pages", pages.answer)
     pinned = pages.of(root_of(rows))
     assert run(pinned.at(55)) == rows[5]
     assert run(pinned.reaching(850)) == rows[9]

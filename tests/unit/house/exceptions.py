@@ -43,7 +43,6 @@ CITATIONS: dict[str, int] = {}
 
 WITHOUT_CALLERS: set[str] = {
     # The names of the bucket's grammar, written down before there are pages, pins and histories.
-    "tiered/format/keys.py: hist_key",
     "tiered/format/keys.py: pin_key",
     # What a format fixes, by its name.
     "tiered/format/rows.py: TRASH_BYTES",
@@ -60,13 +59,11 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/local/partition/partition.py: PartitionLog.writable",
     # Settings of a topic that change: for a command that does not exist yet.
     "tiered/local/directory/directories.py: LocalLogs.alter_topic",
-    # Pages, which the next commits write and read.
-    "tiered/format/page.py: encode_page",
-    "tiered/format/page.py: verified_page",
-    "tiered/format/root.py: Root.page_key",
-    "tiered/format/rows.py: TRASH_LIST",
-    "tiered/format/rows.py: TRASH_PAGE",
-    "tiered/format/rows.py: TRASH_TREE",
+    # Intents of the maintainer's next actions: merging, compaction, collection, deletion of a topic.
+    "tiered/plan/housekeeping.py: GcDoneIntent",
+    "tiered/plan/housekeeping.py: GcFloorIntent",
+    "tiered/plan/housekeeping.py: StateIntent",
+    "tiered/plan/rewrite.py: ReplaceIntent",
     # Of a room that is being built.
     "tiered/remote/snapshot.py: Snapshot.first",
 }

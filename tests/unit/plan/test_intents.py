@@ -12,7 +12,7 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
 from tiered.format.root import STATE_SEALED, Root, decode_root, encode_root
 from tiered.format.rows import TRASH_MAINTAINER, Rows
 from tiered.model import Row
-from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, TrimIntent, create_root, to_trash
+from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.lifecycle import (
     HELD_LIMIT,
@@ -25,6 +25,8 @@ from tiered.plan.lifecycle import (
     is_own_claim,
     since,
 )
+from tiered.plan.pages import Garbage
+from tiered.plan.rewrite import TrimIntent
 
 
 def stamp(number: int, now_ms: int = 1_000, epoch: int = 1, role: Role = Role.WRITER) -> Stamp:
@@ -118,10 +120,12 @@ def test_trash_names_the_role_and_holes_leave_none() -> None:
     rows = Rows.from_rows(
         [row(0, 5, 1), row(5, 9, 2)._replace(flags=FLAG_MAINTAINER), row(9, 10, 3)._replace(size=0, flags=FLAG_HOLE)]
     )
-    trash = to_trash(rows, 7, 99)
-    assert [(entry.id_hi, entry.kind, entry.removed_version, entry.removed_ms) for entry in trash] == [
-        (1, 0, 7, 99),
-        (2, TRASH_MAINTAINER, 7, 99),
+    root = claimed()
+    garbage = Garbage(root, stamp(2, now_ms=99_000))
+    garbage.objects(rows)
+    assert [(entry.id_hi, entry.kind, entry.removed_version, entry.removed_ms) for entry in garbage.trash] == [
+        (1, 0, root.version + 1, 99_000),
+        (2, TRASH_MAINTAINER, root.version + 1, 99_000),
     ]
 
 

@@ -12,11 +12,12 @@ from tests.unit.root.building import paged_root
 from tiered.format.keys import Role
 from tiered.format.page import Pointers
 from tiered.format.root import STATE_SEALED, Cleaned, Root, Sealed
-from tiered.format.rows import TRASH_TREE, Rows, Tally, Trash, TrashEntry
+from tiered.format.rows import TRASH_LIST, TRASH_TREE, Rows, Tally, Trash, TrashEntry
 from tiered.model import EpochEntry, Row
-from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, TrimIntent, create_root
+from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, create_root
 from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
 from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.rewrite import TrimIntent
 
 Break = Callable[[Root], Root]
 
@@ -207,6 +208,12 @@ BROKEN_CHANGES: list[tuple[str, Root, Root]] = [
     ("committed rows", after(rows=after().rows.slice(1)), GOOD),
     ("committed rows", after(rows=rows_with(1, crc=99).appended(after().rows.slice(3))), GOOD),
     ("committed rows", after(rows=GOOD.rows.slice(0, 1)), GOOD),
+    ("what leaves the trash", after(trash=Trash.from_entries([])), GOOD),
+    (
+        "what leaves the trash",
+        after(trash=Trash.from_entries([TrashEntry(9, 9, 0, 4, 0, 1, TRASH_LIST)]), gc_floor=4),
+        GOOD,
+    ),
     ("a log that is sealed", after(), dataclasses.replace(GOOD, state=STATE_SEALED)),
 ]
 

@@ -1,0 +1,147 @@
+"""What a root does not hold itself: when rows, pointers and trash go into pages, and what becomes garbage.
+
+Everything here is copy-on-write. A page is named once, by a random name under the claim epoch of who commits; a root
+names a page only after the store has acknowledged it (``Root.unwritten`` holds those that still have to be stored).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+
+from tiered.format.keys import FLAG_MAINTAINER, PageName, Role
+from tiered.format.page import POINTER_MAINTAINER, Content, Page, Pointer, Pointers, encode_page
+from tiered.format.root import Root
+from tiered.format.rows import (
+    TRASH_LIST,
+    TRASH_MAINTAINER,
+    TRASH_OBJECT,
+    TRASH_PAGE,
+    TRASH_ROWS,
+    TRASH_TREE,
+    Rows,
+    Trash,
+    TrashEntry,
+)
+from tiered.model import Row
+from tiered.plan.commit import Stamp, next_ts_ms, next_version
+
+
+class NewPages:
+    """Pages that one commit makes, in order."""
+
+    def __init__(self, root: Root, stamp: Stamp) -> None:
+        self._root, self._stamp = root, stamp
+        self.made: tuple[Page, ...] = root.unwritten
+
+    def add(self, content: Content) -> Pointer:
+        """One more page; its name follows from the commit's id and its number."""
+        number = f"{self._stamp.commit_id}/{len(self.made)}".encode()
+        uid = hashlib.blake2b(number, digest_size=16).hexdigest()
+        name = PageName(self._stamp.role, self._stamp.epoch, uid)
+        page = encode_page(self._root.topic_id, self._root.partition, name, content)
+        self.made = (*self.made, page)
+        return page.pointer
+
+
+def spill(root: Root, stamp: Stamp) -> Root:
+    """``root`` with what has grown too large for it in pages. For every commit but a claim.
+
+    A claim must not: under its epoch nothing may be uploaded before it is known to be committed.
+    """
+    shape, pages = stamp.shape, NewPages(root, stamp)
+    rows, leaves, inner = root.rows, root.leaves, root.inner
+    while len(rows) >= shape.tail_rows:
+        leaves = leaves.appended(Pointers.of([pages.add(rows.slice(0, shape.leaf_rows))]))
+        rows = rows.slice(shape.leaf_rows)
+        if len(leaves) >= shape.root_leaves:
+            inner = inner.appended(Pointers.of([pages.add(leaves.slice(0, shape.fan_out))]))
+            leaves = leaves.slice(shape.fan_out)
+    trash = root.trash
+    while int((trash.kinds != TRASH_LIST).sum()) >= shape.trash_entries:
+        trash = _listed(trash, stamp, pages)
+    if pages.made is root.unwritten:
+        return root
+    return dataclasses.replace(root, rows=rows, leaves=leaves, inner=inner, trash=trash, unwritten=pages.made)
+
+
+def _listed(trash: Trash, stamp: Stamp, pages: NewPages) -> Trash:
+    """The oldest entries in a page of their own. Its entry counts as removed when the youngest of them was."""
+    lists = trash.kinds == TRASH_LIST
+    single = trash.where(~lists)
+    oldest = single.slice(0, stamp.shape.trash_page)
+    pointer = pages.add(oldest)
+    entry = TrashEntry(
+        pointer.id_hi,
+        pointer.id_lo,
+        0,
+        int(oldest.columns["removed_version"].max()),
+        int(oldest.columns["removed_ms"].max()),
+        pointer.epoch,
+        TRASH_LIST | (TRASH_MAINTAINER if stamp.role is Role.MAINTAINER else 0),
+    )
+    return trash.where(lists).appended(Trash.from_entries([entry])).appended(single.slice(stamp.shape.trash_page))
+
+
+class Garbage:
+    """Trash entries of one commit, in the order in which things leave."""
+
+    def __init__(self, root: Root, stamp: Stamp) -> None:
+        self._version, self._ts_ms = next_version(root, stamp), next_ts_ms(root, stamp)
+        self._before = root.trash
+        self._entries: list[TrashEntry] = []
+
+    @property
+    def trash(self) -> Trash:
+        """The trash of the root before, and what has left since."""
+        return self._before.appended(Trash.from_entries(self._entries)) if self._entries else self._before
+
+    def objects(self, rows: Iterable[Row]) -> None:
+        """The objects of rows; holes have none."""
+        for row in rows:
+            if row.size:
+                kind = TRASH_OBJECT | (TRASH_MAINTAINER if row.flags & FLAG_MAINTAINER else 0)
+                self._add(row.id_hi, row.id_lo, row.base, row.claim_epoch, kind)
+
+    def trees(self, pointers: Iterable[Pointer]) -> None:
+        """Pages and everything that they name."""
+        for pointer in pointers:
+            self._page(pointer, TRASH_TREE)
+
+    def pages(self, pointers: Iterable[Pointer]) -> None:
+        """Pages alone: newer ones name what lives of what they named."""
+        for pointer in pointers:
+            self._page(pointer, TRASH_PAGE)
+
+    def rows_of(self, pointer: Pointer, low: int, high: int) -> None:
+        """Of a leaf that stays: the rows with ``low < next <= high``."""
+        self._page(pointer, TRASH_ROWS, low, high)
+
+    def _page(self, pointer: Pointer, kind: int, base: int | None = None, end: int = 0) -> None:
+        letter = TRASH_MAINTAINER if pointer.flags & POINTER_MAINTAINER else 0
+        self._add(
+            pointer.id_hi, pointer.id_lo, pointer.base if base is None else base, pointer.epoch, kind | letter, end
+        )
+
+    def _add(self, high: int, low: int, base: int, epoch: int, kind: int, end: int = 0) -> None:  # noqa: PLR0917
+        self._entries.append(TrashEntry(high, low, base, self._version, self._ts_ms, epoch, kind, end))
+
+
+def leaf_pages(rows: Rows, shape_rows: int, pages: NewPages) -> list[Pointer]:
+    """New leaves of ``rows``, of about the same size, none larger than ``shape_rows``."""
+    return [pages.add(rows.slice(start, end)) for start, end in pieces(len(rows), shape_rows)]
+
+
+def inner_pages(pointers: Sequence[Pointer], most: int, pages: NewPages) -> list[Pointer]:
+    """New inner pages of leaf pointers, of about the same size, none with more than ``most``."""
+    table = Pointers.of(pointers)
+    return [pages.add(table.slice(start, end)) for start, end in pieces(len(table), most)]
+
+
+def pieces(count: int, most: int) -> list[tuple[int, int]]:
+    """``count`` things in as few pieces as fit ``most`` each, sizes within one of each other."""
+    number = -(-count // most)
+    edges = [count * at // number for at in range(number + 1)] if number else [0]
+    return list(itertools.pairwise(edges))

@@ -1,0 +1,309 @@
+"""Changes of what is already in the catalog: its beginning moves up, or rows give way to others over the same range.
+
+Both are pure functions of the root that ask for the pages they must see (``plan.commit.Wanted``): a trim for at most
+one inner page and one leaf, those in which the new start lies; it rewrites no page. A replacement asks for the leaves
+that hold what it takes out, and those above them; they are made anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tiered.format.keys import FLAG_HOLE, Role
+from tiered.format.page import PageKind, Pointer, Pointers
+from tiered.format.root import CLEANED_LIMIT, Cleaned, Root
+from tiered.format.rows import NO_ROWS, NO_TALLY, Rows, Tally
+from tiered.model import EpochEntry, Row
+from tiered.plan.commit import (
+    MAX_APPEND_ROWS,
+    Outcome,
+    Reading,
+    Stamp,
+    Wanted,
+    fenced,
+    holds_any,
+    row_flaw,
+    succeed,
+)
+from tiered.plan.lifecycle import Reason, Refusal
+from tiered.plan.pages import Garbage, NewPages, inner_pages, leaf_pages
+
+
+@dataclass(frozen=True, slots=True)
+class TrimIntent:
+    """Retention: moves ``start_offset`` up to ``offset``. Rows that end at or below it go to the trash, none is cut."""
+
+    offset: int
+
+    op = "trim"
+
+    def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
+        """Refused beyond ``next_offset``; NOTHING at or below ``start_offset``."""
+        refusal = fenced(root, stamp)
+        if refusal is not None:
+            return refusal
+        if self.offset > root.next_offset:
+            return Refusal(
+                Reason.OUT_OF_RANGE,
+                f"{root.where} ends at offset {root.next_offset}: it cannot be trimmed to {self.offset}",
+            )
+        if self.offset <= root.start_offset:
+            return Refusal(Reason.NOTHING, f"{root.where} begins at {root.start_offset} already")
+        return _now(_trim(root, stamp, self.offset), root)
+
+
+def _now(reading: Reading[Outcome], root: Root) -> Outcome | Reading[Outcome]:
+    """The outcome itself where no page can be asked for."""
+    if len(root.inner) or len(root.leaves):
+        return reading
+    try:
+        next(reading)
+    except StopIteration as stop:
+        outcome: Outcome = stop.value
+        return outcome
+    raise AssertionError("a root without pages asked for one")
+
+
+def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
+    """The root that begins at ``offset``. Whole pages below it leave; the one in which it lies stays as it is."""
+    garbage = Garbage(root, stamp)
+    inner = root.inner.slice(root.inner.first_above(offset))
+    leaves = root.leaves.slice(root.leaves.first_above(offset))
+    rows = root.rows.slice(root.rows.first_above(offset))
+    garbage.trees(root.inner.slice(0, len(root.inner) - len(inner)))
+    garbage.trees(root.leaves.slice(0, len(root.leaves) - len(leaves)))
+    dead = NO_TALLY
+    edge = next(iter(inner or leaves), None)
+    if len(inner) and edge is not None and edge.base < offset:
+        (children,) = yield Wanted(PageKind.INNER, (edge,))
+        first = children.first_above(offset)
+        garbage.trees(children.slice(children.first_above(root.start_offset), first))
+        dead += children.slice(0, first).tally
+        edge = children.pointer(first)
+    if edge is not None and edge.base < offset:
+        (held,) = yield Wanted(PageKind.LEAF, (edge,))
+        first = held.first_above(offset)
+        if held.first_above(root.start_offset) < first:
+            garbage.rows_of(edge, max(root.start_offset, edge.base), offset)
+        dead += held.slice(0, first).tally
+    garbage.objects(root.rows.slice(0, len(root.rows) - len(rows)))
+    left = inner.tally + leaves.tally + rows.tally - dead
+    return succeed(
+        root,
+        stamp,
+        TrimIntent.op,
+        start_offset=offset,
+        inner=inner,
+        leaves=leaves,
+        rows=rows,
+        dead=dead,
+        removed=root.removed + (root.held - root.dead - left),
+        trash=garbage.trash,
+        lineage=_lineage_from(root.lineage, offset),
+        cleaned=tuple([entry for entry in root.cleaned if entry.end_offset > offset]),
+    )
+
+
+def _lineage_from(lineage: tuple[EpochEntry, ...], offset: int) -> tuple[EpochEntry, ...]:
+    """Without the epochs that end at or below ``offset``; the newest always stays."""
+    first = 0
+    while first + 1 < len(lineage) and lineage[first + 1].start_offset <= offset:
+        first += 1
+    return lineage[first:]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceIntent:
+    """``rows`` in place of ``old``, over exactly the same offsets: merging, compaction, another upload of a segment.
+
+    ``old`` must be alive, side by side, as they are. What a trim has taken meanwhile is no obstacle: outputs that end
+    at or below the start go to the trash in the same commit. ``cleaned``: what the range counts as compacted to.
+    """
+
+    old: tuple[Row, ...]
+    rows: tuple[Row, ...]
+    cleaned: Cleaned | None = None
+
+    op = "replace"
+
+    def apply(self, root: Root, stamp: Stamp) -> Outcome | Reading[Outcome]:
+        """Refused with GONE if what was to be replaced is not what the catalog holds any more."""
+        refusal = fenced(root, stamp)
+        if refusal is not None:
+            return refusal
+        flaw = self._flaw(root, stamp)
+        if flaw:
+            return Refusal(Reason.INVALID, f"{root.where}: {flaw}")
+        if self.old[-1].next <= root.start_offset:
+            return self._gone(root, "all of it lies below the start")
+        return _now(self._swapped(root, stamp), root)
+
+    def _flaw(self, root: Root, stamp: Stamp) -> str:
+        """Why the intent itself cannot be right."""
+        if stamp.role is not Role.MAINTAINER:
+            return "only a maintainer replaces rows"
+        if not self.old or not self.rows or max(len(self.old), len(self.rows)) > MAX_APPEND_ROWS:
+            return f"{len(self.rows)} rows for {len(self.old)}: 1 to {MAX_APPEND_ROWS} of each"
+        if any(one.next != other.base for one, other in itertools.pairwise(self.old)):
+            return "what is to be replaced has a gap"
+        expected = self.old[0].base
+        for row in self.rows:
+            flaw = row_flaw(row, expected, stamp)
+            if flaw:
+                return f"row {row.base}..{row.next}: {flaw}"
+            if row.leader_epoch > root.leader_epoch:
+                return f"row {row.base}..{row.next} has leader epoch {row.leader_epoch}, unknown here"
+            expected = row.next
+        if expected != self.old[-1].next:
+            return f"rows up to {expected} cannot replace rows up to {self.old[-1].next}"
+        named = [(row.id_hi, row.id_lo) for row in self.rows if not row.flags & FLAG_HOLE]
+        taken = {(row.id_hi, row.id_lo) for row in self.old if row.size}
+        if (
+            len(set(named)) < len(named)
+            or taken & set(named)
+            or (named and (holds_any(root.rows, set(named)) or holds_any(root.trash, set(named))))
+        ):
+            return "an object id is used twice; every upload needs a new one"
+        if self.cleaned is not None and self.cleaned.end_offset > root.next_offset:
+            return f"compacted up to {self.cleaned.end_offset}, beyond the end"
+        return ""
+
+    def _gone(self, root: Root, why: str) -> Refusal:
+        low, high = self.old[0].base, self.old[-1].next
+        return Refusal(Reason.GONE, f"{root.where}: {low}..{high} cannot be replaced: {why}", hint="plan again")
+
+    def _swapped(self, root: Root, stamp: Stamp) -> Reading[Outcome]:
+        start = root.start_offset
+        old = [row for row in self.old if row.next > start]
+        place = yield from _open_up(root, old, len(self.rows), stamp)
+        at = int(np.searchsorted(place.rows.base, np.int64(old[0].base)))
+        if list(place.rows.slice(at, at + len(old))) != old:
+            return self._gone(root, "the catalog holds other rows there")
+        new = Rows.from_rows([row for row in self.rows if row.next > start])
+        dropped = Rows.from_rows([row for row in self.rows if row.next <= start])
+        whole = place.rows.slice(0, at).appended(new).appended(place.rows.slice(at + len(old)))
+        garbage, pages = Garbage(root, stamp), NewPages(root, stamp)
+        garbage.objects([*old, *dropped])
+        garbage.pages([*place.old_leaves, *place.old_inner])
+        changes = _close_up(root, stamp, place, whole, pages)
+        return succeed(
+            root,
+            stamp,
+            self.op,
+            **changes,
+            dead=root.dead - place.dead,
+            added=root.added + new.tally + dropped.tally,
+            removed=root.removed + Rows.from_rows(old).tally + dropped.tally,
+            trash=garbage.trash,
+            unwritten=pages.made,
+            cleaned=_with_cleaned(root.cleaned, self.cleaned),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a replacement works: ``rows`` are those of the leaves that it opens and, behind them, of the tail.
+
+    ``before`` and ``after`` are the leaves beside them under the same pages; ``inner_at`` is the range of inner pages
+    that it opens, ``leaves_to`` the number of the root's leaves up to the last one opened. ``dead``: what lay below
+    the start in all of them.
+    """
+
+    rows: Rows
+    before: Pointers
+    after: Pointers
+    old_leaves: tuple[Pointer, ...]
+    old_inner: tuple[Pointer, ...]
+    inner_at: tuple[int, int]
+    in_root: bool
+    tail: int
+    dead: Tally
+
+
+def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Reading[_Place]:
+    """Reads what holds ``old``; with a neighbour, where what is left would be too small a leaf."""
+    low, high, start = old[0].base, old[-1].next, root.start_offset
+    inner_at = root.inner.first_above(low), _first_from(root.inner, high)
+    inner = tuple(root.inner.slice(*inner_at))
+    children: tuple[Pointers, ...] = (yield Wanted(PageKind.INNER, inner)) if inner else ()
+    in_root = root.leaves.first_above(low) < _first_from(root.leaves, high)
+    beside = _joined([*children, *([root.leaves] if in_root else [])])
+    below = beside.first_above(start)
+    dead, beside = beside.slice(0, below).tally, beside.slice(below)
+    first, end = beside.first_above(low), _first_from(beside, high)
+    if first == end:  # all of it in the tail
+        return _Place(root.rows, _joined([]), _joined([]), (), (), (0, 0), False, 0, NO_TALLY)
+    count = int(beside.columns["rows"][first:end].sum()) - len(old) + new_rows
+    if count < stamp.shape.small_leaf:
+        first, end = (first - 1, end) if first else (first, min(end + 1, len(beside)))
+    opened = tuple(beside.slice(first, end))
+    held: tuple[Rows, ...] = yield Wanted(PageKind.LEAF, opened)
+    rows = NO_ROWS
+    for one in held:
+        rows = rows.appended(one)
+    below = rows.first_above(start)
+    dead, rows = dead + rows.slice(0, below).tally, rows.slice(below)
+    tail = _first_from(root.rows, high)
+    return _Place(
+        rows.appended(root.rows.slice(0, tail)) if tail else rows,
+        beside.slice(0, first),
+        beside.slice(end),
+        opened,
+        inner,
+        inner_at,
+        in_root,
+        tail,
+        dead,
+    )
+
+
+def _close_up(root: Root, stamp: Stamp, place: _Place, whole: Rows, pages: NewPages) -> dict[str, Any]:
+    """The tables of the root with ``whole`` where ``place.rows`` were."""
+    if not place.old_leaves:
+        return {"rows": whole}
+    shape = stamp.shape
+    made = leaf_pages(whole, shape.leaf_rows, pages)
+    first, end = place.inner_at
+    below = [*place.before, *made, *place.after]
+    leaves = root.leaves
+    if place.in_root:
+        # What lies before the new leaves and came out of an inner page goes back into one.
+        from_here = int(root.leaves.columns["base"][0])
+        out = [pointer for pointer in place.before if pointer.base < from_here]
+        leaves = Pointers.of(below[len(out) :])
+        below = out
+    inner = [*root.inner.slice(0, first), *inner_pages(below, shape.fan_out, pages), *root.inner.slice(end)]
+    return {
+        "inner": Pointers.of(inner) if place.old_inner else root.inner,
+        "leaves": leaves,
+        "rows": root.rows.slice(place.tail),
+    }
+
+
+def _first_from(table: Pointers | Rows, offset: int) -> int:
+    """Index of the first entry that begins at or above ``offset``."""
+    return int(np.searchsorted(table.columns["base"], np.int64(offset)))
+
+
+def _joined(tables: Sequence[Pointers]) -> Pointers:
+    whole = Pointers.of([])
+    for table in tables:
+        whole = whole.appended(table)
+    return whole
+
+
+def _with_cleaned(ranges: tuple[Cleaned, ...], entry: Cleaned | None) -> tuple[Cleaned, ...]:
+    """With one more compacted range; of too many the two oldest become one, whose tombstones stay for the longer."""
+    if entry is None:
+        return ranges
+    kept = [*(old for old in ranges if old.end_offset < entry.end_offset), entry]
+    kept += [old for old in ranges if old.end_offset > entry.end_offset]
+    while len(kept) > CLEANED_LIMIT:
+        one, other = kept[:2]
+        kept[:2] = [Cleaned(other.end_offset, max(one.horizon_ms, other.horizon_ms))]
+    return tuple(kept)

@@ -1,0 +1,144 @@
+"""Reads the pages that a root names: some GETs at once, each page proven before it is believed, a bounded cache.
+
+Pages are immutable and their names are never reused, so that what was read once stays true. One that is damaged is read
+once more: what the wire did to it is gone then. One that is gone was collected since the root was read, or is lost:
+who has a way to a newer root looks there (``PageGone``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TypeVar
+
+from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError
+from tiered.format.page import MAX_PAGE_BYTES, PageKind, Pointer, Pointers, verified_page
+from tiered.format.root import Root
+from tiered.format.rows import Rows
+from tiered.model import Row
+from tiered.plan.commit import Reading
+from tiered.plan.invariants import check_page
+from tiered.remote.fetch import SegmentGone
+from tiered.remote.settle import Deadline, settle
+from tiered.store.base import ABSENT, Get, Missing, Object, Put, Steps, Together
+
+PAGE_CACHE_BYTES = 8 * 1024 * 1024
+"""What a :class:`PageCache` holds at most: about 70 leaves."""
+PAGES_TOGETHER = 16
+"""Pages that are asked for in one group."""
+
+T = TypeVar("T")
+Content = Rows | Pointers
+
+
+class PageGone(SegmentGone, CorruptionError):
+    """A page that a root names does not exist (any more); the rows that it held count as one."""
+
+    def __init__(self, root: Root, pointer: Pointer) -> None:
+        key = root.page_key(pointer)
+        CorruptionError.__init__(
+            self,
+            f"{root.where}: its page {key} (offsets {pointer.base} to {pointer.next}) is gone",
+            path_or_key=key,
+            offset=pointer.base,
+            hint="run check; `tiered repair advice` says what can be done; nothing was changed",
+        )
+        self.key = key
+        self.row = Row(pointer.base, pointer.next, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1)
+
+
+class PageCache:
+    """Decoded pages, least recently used first out, bounded by their bytes in memory. Thread-safe."""
+
+    def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._held: OrderedDict[tuple[int, int, int], Content] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held now."""
+        return self._size_bytes
+
+    def get(self, pointer: Pointer) -> Content | None:
+        """The page, if it is held."""
+        with self._lock:
+            found = self._held.get(_name(pointer))
+            if found is not None:
+                self._held.move_to_end(_name(pointer))
+            return found
+
+    def put(self, pointer: Pointer, content: Content) -> None:
+        """Keeps a page that was verified, at the cost of those that were not used for longest."""
+        with self._lock:
+            if _name(pointer) in self._held:
+                return
+            self._held[_name(pointer)] = content
+            self._size_bytes += content.nbytes
+            while self._size_bytes > self._max_bytes:
+                _, old = self._held.popitem(last=False)
+                self._size_bytes -= old.nbytes
+
+
+def _name(pointer: Pointer) -> tuple[int, int, int]:
+    return pointer.id_hi, pointer.id_lo, pointer.crc
+
+
+def read_pages(root: Root, kind: PageKind, pointers: Sequence[Pointer], cache: PageCache) -> Steps[tuple[Content, ...]]:
+    """The content of pages that ``root`` names, in order. Raises PageGone, CorruptionError."""
+    found = {pointer: held for pointer in pointers if (held := cache.get(pointer)) is not None}
+    missing = [pointer for pointer in pointers if pointer not in found]
+    for at in range(0, len(missing), PAGES_TOGETHER):
+        group = missing[at : at + PAGES_TOGETHER]
+        gets = [Get(root.page_key(pointer), max_bytes=MAX_PAGE_BYTES) for pointer in group]
+        answers = (yield Together(tuple(gets))) if len(gets) > 1 else ((yield gets[0]),)
+        for pointer, get, got in zip(group, gets, answers, strict=True):
+            try:
+                content = _verified(root, kind, pointer, got)
+            except PageGone:
+                raise
+            except CorruptionError:
+                content = _verified(root, kind, pointer, (yield get))
+            found[pointer] = content
+            cache.put(pointer, content)
+    return tuple([found[pointer] for pointer in pointers])
+
+
+def _verified(root: Root, kind: PageKind, pointer: Pointer, got: object) -> Content:
+    if isinstance(got, Missing):
+        raise PageGone(root, pointer)
+    if not isinstance(got, Object):
+        raise TypeError(f"a GET gave {got!r}")
+    key = root.page_key(pointer)
+    content = verified_page(got.data, pointer, key=key, kind=kind)
+    for violation in check_page(root, content):
+        raise CorruptionError(f"{key}: {violation}", path_or_key=key, offset=pointer.base)
+    return content
+
+
+def with_pages(reading: Reading[T], root: Root, cache: PageCache) -> Steps[T]:
+    """Carries out a pure function that asks for pages of ``root``. Raises as :func:`read_pages`."""
+    try:
+        wanted = next(reading)
+        while True:
+            wanted = reading.send((yield from read_pages(root, wanted.kind, wanted.pointers, cache)))
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+def store_pages(root: Root, deadline: Deadline) -> Steps[Root]:
+    """Stores what ``root`` names and the store does not have yet, and gives the root that may be put now.
+
+    Names are never used twice: a page that is there already came by an earlier attempt of ours. Raises
+    RemoteUnavailableError: no root names a page before it was acknowledged, so that nothing was committed.
+    """
+    for page in root.unwritten:
+        try:
+            yield from settle(Put(page.key, page.body, ABSENT, page.pointer.crc), deadline, f"{root.where}, a page")
+        except CommitUnknown as error:
+            raise RemoteUnavailableError(f"{error.message}; nothing was committed", hint="try again") from error
+    return dataclasses.replace(root, unwritten=()) if root.unwritten else root
