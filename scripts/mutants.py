@@ -948,8 +948,57 @@ COLD = [
         "tests/unit/catalog/test_commits.py",
         "tiered/plan/commit.py",
         ("rows that do not join", "if flaw:"),
-        ("an object named twice", "if len(uids) < len(rows) or _holds_any(root.rows, uids):"),
+        ("an object named twice", "if len(uids) < len(rows) or holds_any(root.rows, uids):"),
+    ),
+    *of(
+        "tests/unit/catalog/test_commits.py",
+        "tiered/plan/rewrite.py",
         ("a trim beyond the end", "if self.offset > root.next_offset:"),
+    ),
+    *of(
+        "tests/unit/paged/test_model.py",
+        "tiered/plan/rewrite.py",
+        ("a replacement of other rows", "if list(place.rows.slice(at, at + len(old))) != old:"),
+        ("a replacement of what was trimmed", "if self.old[-1].next <= root.start_offset:"),
+        (
+            "rows that died before are listed again",
+            "garbage.rows_of(edge, max(root.start_offset, edge.base), offset)",
+            "garbage.rows_of(edge, edge.base, root.next_offset)",
+        ),
+        ("outputs below the start that nobody collects", "garbage.objects([*old, *dropped])", "garbage.objects(old)"),
+        (
+            "rewritten pages carry what is dead",
+            "dead, rows = dead + rows.slice(0, below).tally, rows.slice(below)",
+            "pass",
+        ),
+    ),
+    *of(
+        "tests/unit/paged/test_model.py",
+        "tiered/plan/pages.py",
+        ("a name that a page has already", "self.made = (*self.made, page)", "self.made = (page,)"),
+        (
+            "trash that is listed and lost",
+            "oldest = single.slice(0, stamp.shape.trash_page)",
+            "oldest = single.slice(0, stamp.shape.trash_page - 1)",
+        ),
+    ),
+    *of(
+        "tests/unit/paged/test_store.py",
+        "tiered/remote/catalog.py",
+        (
+            "a root before its pages",
+            "planned = yield from store_pages(planned, deadline)",
+            "planned = replace(planned, unwritten=())",
+        ),
+    ),
+    *of(
+        "tests/unit/paged/test_store.py",
+        "tiered/remote/pages.py",
+        (
+            "a damaged page that is believed",
+            "content = verified_page(got.data, pointer, key=key, kind=kind)",
+            "content = Rows.from_rows([])",
+        ),
     ),
     *of(
         "tests/unit/root/test_root_bytes.py",

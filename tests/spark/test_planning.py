@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.paged import PAGE_ROWS, Pages, pages
+from tests.paged import PAGE_ROWS, Pages, pages, use_pages
 from tiered.config import TopicConfig
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.model import NewRecord
@@ -58,9 +58,8 @@ def test_the_pieces_are_those_of_a_catalog_without_pages(
 ) -> None:
     expected = planned(bucket, more)
     assert len(expected[0].rows) > PAGE_ROWS
-    seen = Pages()
     with monkeypatch.context() as patch:
-        patch.setattr("tiered.remote.snapshot.Snapshot.of", seen.of)
+        seen = use_pages(patch.setattr)
         found = planned(bucket, more)
     assert found == expected
     assert cut_slices(found, slice_bytes=4096) == cut_slices(expected, slice_bytes=4096)
