@@ -37,8 +37,7 @@ MAX_OBJECT_BYTES = MAX_HEADER_BYTES + MAX_RAW_BYTES + 1024
 MAX_TABLES = 16
 ZSTD_LEVEL = 3
 
-_NEEDED = {"min_reader": Kind(int, 1, 0xFFFF)}
-_BODY = {"codec": TEXT, "tables": Listed(None, MAX_TABLES)}
+_BODY = {"min_reader": Kind(int, 1, 0xFFFF), "codec": TEXT, "tables": Listed(None, MAX_TABLES)}
 
 _HEAD = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
@@ -115,8 +114,8 @@ def unpack(
         _refuse(key, 8, f"header length {header_len} is larger than the object or the limit")
     body_at = _HEAD.size + header_len
     header = Fields(data[_HEAD.size : body_at], key=key, position=_HEAD.size)
-    needed = header.take(_NEEDED)["min_reader"]
-    if needed > reader:
+    needed = header.values.get("min_reader")
+    if type(needed) is int and needed > reader:  # before anything else is asked of it
         raise ConfigError(
             f"{key} was written by a newer release: it needs reader {needed}, this one is {reader}",
             hint="upgrade tieredlog; nothing was changed",
@@ -127,7 +126,7 @@ def unpack(
     if values["codec"] != "zstd":
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
-    return Container(fmt, header, _tables(raw, header, values["tables"], layouts(needed)))
+    return Container(fmt, header, _tables(raw, header, values["tables"], layouts(values["min_reader"])))
 
 
 def _narrowed(name: str, column: npt.NDArray[np.int64], dtype: str) -> bytes:

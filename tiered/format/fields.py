@@ -30,8 +30,8 @@ class Kind(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A list of at most ``limit`` entries: values of a :class:`Kind`; lists with the fields of a shape, in its order,
-    handed on by name; with ``of`` None anything, unchecked."""
+    """A list of at most ``limit`` entries: values of a :class:`Kind`; lists of the fields of a shape, in its order;
+    with ``of`` None anything, unchecked."""
 
     of: Any
     limit: int
@@ -102,7 +102,8 @@ class Fields:
         for index, entry in enumerate(entries):
             if not isinstance(entry, list) or len(entry) != len(of):
                 self.refuse(f"{path}[{index}]", f"is not a list of {len(of)}")
-            found.append(self.take(of, dict(zip(of, entry, strict=True)), f"{path}[{index}]."))
+            taken = self.take(of, dict(zip(of, entry, strict=True)), f"{path}[{index}].")
+            found.append(list(taken.values()))
         return found
 
 

@@ -14,6 +14,7 @@ do not know it read the root and refuse to write it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -230,6 +231,7 @@ _ROLE = {
     "token": TEXT,
     "last_append": TEXT,
 }
+# Shapes in the order of the fields of ``Sealed``, ``Tally`` and so on.
 _SEALED = {"role": TEXT, "epoch": INT32, "last_commit": TEXT, "last_seq": NUMBER}
 _TALLY = {"segments": NUMBER, "bytes": NUMBER, "records": NUMBER, "sum": HEX_128}
 _HEADER = {
@@ -322,20 +324,20 @@ def decode_root(data: bytes, *, key: str) -> Root:
         prev_commit_id=values["prev_commit_id"],
         state=values["state"],
         roles=MappingProxyType({role: RoleState(**state) for role, state in values["roles"].items()}),
-        sealed=tuple([Sealed(**entry) for entry in values["sealed"]]),
-        lineage=tuple([EpochEntry(**entry) for entry in values["lineage"]]),
-        txns=tuple([(txn["id"], txn["batch"]) for txn in values["txns"]]),
+        sealed=tuple(itertools.starmap(Sealed, values["sealed"])),
+        lineage=tuple(itertools.starmap(EpochEntry, values["lineage"])),
+        txns=tuple(map(tuple, values["txns"])),
         start_offset=values["start_offset"],
         next_offset=values["next_offset"],
         gc_floor=values["gc_floor"],
-        added=_tally(values["added"]),
-        removed=_tally(values["removed"]),
+        added=Tally(*values["added"].values()),
+        removed=Tally(*values["removed"].values()),
         rows=Rows(tables[_TAIL.name]),
         trash=Trash(trash),
         inner=Pointers(tables[_INNER.name]) if paged else NO_POINTERS,
         leaves=Pointers(tables[_LEAF.name]) if paged else NO_POINTERS,
-        dead=_tally(header.take(_DEAD)["dead"]) if paged else NO_TALLY,
-        cleaned=tuple([Cleaned(**entry) for entry in header.take(_CLEANED)["cleaned"]]) if CLEANED in features else (),
+        dead=Tally(*header.take(_DEAD)["dead"].values()) if paged else NO_TALLY,
+        cleaned=tuple(itertools.starmap(Cleaned, header.take(_CLEANED)["cleaned"])) if CLEANED in features else (),
         format=container.format,
         features=tuple([feature for feature in features if feature not in FEATURES]),
     )
@@ -360,7 +362,3 @@ def _tally_json(totals: Tally) -> dict[str, Any]:
         "records": totals.records,
         "sum": f"{totals.sum:032x}",
     }
-
-
-def _tally(values: Mapping[str, int]) -> Tally:
-    return Tally(values["segments"], values["bytes"], values["records"], values["sum"])

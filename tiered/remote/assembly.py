@@ -184,7 +184,7 @@ class SegmentScan:
                         f"{self.next_offset} to {self._row.next - 1} are expected",
                         span.position,
                     )
-            if self._first or self._dense:
+            if self._by_index or header.magic < 2:
                 self._check_gap(header, span.position)
             if header.max_timestamp > self._row.max_ts:
                 raise self._corrupt(

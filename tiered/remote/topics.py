@@ -19,6 +19,7 @@ Listing the registry is the only listing that a user can cause.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -74,8 +75,8 @@ _ENTRY = {
     "state": TEXT,
     "version": Kind(int, 1, INT64_MAX),
     "changes": Listed({"id": TEXT}, CHANGES_KEPT),
+    "format": Kind(int, 1, INT64_MAX),
 }
-_FORMAT = {"format": Kind(int, 1, INT64_MAX)}
 _OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
 
 REPAIR_HINT = "`tiered repair advice` says what can be done; nothing was deleted"
@@ -237,7 +238,7 @@ def check_entry(name: str, entry: TopicEntry | None, known: Mapping[int, Known],
     Raises LogDestroyedError if the disk has seen roots of a topic that has no entry, CorruptionError if the entry
     vouches for fewer partitions than the disk has seen.
     """
-    seen = [number for number, what in known.items() if what.by_disk]
+    seen = [number for number, what in known.items() if what.by_disk] if known else []
     if entry is None and seen:
         raise LogDestroyedError(
             f"topic {name}: {known[min(seen)].absent()} (partition {min(seen)}), and {where} does not know it",
@@ -399,7 +400,8 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
     if len(data) > MAX_ENTRY_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are too many for a topic entry", path_or_key=key, position=0)
     fields = Fields(data, key=key)
-    if fields.take(_FORMAT)["format"] > FORMAT:
+    newer = fields.values.get("format")
+    if type(newer) is int and newer > FORMAT:  # before anything else is asked of it
         raise ConfigError(f"{key} was written by a newer release", hint="upgrade tieredlog; nothing was changed")
     config = fields.values.get("config")
     options = dict.fromkeys(config if isinstance(config, dict) else (), _OPTION)
@@ -419,7 +421,7 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
         config=MappingProxyType(values["config"]),
         state=state,
         version=values["version"],
-        changes=tuple([change["id"] for change in values["changes"]]),
+        changes=tuple(itertools.chain.from_iterable(values["changes"])),
         roots=roots,
     )
 

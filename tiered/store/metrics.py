@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tiered.clock import Clock, SystemClock
 from tiered.errors import TieredError
@@ -55,11 +55,11 @@ class RequestFigures:
 
 @dataclass(slots=True)
 class _Sums:
+    buckets: list[int]
     requests: int = 0
     seconds: float = 0.0
     sent: int = 0
     received: int = 0
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(SECONDS_BOUNDS) + 1))
 
 
 class StoreMetrics:
@@ -85,7 +85,7 @@ class StoreMetrics:
         with self._lock:
             sums = self._sums.get((op, status))
             if sums is None:
-                sums = self._sums[op, status] = _Sums()
+                sums = self._sums[op, status] = _Sums([0] * (len(SECONDS_BOUNDS) + 1))
             sums.requests += 1
             sums.seconds += seconds
             sums.sent += sent
