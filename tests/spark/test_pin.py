@@ -34,9 +34,8 @@ from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import Tier
 from tiered.remote.topics import register_topic, update_topic
 from tiered.spark.pin import PinnedPiece, Sources
-from tiered.spark.schema import kafka_schema
 from tiered.spark.slices import Piece, Slice
-from tiered.spark.source import TieredDataSource, TieredReader
+from tiered.spark.source import TieredDataSource, TieredReader, kafka_schema
 from tiered.store.base import Delete, Get, Match, Object, Outcome, Put, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive

@@ -8,7 +8,7 @@ import click
 
 from tiered.config import parse_bytes
 from tiered.dump.content import DECODERS, RECORD_DECODERS, Content
-from tiered.dump.log import Window
+from tiered.dump.items import Window
 from tiered.dump.run import Run, Wanted
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application

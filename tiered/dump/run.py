@@ -9,13 +9,19 @@ from pathlib import Path
 import click
 
 from tiered.dump.content import Content, layouts_for
-from tiered.dump.indexes import Mismatches, offset_entries, sanity_error, time_entries
-from tiered.dump.items import BatchItem, Entry, Item, RecordItem, Tail
+from tiered.dump.items import BatchItem, Entry, Item, RecordItem, Tail, Window, log_items
 from tiered.dump.kafka import snapshot_error, snapshot_heading
-from tiered.dump.log import Window, log_items
 from tiered.dump.small_files import base_of, check_name, is_log, small_items, suffix_of, whole
 from tiered.dump.targets import beside, expanded, holding, opened
-from tiered.dump.verify import VERIFIED_SUFFIXES, segment_of, verify_segment
+from tiered.dump.verify import (
+    VERIFIED_SUFFIXES,
+    Mismatches,
+    offset_entries,
+    sanity_error,
+    segment_of,
+    time_entries,
+    verify_segment,
+)
 from tiered.errors import CorruptionError, TieredError
 from tiered.findings import Findings, Severity
 from tiered.format.keys import INDEX_SUFFIX, LOG_SUFFIX, SNAPSHOT_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX

@@ -21,10 +21,10 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import ConfigError, LocalIOError, NotFoundError, TieredError, UnknownTopicError
 from tiered.format.keys import check_topic_name
-from tiered.local.directory.deletion import remove_tree
 from tiered.local.directory.figures import UpkeepReport
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.moving import move, read_ready, swap_in
+from tiered.local.directory.registry import remove_tree
 from tiered.local.directory.tasks import InlineWorkers, Workers
 from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.checkpoints import META_PROPERTIES_NAME, usable_id

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tiered.errors import ConfigError, TieredError
-from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import Noted
+from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, read_leaving, read_topics, write_topics

@@ -22,7 +22,6 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.figures import (
     UpkeepReport,
     directory_metrics,
@@ -34,7 +33,7 @@ from tiered.local.directory.figures import (
 )
 from tiered.local.directory.loading import finish_deletions, open_partitions, take_inventory
 from tiered.local.directory.notes import DirectoryNotes, SealNotes
-from tiered.local.directory.registry import TopicRegistry
+from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
 from tiered.local.directory.upkeep import Upkeep

@@ -32,8 +32,8 @@ from tiered.config import LogConfig
 from tiered.errors import TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.cleaning.cleaner import LogCleaner
-from tiered.local.directory.deletion import LeavingDirectories
 from tiered.local.directory.notes import DirectoryNotes
+from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.directory.tasks import EVERY_TICK, Done, Task, Tasks, Workers, run_all
 from tiered.local.disk.space import DiskReserve
 from tiered.local.disk.uploads import SealRequest, UploadCheckpoint

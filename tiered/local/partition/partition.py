@@ -12,10 +12,9 @@ from tiered.errors import ConfigError, ForkedLogError
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
-from tiered.local.partition.steady import patient_view, read_steadily, steadily
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
-from tiered.local.segment.reading import View, largest_timestamp, offset_for_time
+from tiered.local.segment.reading import View, largest_timestamp, offset_for_time, patient_view, read_steadily, steadily
 from tiered.local.segment.scan import BUFFER_BYTES
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition

@@ -20,10 +20,9 @@ from tiered.format.header import read_header
 from tiered.local.disk.files import Files
 from tiered.local.partition.incoming import GivenBatches, given_batches
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.steady import steadily
 from tiered.local.partition.writer import PartitionWriter
 from tiered.local.segment.isolation import aborted_txns
-from tiered.local.segment.reading import Extent, View, open_extent, out_of_range
+from tiered.local.segment.reading import Extent, View, open_extent, out_of_range, steadily
 from tiered.model import AbortedTxn, EpochEntry, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import Prepared

@@ -29,12 +29,11 @@ from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import remove_snapshots_above, snapshot_offsets, tells_of_producers
-from tiered.local.recovery.leftovers import INDEX_SUFFIXES, settle_leftovers
 from tiered.local.recovery.order import BatchOrder, salvage
 from tiered.local.recovery.rebuilding import Rebuilding, has_entries, known_prefix, rebuild_txn_index
 from tiered.local.segment.factory import FoundSegment, LoadedPartition
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, lost_end, store_indexes
-from tiered.local.segment.replacement import split_overflowed
+from tiered.local.segment.replacement import INDEX_SUFFIXES, settle_leftovers, split_overflowed
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX
 from tiered.local.segment.side_files import Place

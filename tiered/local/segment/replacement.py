@@ -8,10 +8,14 @@
     4  .swap renamed to the plain name, .log first; fsync  redone
 
 Used by the splitter of overflowed segments when a log is loaded, and by a cleaner (``exchange``).
+
+:func:`settle_leftovers` undoes or finishes what a crash interrupted, before anything is loaded. It also removes files
+on their way out, and indexes and notes without their log (docs/kafka-semantics.md#leftovers).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,20 +24,25 @@ from tiered.format.batch import verify_batch
 from tiered.format.header import read_header
 from tiered.format.keys import (
     CLEANED_SUFFIX,
+    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
+    LocalFile,
     local_name,
     log_name,
+    parse_local_name,
 )
 from tiered.format.txn_index import encode_txns
 from tiered.format.walk import NO_LIMIT, Offsets
-from tiered.local.disk.files import Files
+from tiered.local.disk.files import Files, sweep_temporaries
 from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX, leftover_notes
 from tiered.local.segment.sealed import rename_away
 from tiered.model import AbortedTxn
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
@@ -200,3 +209,63 @@ def split_overflowed(files: Files, directory: Path, base_offset: int, interval_b
 
 def _fits(base_offset: int, last_offset: int) -> bool:
     return last_offset - base_offset <= MAX_RELATIVE_OFFSET
+
+
+LOGGER = logging.getLogger("tiered.local")
+
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+def settle_leftovers(files: Files, directory: Path) -> list[int]:
+    """Finishes or undoes what had begun; returns the bases of the segments that are there, ascending."""
+    sweep_temporaries(files, directory)
+    names = {name: parsed for name in files.names(directory) if (parsed := parse_local_name(name))}
+    cleaned = [file.base for file in names.values() if file.work == CLEANED_SUFFIX]
+    undone = min(cleaned, default=None)
+    # The order matters if there is another crash: a .swap must not outlive the .cleaned that undoes it.
+    for work in (DELETED_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX):
+        for name, file in list(names.items()):
+            if file.work != work or (work == SWAP_SUFFIX and (undone is None or file.base < undone)):
+                continue
+            files.unlink(directory / name)
+            del names[name]
+    _complete_swaps(files, directory, names)
+    logs = {file.base for file in names.values() if file.suffix == LOG_SUFFIX and not file.work}
+    for file in names.values():
+        if file.suffix in INDEX_SUFFIXES and file.base not in logs and not file.work:
+            files.unlink(directory / local_name(file.base, file.suffix))
+    for name in leftover_notes(files.names(directory), logs):
+        files.unlink(directory / name)
+    return sorted(logs)
+
+
+def _complete_swaps(files: Files, directory: Path, names: dict[str, LocalFile]) -> None:
+    """``.swap`` files replace every plain segment in the range that they cover together."""
+    swaps = sorted(file for file in names.values() if file.work == SWAP_SUFFIX)
+    logs = [file.base for file in swaps if file.suffix == LOG_SUFFIX]
+    if logs:
+        end = max(_end_of(files, directory / local_name(base, LOG_SUFFIX, SWAP_SUFFIX), base) for base in logs)
+        for name, file in list(names.items()):
+            if not file.work and file.suffix != SNAPSHOT_SUFFIX and min(logs) <= file.base < end:
+                files.unlink(directory / name)
+                files.unlink(directory / local_name(file.base, SEAL_SUFFIX))
+                del names[name]
+    for swap in sorted(swaps, key=lambda file: (file.base, file.suffix != LOG_SUFFIX)):
+        plain = local_name(swap.base, swap.suffix)
+        files.rename(directory / (plain + SWAP_SUFFIX), directory / plain)
+        del names[plain + SWAP_SUFFIX]
+        names[plain] = LocalFile(swap.base, swap.suffix)
+    if swaps:
+        files.sync_directory(directory)
+
+
+def _end_of(files: Files, path: Path, base_offset: int) -> int:
+    """The offset behind the last batch; of those that can be read, if the file is damaged."""
+    end = base_offset + 1
+    with LogFile(files, path) as log:
+        try:
+            for span, _ in log.batches(0, log.size()):
+                end = max(end, span.last_offset + 1)
+        except CorruptionError as error:
+            LOGGER.warning("replacement_damaged path=%s error=%s", path, error)
+    return end
