@@ -23,6 +23,7 @@ KEYS = {
     "rewritten": f"{PARTITION}/s/m00000003/00000000000000000042-00ff.log",
     "pin": f"{PARTITION}/pin/00ff",
     "history": f"{PARTITION}/hist/0000000000000001",
+    "audit": "logs/jobs/gc/0000000000000001-00ff",
     "strange": "logs/jobs/compact-1/plan",
     "probe": "logs/probe/00ff",
     "outside": "other/file",
@@ -49,7 +50,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
     ("maintainer", "s3:GetObject"): LOG | {"pin", "history", "probe"},
-    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin"},
+    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "audit"},
     ("maintainer", "s3:DeleteObject"): WRITERS | {"rewritten", "page", "history", "pin", "probe"},
 }
 FORBIDDEN = (

@@ -50,6 +50,7 @@ COMMANDS = {
     "restore": "tiered.cli.restore",
     "repair": "tiered.cli.repair",
     "maintain": "tiered.cli.maintain",
+    "gc": "tiered.cli.gc",
     "local": "tiered.cli.local",
     "transactions": "tiered.cli.transactions",
     "truncate": "tiered.cli.truncate",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -19,12 +21,13 @@ from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_tier
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.remote.fence import owner_of
-from tiered.remote.maintain import Maintainer
+from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.sweep import Swept
+from tiered.store.probe import check_capabilities, probe
 from tiered.times import format_time
 
 PROGRAM = "tiered maintain"
-DOABLE = (Kind.RETENTION,)
-"""What this release carries out; the others are planned only."""
+EXIT_WARNINGS = 3
 
 
 @click.group("maintain", cls=Group)
@@ -62,10 +65,7 @@ def plan_command(app: Application, *, selected: str | None, kinds: tuple[Kind, .
       tiered maintain plan --remote s3://acme-logs/prod
       tiered maintain plan flights:0 --remote s3://acme-logs/prod --only retention --json
     """
-    app.need_remote()
-    with open_tiers(app, with_local=False) as tiers:
-        plans = [plan for _, plan in _planned(tiers, selected, kinds, begin_at)]
-    return _conclude(app, "maintain plan", plans, done=None)
+    return maintain(app, "maintain plan", Wanted(selected, kinds, begin_at), dry_run=True)
 
 
 @command.command("run", cls=Command)
@@ -91,38 +91,71 @@ def run_command(
       tiered maintain run flights --remote s3://acme-logs/prod --dry-run
       tiered maintain run --remote s3://acme-logs/prod --only retention,merge --yes
     """
+    return maintain(app, "maintain run", Wanted(selected, kinds, begin_at), dry_run=dry_run, yes=yes)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which partitions and which kinds of maintenance. ``orphans``: also what no root ever named."""
+
+    selected: str | None
+    kinds: tuple[Kind, ...]
+    begin_at: int | None = None
+    orphans: bool = False
+
+
+def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes: bool = False) -> int:
+    """Plans, asks, does it, and says what was done."""
     app.need_remote()
-    done = 0
+    done: list[Done] = []
+    swept: dict[TopicPartition, Swept] = {}
     with open_tiers(app, with_local=False) as tiers:
-        planned = list(_planned(tiers, selected, tuple(kind for kind in kinds if kind in DOABLE), begin_at))
+        planned = list(_planned(tiers, wanted))
         plans = [plan for _, plan in planned]
         work = [(maintainer, plan, action) for maintainer, plan in planned for action in plan.actions]
-        if work and not dry_run:
+        if (work or wanted.orphans) and not dry_run:
             for line in _table(plans):
                 app.out.say(line)
-            confirm(app, "maintain run", f"Do {counted(len(work), 'action')}?", yes=yes)
-            total = sum(action.bytes_read for _, _, action in work)
-            with Progress(app, "maintaining", total=total, is_bytes=True) as progress:
-                for maintainer, plan, action in work:
-                    tiers.run(maintainer.run(action))
-                    done += 1
-                    progress.advance(action.bytes_read, f"{plan.tp} {action.kind}")
-    return _conclude(app, "maintain run", plans, done=None if dry_run else done)
+            what = f"Do {counted(len(work), 'action')}" + (", delete orphans?" if wanted.orphans else "?")
+            confirm(app, name, what, yes=yes)
+            done = _carry_out(app, tiers, work)
+        if wanted.orphans:
+            swept = {plan.tp: tiers.run(each.sweep(delete=not dry_run)) for each, plan in planned}
+    return _conclude(app, name, plans, None if dry_run else done, swept)
 
 
-def _planned(
-    tiers: Tiers, selected: str | None, kinds: tuple[Kind, ...], begin_at: int | None
-) -> Iterator[tuple[Maintainer, PartitionPlan]]:
-    name, partition = split_topic(selected) if selected is not None else (None, None)
-    if begin_at is not None and partition is None:
+def _carry_out(app: Application, tiers: Tiers, work: Sequence[tuple[Maintainer, PartitionPlan, Action]]) -> list[Done]:
+    """One action after the other, under a bar."""
+    capabilities = tiers.run(probe())
+    check_capabilities(capabilities, app.need_remote())
+    done: list[Done] = []
+    total = sum(action.bytes_read for _, _, action in work)
+    with Progress(app, "maintaining", total=total, is_bytes=True) as progress:
+        for maintainer, plan, action in work:
+            note = f"{plan.tp} {action.kind}"
+
+            def spend(count: int, note: str = note) -> None:
+                progress.advance(count, note)
+
+            done.append(tiers.run(maintainer.run(action, capabilities, spend=spend)))
+            if done[-1].note:
+                app.out.warn(f"{note} {action.start} to {action.end}: {done[-1].note}")
+    return done
+
+
+def _planned(tiers: Tiers, wanted: Wanted) -> Iterator[tuple[Maintainer, PartitionPlan]]:
+    name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
+    if wanted.begin_at is not None and partition is None:
         raise ConfigError("--start-offset is for one partition", hint="name it: TOPIC:P")
     owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
     topics = tiers.topics() if name is None else {name: tiers.need_topic(name)}
     for facts in topics.values():
         for number in chosen_partitions(facts.name, facts.partitions, partition):
             maintainer = _maintainer(facts, number, owner)
-            plan = tiers.run(maintainer.plan(kinds, begin_at=begin_at)) if maintainer is not None else None
-            if maintainer is not None and plan is not None:
+            if maintainer is None:
+                continue
+            plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
+            if plan is not None:
                 yield maintainer, plan
 
 
@@ -133,17 +166,30 @@ def _maintainer(facts: TopicFacts, partition: int, owner: str) -> Maintainer | N
     return Maintainer(tp, facts.entry.topic_id, config, owner=owner, known=NOTHING_KNOWN)
 
 
-def _conclude(app: Application, name: str, plans: list[PartitionPlan], done: int | None) -> int:
+def _conclude(
+    app: Application,
+    name: str,
+    plans: list[PartitionPlan],
+    done: list[Done] | None,
+    swept: dict[TopicPartition, Swept],
+) -> int:
     for plan in plans:
         for note in plan.notes:
             app.out.warn(f"{plan.tp}: {note}")
     actions = sum(len(plan.actions) for plan in plans)
-    fields: dict[str, Any] = {"partitions": [_fields(plan) for plan in plans], "actions": actions, "done": done}
+    fields: dict[str, Any] = {"partitions": [_fields(plan, swept.get(plan.tp)) for plan in plans], "actions": actions}
     if done is None:
         text = _table(plans) if actions else ["nothing is to be done"]
     else:
-        text = [f"{counted(done, 'action')} done" if done else "nothing was to be done"]
-    return app.out.result(name, fields, text)
+        fields["done"] = [_done_fields(one) for one in done]
+        read, written = sum(one.bytes_read for one in done), sum(one.bytes_written for one in done)
+        text = [f"{counted(len(done), 'action')} done, {human_bytes(read)} read, {human_bytes(written)} written"]
+        text = text if done else ["nothing was to be done"]
+    for tp, found in swept.items():
+        verb = "would be deleted" if done is None else "deleted"
+        text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")
+    incomplete = any(one.note for one in done or ()) or any(found.failed for found in swept.values())
+    return app.out.result(name, fields, text, EXIT_WARNINGS if incomplete else 0)
 
 
 def _table(plans: list[PartitionPlan]) -> list[str]:
@@ -171,8 +217,9 @@ def _table(plans: list[PartitionPlan]) -> list[str]:
     return columns([*header, "gone from", "why"], rows) if rows else []
 
 
-def _fields(plan: PartitionPlan) -> dict[str, Any]:
-    return {
+def _fields(plan: PartitionPlan, swept: Swept | None) -> dict[str, Any]:
+    orphans = {} if swept is None else {"orphans": dataclasses.asdict(swept)}
+    return orphans | {
         "topic": plan.tp.topic,
         "partition": plan.tp.partition,
         "version": plan.version,
@@ -196,3 +243,10 @@ def _action_fields(action: Action) -> dict[str, Any]:
         "garbage_bytes": action.garbage_bytes,
         "frees_at_ms": action.frees_at_ms,
     }
+
+
+def _done_fields(done: Done) -> dict[str, Any]:
+    fields = _action_fields(done.action) | {"bytes_read": done.bytes_read, "bytes_written": done.bytes_written}
+    if done.collected is not None:
+        fields["collected"] = dataclasses.asdict(done.collected)
+    return fields | {"note": done.note}

@@ -8,6 +8,7 @@ Object keys, relative to the URL that the store was opened with::
     {h2}/{topic_id}-{partition}/p/{role}{epoch:08x}/{uid}.page
     {h2}/{topic_id}-{partition}/pin/{uid}
     {h2}/{topic_id}-{partition}/hist/{version:016x}
+    jobs/gc/{ts_ms:016x}-{uid}
     probe/{uid}
 
 ``h2`` spreads partitions over the key space: S3 splits its load by prefix. ``topic_id`` is Kafka's UUID as 32 hex
@@ -183,6 +184,11 @@ def probe_key(uid: str) -> str:
     return f"probe/{_check_uid(uid)}"
 
 
+def gc_audit_key(ts_ms: int, uid: str) -> str:
+    """What one cycle of collection did."""
+    return f"jobs/gc/{_bounded(ts_ms, MAX_INT64, 'time'):016x}-{_check_uid(uid)}"
+
+
 def wildcards(role: Role | None = None) -> dict[str, str]:
     """Each kind of key as IAM writes a pattern: ``?`` one character, ``*`` any number of them, slashes too.
 
@@ -197,6 +203,7 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "page": f"{partition}p/{epoch}/*",
         "pin": partition + "pin/*",
         "history": partition + "hist/*",
+        "audit": "jobs/gc/*",
         "probe": "probe/*",
     }
 

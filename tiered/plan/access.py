@@ -83,7 +83,7 @@ def _maintain(keys: _Keys) -> list[Policy]:
     return [
         *_audit(keys),
         _allow("Create", _CREATE, keys.own("segment")),
-        _allow("Keep", ["s3:PutObject"], keys.own("page", "history")),
+        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("audit")]),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
         _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "pin", "history")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),

@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tiered.config import TopicConfig
+from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
-from tiered.format.rows import Trash
+from tiered.format.rows import TRASH_OBJECT, Trash
 from tiered.format.time_index import TIME_ENTRY_BYTES
 from tiered.model import Row, TopicPartition
 from tiered.plan.cleaning import LogState, SegmentState, cleaning_candidate
@@ -36,6 +37,9 @@ MAX_MERGES = 1000
 
 MAX_COMPACTED_ROWS = 100_000
 """Rows of one partition that one compaction looks at. 6.4 TB in segments of 64 MiB; more is for several machines."""
+
+MAX_DELETE_KEYS = 1000
+"""Keys of one DELETE."""
 
 READ_BYTES = 8 * 1024 * 1024
 """One GET of what is rewritten."""
@@ -55,7 +59,8 @@ class Action:
     """One thing to do to offsets ``start`` to ``end``, and what it costs. -1: not known before it is done.
 
     ``rows_out``, ``bytes_written`` and ``requests`` are the most that it can be: what compaction drops is found out by
-    doing it. ``garbage_bytes`` of ``garbage_objects`` leave the bucket at ``frees_at_ms`` or later, once collected.
+    doing it. Bytes are those of ``.log`` objects; pages of a large catalog are read and written besides.
+    ``garbage_bytes`` of ``garbage_objects`` leave the bucket at ``frees_at_ms`` or later, once collected.
     ``rows``: those of a merge.
     """
 
@@ -149,6 +154,7 @@ class MergePlanner:
     def _action(self, group: Sequence[Row]) -> Action:
         size = sum(row.size for row in group)
         held = [row for row in group if row.size]
+        bundles = [row for row in held if row is held[-1] or row.flags & FLAG_ABORTED_TXNS]
         return Action(
             Kind.MERGE,
             group[0].base,
@@ -156,9 +162,9 @@ class MergePlanner:
             f"{len(group)} neighbours below {self._small} bytes",
             rows_in=len(group),
             rows_out=1,
-            bytes_read=size + sum(row.idx_len for row in held),
-            bytes_written=size + sum(row.idx_len for row in held),
-            requests=sum(-(-row.size // READ_BYTES) + 1 for row in held) + 3,
+            bytes_read=size,
+            bytes_written=size,
+            requests=sum(-(-row.size // READ_BYTES) for row in held) + len(bundles) + 4,
             garbage_objects=2 * len(held),
             garbage_bytes=size,
             frees_at_ms=self._now_ms + self._config.gc_grace_ms,
@@ -265,19 +271,38 @@ def compaction_action(state: LogState, now_ms: int) -> Action | None:
 
 # -- collection ------------------------------------------------------------------------------------------------------
 
+PIN_MS = 6 * 3_600_000
+"""A pin that was not renewed for so long holds nothing any more."""
 
-def collection_action(trash: Trash, *, config: TopicConfig, now_ms: int) -> Action | None:
-    """The objects of trash entries that are older than the grace time. Pins may hold some back: nobody asked yet."""
-    due = [entry for entry in trash if entry.removed_ms + config.gc_grace_ms <= now_ms]
-    if not due:
+ORPHAN_MS = 24 * 3_600_000
+"""An object that no root names is left alone for so long, whatever its epoch says."""
+
+
+def collectable(trash: Trash, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
+    """The entries whose objects may be deleted: out of the catalog by version ``limit``, and for ``grace_ms``.
+
+    ``limit`` is the floor, or the lowest version that a reader has pinned.
+    """
+    columns = trash.columns
+    return trash.where((columns["removed_version"] <= limit) & (columns["removed_ms"] <= now_ms - grace_ms))
+
+
+def collection_action(trash: Trash, *, config: TopicConfig, version: int, now_ms: int) -> Action | None:
+    """What a collection of the root of ``version`` would find. Pins may hold some of it back: nobody asked yet."""
+    due = collectable(trash, limit=version, now_ms=now_ms, grace_ms=config.gc_grace_ms)
+    if not len(due):
         return None
+    objects = int((due.kinds == TRASH_OBJECT).sum())
+    pages = len(due) - objects
+    beside = f" and what {pages} pages name" if pages else ""
     return Action(
         Kind.COLLECT,
-        min(entry.base for entry in due),
-        max(entry.base for entry in due),
-        f"dereferenced for gc.grace.ms, {config.gc_grace_ms} ms",
-        requests=3 + -(-2 * len(due) // 1000),
-        garbage_objects=2 * len(due),
+        int(due.columns["base"].min()),
+        int(due.columns["base"].max()),
+        f"out of the catalog for gc.grace.ms ({config.gc_grace_ms}){beside}",
+        rows_in=len(due),
+        requests=5 + 2 * pages - (-2 * objects // MAX_DELETE_KEYS),
+        garbage_objects=2 * objects,
         garbage_bytes=-1,
         frees_at_ms=now_ms,
     )

@@ -7,13 +7,16 @@ changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.config import TopicConfig
-from tiered.errors import OffsetOutOfRangeError
+from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import Role
-from tiered.model import TopicPartition
+from tiered.format.root import Cleaned
+from tiered.model import Row, TopicPartition
+from tiered.plan.cleaning import LogState, cleaning_candidate
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.maintenance import (
     MAX_COMPACTED_ROWS,
@@ -26,12 +29,34 @@ from tiered.plan.maintenance import (
     compaction_action,
     retention_action,
 )
+from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.retention import RemoteExpiry, plan_remote_expiry
+from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
+from tiered.remote.collect import Collected, Collector
+from tiered.remote.compact import Compaction
+from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
+from tiered.remote.merge import merge_rows
+from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Head, Now, Object, Steps
+from tiered.remote.sweep import Swept, sweep
+from tiered.store.base import Capabilities, Head, Now, Object, Steps
+
+MAX_ROUNDS = 1000
+"""Rounds of one compaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one action did. ``note``: why it was not what was planned."""
+
+    action: Action
+    bytes_read: int = 0
+    bytes_written: int = 0
+    note: str = ""
+    collected: Collected | None = None
 
 
 class Maintainer:
@@ -69,18 +94,105 @@ class Maintainer:
             actions += [trim] if trim else []
         actions += yield from self._rewrites(snapshot, kinds, start, now_ms, notes)
         if Kind.COLLECT in kinds:
-            collect = collection_action(snapshot.root.trash, config=self._config, now_ms=now_ms)
+            collect = collection_action(
+                snapshot.root.trash, config=self._config, version=snapshot.version, now_ms=now_ms
+            )
             actions += [collect] if collect else []
         return PartitionPlan(self._tp, snapshot.version, tuple(actions), tuple(notes))
 
-    def run(self, action: Action) -> Steps[None]:
-        """Carries one action of a plan out, on whatever the newest root is by now."""
+    def run(
+        self,
+        action: Action,
+        capabilities: Capabilities,
+        *,
+        spend: Spend = spend_nothing,
+        memory_bytes: int = DEDUPE_BUFFER_BYTES,
+    ) -> Steps[Done]:
+        """Carries one action of a plan out, on whatever the newest root is by now.
+
+        What others have changed meanwhile is left as it is, and said. Raises FencedError if another maintainer has
+        claimed the partition: what was written is an orphan of a dead epoch then. ``memory_bytes``: of the map of keys.
+        """
         yield from self._claimed()
-        yield from self._catalog.trim(action.end)
+        if action.kind is Kind.RETENTION:
+            yield from self._catalog.trim(action.end)
+            return Done(action)
+        if action.kind is Kind.COLLECT:
+            collected = yield from Collector(self._catalog, self._config.gc_grace_ms).run()
+            return Done(action, note=collected.note, collected=collected)
+        shop = Workshop(
+            tp=self._tp,
+            topic_id=self._catalog.topic_id,
+            lookup=self._lookup,
+            capabilities=capabilities,
+            claim_epoch=self._catalog.claim_epoch,
+            index_interval_bytes=self._config.index_interval_bytes,
+            spend=spend,
+        )
+        try:
+            if action.kind is Kind.MERGE:
+                merged = yield from merge_rows(shop, action.rows)
+                yield from self._commit(action.rows, merged, None)
+                return Done(action, action.bytes_read, merged.size + merged.idx_len)
+            return (yield from self._compact(action, shop, memory_bytes))
+        except SegmentGone as gone:
+            yield from self._need_superseded(gone)
+        except NotFoundError as gone:
+            if gone.__class__ is not NotFoundError:
+                raise
+        return Done(action, note="others have changed it meanwhile: a later plan has what is left")
+
+    def sweep(self, *, delete: bool) -> Steps[Swept]:
+        """Orphans of dead epochs. With ``delete`` they go; this claim ends the epochs of older maintainers first."""
+        if delete:
+            yield from self._claimed()
+        return (yield from sweep(self._catalog, delete=delete))
 
     def _claimed(self) -> Steps[None]:
         if not self._catalog.claim_epoch:
             yield from self._catalog.claim(Role.MAINTAINER, self._owner)
+
+    def _commit(self, old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
+        yield from self._catalog.commit(ReplaceIntent(tuple(old), (new,), cleaned))
+
+    def _compact(self, action: Action, shop: Workshop, memory_bytes: int) -> Steps[Done]:
+        """Rounds until nothing is dirty: more than one where the keys do not fit into the map."""
+        read = written = 0
+        now_ms = (yield Now()).now_ms
+        for _ in range(MAX_ROUNDS):
+            snapshot = yield from self._catalog.pin()
+            if snapshot is None:
+                break
+            planner = CompactionPlanner(self._config)
+            at = snapshot.start_offset
+            while len(rows := (yield from snapshot.piece(at))):
+                planner.add(rows)
+                at = rows.end_offset
+            stable = yield from self._lookup.last_stable_offset(snapshot)
+            state = self._state(snapshot, planner, snapshot.start_offset, stable)
+            candidate = cleaning_candidate(state, now_ms)
+            if candidate is None or not candidate.cleanable_bytes:
+                break
+            work = Compaction(shop, snapshot, state, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
+            report = yield from work.run(self._commit)
+            read, written = read + report.bytes_read, written + report.bytes_written
+            if not report.groups:
+                break
+        return Done(action, read, written)
+
+    def _need_superseded(self, gone: SegmentGone) -> Steps[None]:
+        """An object that a root named may be gone if the newest root does not name it. Raises CorruptionError."""
+        snapshot = yield from self._catalog.pin()
+        held = (yield from snapshot.at(gone.row.base)) if snapshot is not None else None
+        if snapshot is not None and held == gone.row:
+            raise CorruptionError(
+                f"{self._tp}: {gone.key} is gone and version {snapshot.version} of the catalog still names it (offsets "
+                f"{gone.row.base} to {gone.row.next})",
+                path_or_key=gone.key,
+                position=0,
+                offset=gone.row.base,
+                hint="look for a lifecycle rule or a person that deletes objects of this prefix; nothing was replaced",
+            )
 
     def _expiry(self, snapshot: Snapshot, now_ms: int, start: int) -> Steps[RemoteExpiry]:
         """The rows are asked for only as far as they go. All sizes are of one root's rows, which do not overlap."""
@@ -130,7 +242,11 @@ class Maintainer:
     ) -> Steps[Action | None]:
         """The stable offset costs a request: it is asked for only where a round is due without it."""
         end = snapshot.next_offset
-        if compaction_action(planner.state(self._tp, start, None, end, end), now_ms) is None:
+        if compaction_action(self._state(snapshot, planner, start, end), now_ms) is None:
             return None
         stable = yield from self._lookup.last_stable_offset(snapshot)
-        return compaction_action(planner.state(self._tp, start, None, stable, end), now_ms)
+        return compaction_action(self._state(snapshot, planner, start, stable), now_ms)
+
+    def _state(self, snapshot: Snapshot, planner: CompactionPlanner, start: int, stable: int) -> LogState:
+        cleaned = max((entry.end_offset for entry in snapshot.root.cleaned), default=None)
+        return planner.state(self._tp, start, cleaned, stable, snapshot.next_offset)

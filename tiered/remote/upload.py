@@ -118,7 +118,7 @@ def upload_segment(
             on_started=on_multipart,
         )
         try:
-            yield from _verify(plan.log_key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)
+            yield from verify_sent(plan.log_key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)
         except CorruptionError:
             _check_source(source, descriptor)  # says so if it is the file that differs, not the object
             raise
@@ -127,11 +127,11 @@ def upload_segment(
     bundle = encode_bundle(descriptor, indexes, claim_epoch)
     crc = crc32c(bundle)
     sent = yield from put_unique(plan.idx_key, bundle, crc, INDEX_TAGS, deadline_seconds=deadline_seconds)
-    yield from _verify(plan.idx_key, len(bundle), crc, sent, capabilities)
-    return _row(descriptor, indexes, uid=plan.uid, role=Role(role), claim_epoch=claim_epoch, idx_len=len(bundle))
+    yield from verify_sent(plan.idx_key, len(bundle), crc, sent, capabilities)
+    return row_of(descriptor, indexes, uid=plan.uid, role=Role(role), claim_epoch=claim_epoch, idx_len=len(bundle))
 
 
-def _row(
+def row_of(
     descriptor: SegmentDescriptor, indexes: SealedIndexes, *, uid: str, role: Role, claim_epoch: int, idx_len: int
 ) -> Row:
     id_hi, id_lo = split_uid(uid)
@@ -153,7 +153,7 @@ def _row(
     )
 
 
-def _verify(key: str, size_bytes: int, crc: int, sent: PutResult, capabilities: Capabilities) -> Steps[None]:
+def verify_sent(key: str, size_bytes: int, crc: int, sent: PutResult, capabilities: Capabilities) -> Steps[None]:
     """No request where the store has just acknowledged this checksum, and was seen to check it, of the whole object."""
     trusted = capabilities.returns_crc32c and capabilities.verifies_crc32c
     if not (trusted and sent.etag and sent.crc32c == crc):

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tiered.errors import CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, CorruptionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c as crc32c_of
-from tiered.model import ByteSource
+from tiered.format.header import Buffer
+from tiered.model import ByteSource, BytesSource
 from tiered.store.base import (
     ABSENT,
     AbortUpload,
@@ -140,6 +141,65 @@ def upload_multipart(
         yield from _abort(key, upload_id)
         attempt += 1
         yield from _wait(attempt, deadline, f"CompleteUpload {key}", result)
+
+
+class ObjectWriter:
+    """An object whose bytes come one after the other, and are sent as they come: one part of it is in memory.
+
+    What fits into one part is one PUT at the end. It is there when :meth:`finish` has returned and not before; who
+    stops earlier calls :meth:`abort`. ``size`` and ``crc32c`` are those of what was written so far.
+    """
+
+    def __init__(self, key: str, tags: Tags = (), *, part_bytes: int = PART_BYTES) -> None:
+        self.key = key
+        self.size = 0
+        self.crc32c = 0
+        self._tags = tags
+        self._part_bytes = part_bytes
+        self._buffer = bytearray()
+        self._upload_id = ""
+        self._parts: list[PartStored] = []
+
+    def write(self, data: Buffer) -> Steps[None]:
+        """More bytes; sends what fills parts. Raises the store's errors."""
+        self.size += len(data)
+        self.crc32c = crc32c_of(data, self.crc32c)
+        self._buffer += data
+        while len(self._buffer) > self._part_bytes:
+            yield from self._send(self._part_bytes)
+
+    def finish(self, *, deadline_seconds: float = PUT_DEADLINE_SECONDS) -> Steps[PutResult]:
+        """Makes the object visible. Raises as :func:`put_unique`; then nothing is known of it, and nothing goes on."""
+        if not self._upload_id:
+            body = bytes(self._buffer)
+            return (yield from put_unique(self.key, body, self.crc32c, self._tags, deadline_seconds=deadline_seconds))
+        yield from self._send(len(self._buffer))
+        deadline = yield from _deadline(deadline_seconds)
+        result = yield from _complete(CompleteUpload(self.key, self._upload_id, tuple(self._parts)), deadline)
+        if result.status is not PutStatus.LANDED:
+            raise RemoteUnavailableError(
+                f"CompleteUpload {self.key}: {result.cause or result.status.value}",
+                hint="its bytes are gone from memory: write another object",
+            )
+        self._upload_id = ""
+        return result
+
+    def abort(self) -> Steps[None]:
+        """Throws away what was sent of an object that is not finished."""
+        self._buffer.clear()
+        if self._upload_id:
+            yield from _abort(self.key, self._upload_id)
+            self._upload_id = ""
+
+    def _send(self, length: int) -> Steps[None]:
+        if not self._upload_id:
+            self._upload_id = (yield StartUpload(self.key, self._tags)).upload_id
+        part = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        number = len(self._parts) + 1
+        if number > MAX_PART_NUMBER:
+            raise ConfigError(f"{self.key} has more than {MAX_PART_NUMBER} parts", hint="lower merge.target.bytes")
+        self._parts.append((yield UploadPart(self.key, self._upload_id, number, BytesSource(part), 0, len(part))))
 
 
 def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) -> Steps[Object]:

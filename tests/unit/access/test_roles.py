@@ -197,7 +197,7 @@ def test_without_the_statement_an_absent_topic_is_a_refusal(tmp_path: Path, url:
         reader.topic("absent")
 
 
-LATER = {(action, kind) for action in ACTIONS for kind in ("page", "history", "pin")}
+LATER = {(action, kind) for action in ACTIONS for kind in ("page", "history", "pin", "audit")}
 REWRITING = ("s3:GetObject", "s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload")
 REWRITES = {(action, "segment") for action in REWRITING}
 DELETION = {("s3:PutObject", "topic")}

@@ -30,6 +30,7 @@ def samples() -> dict[str, list[str]]:
         "maintainer's page": [keys.page_key(TOPIC_ID, 12, PageName(Role.MAINTAINER, 5, UID))],
         "pin": [keys.pin_key(TOPIC_ID, 12, UID)],
         "history": [keys.hist_key(TOPIC_ID, 12, 9)],
+        "audit": [keys.gc_audit_key(1, UID)],
         "probe": [keys.probe_key(UID)],
     }
 
@@ -48,7 +49,7 @@ ALLOWED = {
     ("writer", "s3:AbortMultipartUpload"): {"segment"},
     ("writer", "s3:DeleteObject"): {"probe"},
     ("maintainer", "s3:GetObject"): ALL | {"probe"},
-    ("maintainer", "s3:PutObject"): MINE | {"topic", "root", "history", "pin", "probe"},
+    ("maintainer", "s3:PutObject"): MINE | {"topic", "root", "history", "pin", "audit", "probe"},
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
     ("maintainer", "s3:AbortMultipartUpload"): {"maintainer's segment"},
     ("maintainer", "s3:DeleteObject"): OWN | MINE | {"history", "pin", "probe"},

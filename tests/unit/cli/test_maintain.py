@@ -42,7 +42,7 @@ def test_a_run_trims_and_a_second_one_finds_nothing(cli: Cli, bucket: str, tmp_p
     assert cli("maintain", "run", "--remote", bucket, "--dry-run").code == 0
     assert cli("maintain", "run", "--remote", bucket).code == 2  # nobody can answer
     assert cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"][0]["version"] == plan["version"]
-    assert cli("maintain", "run", "--remote", bucket, "--yes").text == "1 action done\n"
+    assert cli("maintain", "run", "--remote", bucket, "--yes").text == "1 action done, 0 B read, 0 B written\n"
     with tiered.open_reader(bucket) as reader:
         assert next(iter(reader.topic("t").read(0))).offset == end
     assert cli("maintain", "run", "--remote", bucket, "--yes").text == "nothing was to be done\n"
@@ -55,3 +55,44 @@ def test_a_partition_begins_where_an_operator_says(cli: Cli, bucket: str) -> Non
     assert cli(*line, "39").code == 0
     assert cli("maintain", "plan", "t", "--start-offset", "3", "--remote", bucket).code == 2
     assert cli("maintain", "plan", "--only", "nothing", "--remote", bucket).code == 2
+
+
+@pytest.fixture
+def compacted(tmp_path: Path) -> str:
+    """Forty records of four keys, in small segments of a topic that keeps nothing in the trash."""
+    url = f"file://{tmp_path / 'store'}"
+    settings = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config=settings)
+        for number in range(40):
+            topic.append(b"%02d" % number + b"x" * 100, key=b"%d" % (number % 4))
+        log.sync(timeout=60)
+    return url
+
+
+def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path) -> None:
+    """Compacted, collected, and everything else as before: for readers, the writer and `check`."""
+    remote = ("--remote", compacted)
+    seen = cli("maintain", "run", *remote, "--yes", "--json")
+    assert (seen.code, [done["action"] for done in seen.summary["done"]]) == (0, ["compact"])
+    with tiered.open_reader(compacted) as reader:
+        values = [record.value for record in reader.topic("t").read(0)]
+    assert len(values) < 12
+    assert {value[:2] for value in values if value} >= {b"36", b"37", b"38", b"39"}
+    objects = set((tmp_path / "store").rglob("*.log.obj"))
+    (plan,) = cli("gc", "plan", *remote, "--orphans", "--json").summary["partitions"]
+    assert plan["actions"][0]["garbage_objects"] > 0
+    assert plan["orphans"]["count"] == 0
+    assert cli("gc", "run", *remote).code == 2
+    done = cli("gc", "run", *remote, "--yes", "--orphans", "--json")
+    assert done.code == 0
+    assert done.summary["done"][0]["collected"]["objects"] == plan["actions"][0]["garbage_objects"]
+    assert set((tmp_path / "store").rglob("*.log.obj")) < objects
+    assert list((tmp_path / "store").rglob("jobs/gc/*"))
+    with tiered.open_reader(compacted) as reader:
+        assert [record.value for record in reader.topic("t").read(0)] == values
+    with tiered.open(tmp_path / "log", remote=compacted) as log:
+        log.topic("t").append(b"more", key=b"9")
+        log.sync(timeout=60)
+    assert cli("check", "--remote", compacted, "--read-data").code == 0
+    assert cli("gc", "run", *remote, "--yes").text == "nothing was to be done\n"

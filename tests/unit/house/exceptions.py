@@ -59,11 +59,8 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/local/partition/partition.py: PartitionLog.writable",
     # Settings of a topic that change: for a command that does not exist yet.
     "tiered/local/directory/directories.py: LocalLogs.alter_topic",
-    # Intents of the maintainer's next actions: merging, compaction, collection, deletion of a topic.
-    "tiered/plan/housekeeping.py: GcDoneIntent",
-    "tiered/plan/housekeeping.py: GcFloorIntent",
+    # Of the deletion of a topic.
     "tiered/plan/housekeeping.py: StateIntent",
-    "tiered/plan/rewrite.py: ReplaceIntent",
     # Of a room that is being built.
     "tiered/remote/snapshot.py: Snapshot.first",
 }

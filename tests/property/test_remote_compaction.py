@@ -1,0 +1,130 @@
+"""The bucket's compaction leaves, batch for batch and index for index, what the disk's cleaner leaves of a log."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.unit.local.bench import TP, CaseBench
+from tests.unit.local.producer_bench import end
+from tests.unit.remote.building import RemoteLog
+from tests.unit.remote.rewriting import Rewriter
+from tiered.config import TopicConfig
+from tiered.format.batch import encode_batch
+from tiered.format.codecs import Codec
+from tiered.format.keys import txn_index_name
+from tiered.model import NewRecord
+from tiered.plan.offset_map import ENTRY_BYTES
+from tiered.store.memory import MemoryStore
+
+KEYS = "abcdefgh"
+DAY_S = 86_400
+
+
+class Twins:
+    """A log on a disk, and its sealed segments in a bucket. Each is cleaned by its own cleaner."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.dice = random.Random(seed)
+        settings = {
+            "cleanup_policy": "compact",
+            "min_cleanable_dirty_ratio": 0.0,
+            "segment_bytes": self.dice.choice([500, 1500, 6000]),
+            "index_interval_bytes": self.dice.choice([0, 200, 4096]),
+            "delete_retention_ms": self.dice.choice([0, 1000, 86_400_000]),
+            "segment_index_bytes": 1 << 20,
+        }
+        self.memory = self.dice.choice([ENTRY_BYTES * 5, 1 << 20])
+        self.bench = CaseBench(directory, **settings)
+        self.bench.log.close()
+        self.bench.open(cleaner_dedupe_buffer_bytes=max(self.memory, 1024))
+        self.memory = max(self.memory, 1024)
+        topic_id = self.bench.log.topics()[TP.topic].topic_id
+        store = RemoteLog(MemoryStore(min_part_bytes=1), TP.topic, topic_id, clock=self.bench.clock)
+        self.remote = Rewriter(store, TopicConfig(**settings), part_bytes=self.dice.choice([300, 1 << 20]))
+        self.sequences: dict[int, int] = {}
+        self.open: set[int] = set()
+
+    def records(self) -> list[NewRecord]:
+        found = []
+        for _ in range(self.dice.randint(1, 4)):
+            value = None if self.dice.random() < 0.25 else b"v" * self.dice.randint(0, 40)
+            found.append(NewRecord(value, self.dice.choice(KEYS).encode(), self.bench.clock.now_ms()))
+        return found
+
+    def plain(self) -> None:
+        codec = self.dice.choice([Codec.NONE, Codec.GZIP, Codec.ZSTD])
+        self.bench.partition.append_batches(encode_batch(self.records(), codec=codec))
+
+    def produce(self) -> None:
+        pid = self.dice.randint(1, 4)
+        txn = pid > 2
+        records, sequence = self.records(), self.sequences.get(pid, 0)
+        self.sequences[pid] = sequence + len(records)
+        self.bench.partition.append_batches(
+            encode_batch(records, producer_id=pid, producer_epoch=0, base_sequence=sequence, transactional=txn)
+        )
+        if txn:
+            self.open.add(pid)
+
+    def decide(self) -> None:
+        for pid in sorted(self.open):
+            marker = end(abort=self.dice.random() < 0.5, pid=pid, ts=self.bench.clock.now_ms())
+            self.bench.partition.append_as_coordinator(marker)
+        self.open.clear()
+
+    def wait(self) -> None:
+        self.bench.clock.advance(self.dice.choice([1, 10, DAY_S]))
+
+    def clean(self) -> None:
+        """All that is sealed by now is uploaded; both clean it in one round each and are compared."""
+        self.bench.partition.roll()
+        self.bench.partition.flush()
+        rows = self.remote.rows
+        at = rows[-1].next if rows else 0
+        self.remote.upload(self.bench.partition.sealed_segments(at))
+        if not self.remote.rows:
+            return
+        ours = self.bench.log.cleaner.clean(TP)
+        theirs = self.remote.compact(self.bench.clock.now_ms(), memory_bytes=self.memory)
+        assert (ours is None) == (theirs is None)
+        if ours is not None and theirs is not None:
+            assert theirs.end_offset == ours.end_offset
+            assert theirs.dropped == ours.dropped
+        self.compare()
+
+    def compare(self) -> None:
+        sealed = self.bench.partition.sealed_segments(0)
+        rows = self.remote.rows
+        assert [(row.base, row.next) for row in rows] == [(s.base_offset, s.end_offset) for s in sealed]
+        for row, segment in zip(rows, sealed, strict=True):
+            source = segment.open_log()
+            data = source.read_at(0, source.size)
+            source.close()
+            assert self.remote.data(row) == data, row
+            if row.size:
+                here, there = segment.indexes(), self.remote.bundle(row).indexes
+                assert there.offset_index == here.offset_index
+                assert there.time_index == here.time_index
+                txns = self.bench.folder / txn_index_name(
+                    row.base
+                )  # a rebuilt one may know of transactions without data
+                assert there.txn_index == (txns.read_bytes() if txns.exists() else b"")
+                wanted = segment.descriptor
+                found = self.remote.bundle(row).descriptor
+                assert found == wanted
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_bucket_is_compacted_as_the_disk_is(tmp_path: Path, seed: int) -> None:
+    twins = Twins(tmp_path / "log", seed)
+    acts = [twins.plain] * 4 + [twins.produce] * 6 + [twins.decide, twins.wait, twins.clean]
+    for _ in range(120):
+        twins.dice.choice(acts)()
+    twins.decide()
+    twins.clean()
+    twins.bench.clock.advance(2 * DAY_S)
+    twins.plain()
+    twins.clean()

@@ -1,0 +1,84 @@
+"""Orphans: proven dead by their epoch, and named by nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.catalog.script import TOPIC_ID
+from tests.unit.paged.collecting import Place
+from tiered.config import DAY_MS
+from tiered.format.keys import PageName, Role, SegmentName, index_key, page_key, segment_key
+from tiered.plan.maintenance import ORPHAN_MS
+from tiered.remote.sweep import Swept, sweep
+from tiered.store.base import Delete, Put
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def run(place: Place, *, delete: bool = True) -> Swept:
+    place.store.forget()
+    return place.world.run(sweep(place.maintainer.catalog, delete=delete))
+
+
+def orphans(place: Place, role: Role, epoch: int) -> set[str]:
+    """A segment and a page that nobody ever committed."""
+    name = SegmentName(role, epoch, 70, place.world.ids.uid())
+    page = page_key(TOPIC_ID, 0, PageName(role, epoch, place.world.ids.uid()))
+    keys = {segment_key(TOPIC_ID, 0, name), index_key(TOPIC_ID, 0, name), page}
+    for key in keys:
+        place.put(key, b"orphan")
+    return keys
+
+
+@pytest.mark.parametrize("role", [Role.WRITER, Role.MAINTAINER])
+def test_an_object_of_a_dead_epoch_that_nothing_names_goes(place: Place, role: Role) -> None:
+    place.append(50)
+    place.trim(333)
+    place.replace(*place.rows()[1:4])
+    dead = orphans(place, role, 1)
+    kept = place.keys - dead
+    place.wait(ORPHAN_MS)
+    assert run(place).count == 0  # its epoch may still commit it
+    desk = place.writer if role is Role.WRITER else place.maintainer
+    desk.claim() if role is Role.WRITER else desk.maintain()
+    assert run(place, delete=False).orphans == sorted(dead, key=lambda key: ("/p/" in key, key))
+    assert place.keys == kept | dead
+    found = run(place)
+    assert (found.count, found.size_bytes, found.strange, found.failed) == (3, 18, 0, [])
+    assert place.keys == kept
+
+
+def test_what_waits_in_the_trash_is_no_orphan_with_all_that_it_names(place: Place) -> None:
+    place.append(60)
+    place.trim(333)
+    before = place.keys
+    place.wait(ORPHAN_MS)
+    place.writer.claim()
+    place.maintainer.maintain()
+    assert run(place).count == 0
+    assert place.keys == before
+    assert before - place.named
+
+
+def test_what_is_young_and_what_is_not_ours_stays(place: Place) -> None:
+    place.append(5)
+    dead = orphans(place, Role.WRITER, 1)
+    place.put(f"{min(dead).rpartition('/')[0]}/readme.txt")
+    place.writer.claim()
+    place.wait(ORPHAN_MS - 1)
+    found = run(place)
+    assert (found.count, found.strange) == (0, 1)
+    assert not [request for request in place.store.requests if isinstance(request, Put | Delete)]
+    place.wait(1)
+    assert run(place).count == 3
+
+
+def test_a_fenced_maintainers_outputs_are_swept(place: Place) -> None:
+    place.append(20)
+    row = place.objects(place.maintainer.row(0, 50, flags=1))
+    place.desk("m2").maintain()
+    place.wait(DAY_MS)
+    assert run(place).orphans == [index_key(TOPIC_ID, 0, row), segment_key(TOPIC_ID, 0, row)]

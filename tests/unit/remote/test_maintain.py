@@ -1,0 +1,244 @@
+"""What a maintainer does to a bucket beside readers, writers and other maintainers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from tests.remote_face import RemoteFace
+from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.recording import Answer, RecordingStore
+from tiered.config import DAY_MS, TopicConfig
+from tiered.errors import CorruptionError, FencedError
+from tiered.format.batch import decode_records
+from tiered.format.root import Root
+from tiered.model import TopicPartition
+from tiered.plan.invariants import check_root
+from tiered.plan.maintenance import Action, Kind, PartitionPlan
+from tiered.remote.maintain import Done, Maintainer
+from tiered.store.base import Delete, Get, Head, List, Outcome, Put, StoreRequest
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock
+
+COMPACT = TopicConfig(cleanup_policy="compact", segment_bytes=20_000)
+
+
+class Bucket:
+    """A partition of five small segments, a clock that is a month behind them, and who maintains it."""
+
+    def __init__(self, end: int = 500) -> None:
+        self.clock = FakeClock()
+        self.store = RecordingStore(MemoryStore(clock=self.clock))
+        self.log = RemoteLog(self.store, clock=self.clock)
+        self.log.fill(end)
+        self.clock.advance(31 * 86_400)
+
+    def maintainer(self, config: TopicConfig | None = None, owner: str = "m:1") -> Maintainer:
+        tp = TopicPartition(self.log.topic, 0)
+        return Maintainer(tp, TOPIC_ID, config or TopicConfig(), owner=owner)
+
+    def plan(self, maintainer: Maintainer, *kinds: Kind, begin_at: int | None = None) -> PartitionPlan:
+        plan = drive(
+            self.store, maintainer.plan(kinds or tuple(Kind), begin_at=begin_at), clock=self.clock, ids=self.log.ids
+        )
+        assert plan is not None
+        return plan
+
+    def run(self, maintainer: Maintainer, action: Action) -> Done:
+        return drive(self.store, maintainer.run(action, TRUSTED), clock=self.clock, ids=self.log.ids)
+
+    def face(self) -> RemoteFace:
+        return RemoteFace(self.store, self.log.topic, TOPIC_ID, 0, clock=self.clock)
+
+    @property
+    def root(self) -> Root:
+        root = self.log.root
+        assert root is not None
+        assert check_root(root) == []
+        return root
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(row.base, row.next) for row in self.root.rows]
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+class Cut(Exception):
+    """The process is gone."""
+
+
+def cut_after(count: int) -> Answer:
+    """The request after ``count`` others is not answered, nor carried out."""
+    left = itertools.count(count, -1)
+
+    def answer(_: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if next(left) <= 0:
+            raise Cut
+        return carry_out()
+
+    return answer
+
+
+def offsets(face: RemoteFace, start: int = 0) -> list[int]:
+    return [record.offset for batch in face.read_batches(start) for record in decode_records(batch)]
+
+
+# -- merging ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_merge_is_one_commit_and_costs_what_its_plan_says(bucket: Bucket) -> None:
+    maintainer = bucket.maintainer()
+    bucket.run(maintainer, bucket.plan(maintainer, begin_at=10).actions[0])  # its first commit: claims, prunes history
+    (action,) = bucket.plan(maintainer).actions
+    before = bucket.root.version
+    bucket.store.forget()
+    done = bucket.run(maintainer, action)
+    made = [r for r in bucket.store.requests if getattr(r, "key", "") != bucket.log.root_key]
+    roots = [r for r in bucket.store.requests if isinstance(r, Put) and r.key == bucket.log.root_key]
+    assert len(roots) == 1
+    assert len(made) + 1 == action.requests
+    assert not [r for r in made if isinstance(r, List | Head | Delete)]
+    assert (done.bytes_read, bucket.ranges, bucket.root.version) == (action.bytes_read, [(0, 500)], before + 1)
+    assert (bucket.root.commit.op, bucket.root.commit.role, len(bucket.root.trash)) == ("replace", "m", 5)
+    assert offsets(bucket.face(), 10) == list(range(10, 500))
+    assert bucket.plan(maintainer, Kind.MERGE).actions == ()
+
+
+def test_a_writer_that_appends_meanwhile_is_not_disturbed(bucket: Bucket) -> None:
+    maintainer = bucket.maintainer()
+    (action,) = bucket.plan(maintainer).actions
+    bucket.run(
+        maintainer, bucket.plan(maintainer, begin_at=50).actions[0]
+    )  # the claim, and a trim inside the first row
+    bucket.log.fill(700, start=500)
+    done = bucket.run(maintainer, action)
+    assert done.note == ""
+    assert bucket.ranges == [(0, 500), (500, 600), (600, 700)]
+    assert offsets(bucket.face(), 50)[-1] == 699
+
+
+def test_rows_that_others_changed_are_left_as_they_are(bucket: Bucket) -> None:
+    first, second = bucket.maintainer(), bucket.maintainer(owner="m:2")
+    (action,) = bucket.plan(first).actions
+    bucket.run(second, bucket.plan(second).actions[0])
+    done = bucket.run(first, action)
+    assert "changed it meanwhile" in done.note
+    assert bucket.ranges == [(0, 500)]
+
+
+def test_what_was_trimmed_meanwhile_goes_to_the_trash_with_its_output(bucket: Bucket) -> None:
+    maintainer = bucket.maintainer()
+    (merge,) = bucket.plan(maintainer).actions
+    (trim,) = bucket.plan(maintainer, Kind.RETENTION, begin_at=350).actions
+    bucket.run(maintainer, trim)
+    bucket.run(maintainer, merge)
+    assert (bucket.ranges[0][1], bucket.root.start_offset) == (500, 350)
+    assert offsets(bucket.face(), 350) == list(range(350, 500))
+
+
+def test_bug_10_a_maintainer_that_was_fenced_commits_nothing(bucket: Bucket) -> None:
+    """Its outputs are orphans of a dead epoch."""
+    first, second = bucket.maintainer(), bucket.maintainer(owner="m:2")
+    (action,) = bucket.plan(first).actions
+    bucket.run(first, bucket.plan(first, begin_at=10).actions[0])
+    bucket.run(second, bucket.plan(second, begin_at=20).actions[0])
+    with pytest.raises(FencedError):
+        bucket.run(first, action)
+    assert len(bucket.ranges) == 5
+    assert bucket.root.start_offset == 20
+
+
+def test_an_input_that_is_lost_is_named_and_nothing_is_replaced(bucket: Bucket) -> None:
+    maintainer = bucket.maintainer()
+    (action,) = bucket.plan(maintainer).actions
+    lost = action.rows[2]
+    bucket.log.delete(lost)
+    with pytest.raises(CorruptionError) as raised:
+        bucket.run(maintainer, action)
+    assert (raised.value.path_or_key, raised.value.offset) == (bucket.log.log_key(lost), 200)
+    assert len(bucket.ranges) == 5
+
+
+# -- compaction ------------------------------------------------------------------------------------------------------
+
+
+def test_compaction_keeps_its_clean_end_in_the_root(bucket: Bucket) -> None:
+    maintainer = bucket.maintainer(COMPACT)
+    (action,) = bucket.plan(maintainer).actions
+    assert action.kind is Kind.COMPACT
+    bucket.run(maintainer, action)
+    assert [entry.end_offset for entry in bucket.root.cleaned] == [500]
+    assert offsets(bucket.face()) == list(range(493, 500))
+    assert bucket.plan(maintainer, Kind.COMPACT).actions == ()
+    bucket.log.fill(600, start=500)
+    (again,) = bucket.plan(bucket.maintainer(COMPACT), Kind.COMPACT).actions
+    assert (again.start, again.end) == (0, 600)
+    bucket.run(bucket.maintainer(COMPACT, "m:2"), again)
+    assert offsets(bucket.face()) == list(range(593, 600))
+    assert [entry.end_offset for entry in bucket.root.cleaned][-1] == 600
+
+
+def test_a_compaction_that_was_cut_short_is_taken_up_again(bucket: Bucket) -> None:
+    """Wherever it ends, each group is as it was or cleaned, and the next maintainer finishes."""
+    wanted = list(range(493, 500))
+    for cut in range(1, 60):
+        each = Bucket()
+        config = TopicConfig(cleanup_policy="compact", segment_bytes=6000)
+        maintainer = each.maintainer(config)
+        (action,) = each.plan(maintainer).actions
+        ended = False
+        with contextlib.suppress(Cut):
+            each.store.answer = cut_after(cut)
+            each.run(maintainer, action)
+            ended = True
+        each.store.answer = None
+        if ended:
+            break
+        assert offsets(each.face())[-7:] == wanted
+        other = each.maintainer(config, "m:2")
+        for due in each.plan(other).actions:
+            each.run(other, due)
+        assert offsets(each.face()) == wanted, cut
+    assert cut > 20
+
+
+# -- readers ---------------------------------------------------------------------------------------------------------
+
+
+def test_bug_14_a_reader_whose_objects_were_collected_reads_the_root_once_more(bucket: Bucket) -> None:
+    reader = bucket.face()
+    assert offsets(reader, 450) == list(range(450, 500))
+    maintainer = bucket.maintainer()
+    bucket.run(maintainer, bucket.plan(maintainer).actions[0])
+    bucket.clock.advance(DAY_MS / 1000 + 1)
+    (collect,) = bucket.plan(maintainer).actions
+    assert collect.kind is Kind.COLLECT
+    bucket.run(maintainer, collect)
+    bucket.store.forget()
+    assert offsets(reader) == list(range(500))
+    roots = [r for r in bucket.store.requests if isinstance(r, Get) and r.key == bucket.log.root_key]
+    assert len(roots) == 1
+
+
+def test_retention_asks_when_a_row_of_the_future_was_stored(bucket: Bucket) -> None:
+    """Its producer's clock was a year ahead: it goes when its object is old, with one HEAD."""
+    log = RemoteLog(RecordingStore(MemoryStore(clock=bucket.clock)), clock=bucket.clock)
+    year = 365 * 8640
+    log.add(seal(batches(year * 1000, year * 1000 + 10)))
+    log.add(seal(batches(year * 1000 + 10, year * 1000 + 20)))
+    bucket.store, bucket.log = log.store, log  # type: ignore[assignment]  # a recording store
+    maintainer = bucket.maintainer(TopicConfig(retention_ms=3_600_000))
+    bucket.store.forget()
+    assert bucket.plan(maintainer, Kind.RETENTION).actions == ()
+    assert sum(isinstance(r, Head) for r in bucket.store.requests) == 1
+    bucket.clock.advance(3600)
+    (trim,) = bucket.plan(maintainer, Kind.RETENTION).actions
+    assert trim.end == year * 1000 + 20

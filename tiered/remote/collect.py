@@ -1,0 +1,297 @@
+"""Collection: objects that no root names any more leave the bucket.
+
+::
+
+    trash of a committed root ── gc_floor ──> pins ──> expand ──> DELETE segments ──> leaves ──> lists ──> gc_done
+    LIST of s/ and p/         ── newest root, all pages ──> dead epoch, named nowhere, a day old ──> DELETE
+
+An entry goes when the floor, its grace time and every pin allow it, and only when each of its keys was acknowledged:
+a key that the store refuses keeps its own entry and no other. A crash anywhere leaves the entries: deletes repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tiered.errors import CorruptionError, RemotePermissionError, TieredError
+from tiered.format.crc import crc32c
+from tiered.format.fields import NUMBER, Fields
+from tiered.format.keys import (
+    PageName,
+    Role,
+    SegmentName,
+    gc_audit_key,
+    index_key,
+    join_uid,
+    page_key,
+    partition_prefix,
+    segment_key,
+)
+from tiered.format.page import MAX_PAGE_BYTES, Content, PageKind, Pointers, decode_page
+from tiered.format.root import Root, decode_root
+from tiered.format.rows import (
+    TRASH_LIST,
+    TRASH_MAINTAINER,
+    TRASH_OBJECT,
+    TRASH_PAGE,
+    TRASH_ROWS,
+    Rows,
+    Trash,
+    TrashEntry,
+)
+from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
+from tiered.plan.maintenance import MAX_DELETE_KEYS, PIN_MS, collectable
+from tiered.remote.catalog import Catalog
+from tiered.store.base import ABSENT, Delete, Deleted, Get, List, NewId, Now, Object, Page, Put, Steps
+
+LOGGER = logging.getLogger("tiered.remote")
+
+ACCESS_DENIED = "AccessDenied"
+_PIN = {"version": NUMBER}
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Versions that somebody reads: ``lowest`` of them, None without one. ``expired``: keys of pins that hold nothing.
+
+    ``date_ms`` is the store's clock, when they were listed.
+    """
+
+    lowest: int | None
+    count: int
+    expired: tuple[str, ...]
+    date_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one cycle did. ``objects``: keys that were deleted; ``failed``: those that were refused, and why."""
+
+    floor: int = 0
+    entries: int = 0
+    objects: int = 0
+    pins: int = 0
+    held: int = 0
+    failed: tuple[tuple[str, str], ...] = ()
+    audit: str = ""
+
+    @property
+    def note(self) -> str:
+        """What it left, and why; empty for nothing."""
+        notes = [f"{self.held} entries wait for {self.pins} pins"] if self.held else []
+        if self.failed:
+            notes.append(f"{len(self.failed)} keys were refused, the first is {self.failed[0][0]}: {self.failed[0][1]}")
+        return "; ".join(notes)
+
+
+def read_pins(root: Root) -> Steps[Pins]:
+    """Pins and snapshots of a partition. Raises CorruptionError for one that cannot be read: nothing is collected then.
+
+    A pin's age is told by one clock, the store's: its Last-Modified against the Date of the same LIST.
+    """
+    prefix = partition_prefix(root.topic_id, root.partition)
+    versions: list[int] = []
+    expired: list[str] = []
+    date_ms = 0
+    for kind in ("pin/", "snap/"):
+        after, more = "", True
+        while more:
+            page: Page = yield List(prefix + kind, start_after=after)
+            date_ms = page.date_ms or (yield Now()).now_ms
+            for entry in page.entries:
+                if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:
+                    expired.append(entry.key)
+                    continue
+                got = yield Get(entry.key)
+                if isinstance(got, Object):
+                    versions.append(_version_of(entry.key, got.data, pin=kind == "pin/"))
+            more = page.more and bool(page.entries)
+            after = page.entries[-1].key if page.entries else ""
+    return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms)
+
+
+def _version_of(key: str, data: bytes, *, pin: bool) -> int:
+    return Fields(data, key=key).take(_PIN)["version"] if pin else decode_root(data, key=key).version
+
+
+@dataclass(slots=True)
+class _Work:
+    """Keys on their way out, with the number of the entry that each belongs to."""
+
+    waiting: list[tuple[str, int]] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+    kept: set[int] = field(default_factory=set)
+    needed: set[tuple[str, int]] = field(default_factory=set)
+    """Pages that tell what an entry names."""
+    leaves: list[tuple[str, int]] = field(default_factory=list)
+    lists: list[tuple[str, int]] = field(default_factory=list)
+    deleted: int = 0
+
+    def add(self, keys: Iterable[str], number: int) -> Steps[None]:
+        """More keys to be deleted; sends what fills a request."""
+        self.waiting += [(key, number) for key in keys]
+        while len(self.waiting) >= MAX_DELETE_KEYS:
+            yield from self._send()
+
+    def flush(self) -> Steps[None]:
+        """All that was added is deleted, or refused. Raises RemotePermissionError where the right is missing."""
+        while self.waiting:
+            yield from self._send()
+
+    def drop_pages(self, pages: Sequence[tuple[str, int]]) -> Steps[None]:
+        """Deletes pages, but those that tell what an entry names of which something is still there."""
+        needed = {key for key, number in self.needed if number in self.kept}
+        self.kept |= {number for key, number in pages if key in needed}
+        for key, number in pages:
+            if number not in self.kept:
+                yield from self.add((key,), number)
+        yield from self.flush()
+
+    def _send(self) -> Steps[None]:
+        group, self.waiting = self.waiting[:MAX_DELETE_KEYS], self.waiting[MAX_DELETE_KEYS:]
+        outcome: Deleted = yield Delete(tuple([key for key, _ in group]))
+        refused = dict(outcome.failed)
+        self.deleted += len(group) - len(refused)
+        self.failed += outcome.failed
+        self.kept |= {number for key, number in group if key in refused}
+        for key, why in outcome.failed:
+            if ACCESS_DENIED in why:
+                raise RemotePermissionError(
+                    f"{key} was not deleted: {why}",
+                    hint="the maintainer's role needs s3:DeleteObject on this prefix; the next cycle goes on",
+                )
+
+
+class Collector:
+    """One partition, by a catalog whose role ``m`` this process has claimed."""
+
+    def __init__(self, catalog: Catalog, grace_ms: int) -> None:
+        self._catalog = catalog
+        self._grace_ms = grace_ms
+
+    def run(self) -> Steps[Collected]:
+        """One cycle. Raises CorruptionError for a page that cannot be read: what it names is not known then."""
+        before = self._catalog.root
+        now_ms = (yield Now()).now_ms
+        if before is None or not len(self._due(before, before.version, now_ms)):
+            return Collected()
+        root = yield from self._catalog.commit(GcFloorIntent(before.version))
+        pins = yield from read_pins(root)
+        floor = before.version
+        free = self._due(root, floor, pins.date_ms)
+        due = self._due(root, floor if pins.lowest is None else min(floor, pins.lowest), pins.date_ms)
+        work = _Work()
+        try:
+            for number, entry in enumerate(due):
+                yield from self._segments(root, entry, number, work)
+            yield from work.flush()
+            yield from work.drop_pages(work.leaves)
+            yield from work.drop_pages(work.lists)
+            yield from work.add(pins.expired, -1)
+            yield from work.flush()
+        except RemotePermissionError:
+            yield from self._audit(root, Collected(floor, 0, work.deleted, pins.count, 0, tuple(work.failed)))
+            raise
+        done = [entry for number, entry in enumerate(due) if number not in work.kept]
+        if done:
+            yield from self._catalog.commit(GcDoneIntent(tuple(done)))
+        held = len(free) - len(due)
+        collected = Collected(floor, len(done), work.deleted, pins.count, held, tuple(work.failed))
+        audit = yield from self._audit(root, collected)
+        return Collected(floor, len(done), work.deleted, pins.count, held, tuple(work.failed), audit)
+
+    def _due(self, root: Root, limit: int, now_ms: int) -> Trash:
+        return collectable(root.trash, limit=limit, now_ms=now_ms, grace_ms=self._grace_ms)
+
+    def _segments(self, root: Root, entry: TrashEntry, number: int, work: _Work) -> Steps[None]:
+        """Deletes the segments that an entry names; its pages wait in ``work`` until all segments are gone."""
+        if entry.what == TRASH_OBJECT:
+            yield from work.add(_object_keys(root, entry), number)
+            return
+        key = page_key_of(root, entry)
+        if entry.what == TRASH_PAGE:
+            work.leaves.append((key, number))
+            return
+        kinds = [PageKind.TRASH] if entry.what == TRASH_LIST else [PageKind.LEAF, PageKind.INNER]
+        content = yield from trash_page(key, kinds)
+        if content is None:
+            return
+        work.needed.add((key, number))
+        if isinstance(content, Trash):
+            for one in content:
+                yield from self._segments(root, one, number, work)
+            work.lists.append((key, number))
+        elif isinstance(content, Pointers):
+            for pointer in content:
+                leaf = root.page_key(pointer)
+                rows = yield from trash_page(leaf, [PageKind.LEAF])
+                if isinstance(rows, Rows):
+                    yield from work.add(_row_keys(root, rows), number)
+                    work.leaves.append((leaf, number))
+                    work.needed.add((leaf, number))
+            work.lists.append((key, number))
+        elif entry.what == TRASH_ROWS:
+            ends = content.columns["next"]
+            yield from work.add(_row_keys(root, content.where((ends > entry.base) & (ends <= entry.end))), number)
+        else:
+            yield from work.add(_row_keys(root, content), number)
+            work.leaves.append((key, number))
+
+    def _audit(self, root: Root, collected: Collected) -> Steps[str]:
+        """A line for people. Never raises: what was deleted is gone, noted or not."""
+        now_ms = (yield Now()).now_ms
+        key = gc_audit_key(now_ms, (yield NewId()))
+        line = {
+            "topic": root.topic,
+            "partition": root.partition,
+            "topic_id": root.topic_id.hex,
+            "version": root.version,
+            "owner": root.commit.owner,
+            "at_ms": now_ms,
+            "floor": collected.floor,
+            "entries": collected.entries,
+            "objects": collected.objects,
+            "pins": collected.pins,
+            "held": collected.held,
+            "failed": [list(each) for each in collected.failed[:100]],
+        }
+        body = json.dumps(line).encode() + b"\n"
+        try:
+            yield Put(key, body, ABSENT, crc32c(body))
+        except TieredError as error:
+            LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
+            return ""
+        return key
+
+
+def _object_keys(root: Root, entry: TrashEntry) -> tuple[str, str]:
+    role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
+    name = SegmentName(role, entry.epoch, entry.base, join_uid(entry.id_hi, entry.id_lo))
+    return segment_key(root.topic_id, root.partition, name), index_key(root.topic_id, root.partition, name)
+
+
+def _row_keys(root: Root, rows: Rows) -> list[str]:
+    return [key(root.topic_id, root.partition, row) for row in rows if row.size for key in (segment_key, index_key)]
+
+
+def page_key_of(root: Root, entry: TrashEntry) -> str:
+    """The page that an entry of any kind but an object names."""
+    role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
+    name = PageName(role, entry.epoch, join_uid(entry.id_hi, entry.id_lo))
+    return page_key(root.topic_id, root.partition, name)
+
+
+def trash_page(key: str, kinds: Sequence[PageKind]) -> Steps[Content | None]:
+    """A page that the trash names, None if it was collected already: a page goes after all that it names."""
+    got = yield Get(key, max_bytes=MAX_PAGE_BYTES)
+    if not isinstance(got, Object):
+        return None
+    for kind in kinds[:-1]:
+        try:
+            return decode_page(got.data, key=key, kind=kind)
+        except CorruptionError:
+            continue
+    return decode_page(got.data, key=key, kind=kinds[-1])

@@ -1,0 +1,51 @@
+"""Small neighbouring segments of the bucket become one, over exactly the same offsets.
+
+Batches are read, verified and concatenated, never decoded. Offset and time index are built anew; the transaction
+indexes are joined; producers and leader epochs are those of the last input. Nothing is committed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiered.errors import CorruptionError, TieredError
+from tiered.format.batch import BatchHeader
+from tiered.format.bundle import SectionKind
+from tiered.format.keys import FLAG_ABORTED_TXNS
+from tiered.model import Row
+from tiered.remote.fetch import SegmentGone
+from tiered.remote.rewrite import SegmentOutput, Workshop
+from tiered.store.base import NewId, Steps
+
+
+def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
+    """The row of the new segment. Raises CorruptionError if an input is not what the catalog names, SegmentGone."""
+    output = SegmentOutput(shop, rows[0].base, rows[-1].next, (yield NewId()))
+
+    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        yield from output.append(batch, header)
+        return True
+
+    try:
+        txn_index = b""
+        for row in rows:
+            output.totals.count(row.records, row.min_ts, row.max_ts, row.leader_epoch)
+            yield from shop.read(row, take)
+            if row.flags & FLAG_ABORTED_TXNS:
+                txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)
+        snapshot, epochs = yield from shop.beside(rows)
+        row = yield from output.finish(txn_index, snapshot, epochs)
+        _check(shop, rows, row)
+    except (TieredError, SegmentGone):
+        yield from output.abandon()
+        raise
+    return row
+
+
+def _check(shop: Workshop, rows: Sequence[Row], merged: Row) -> None:
+    """What goes in comes out: the same offsets, bytes and records."""
+    expected = (rows[0].base, rows[-1].next, sum(row.size for row in rows), sum(row.records for row in rows))
+    if (merged.base, merged.next, merged.size, merged.records) != expected:
+        raise CorruptionError(
+            f"{shop.tp}: {len(rows)} rows of {expected} became {merged}: nothing was replaced", offset=rows[0].base
+        )

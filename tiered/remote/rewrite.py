@@ -1,0 +1,228 @@
+"""What merging and compaction share: a segment of the bucket read batch by batch, and a new one written so.
+
+::
+
+    GET pieces of 8 MiB ──> SegmentScan (every checksum) ──> batches ──> parts of 16 MiB ──> .log, .idx ──> Row
+
+Peak memory is a piece, two parts, a batch and the indexes of one segment, whatever the sizes of input and output;
+nothing touches a disk. What is written lies under the claim of a maintainer: until its row is committed it is an
+orphan, and a later claim proves it dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tiered.config import MAX_INT
+from tiered.errors import CorruptionError, TieredError
+from tiered.format.batch import BatchHeader
+from tiered.format.bundle import SectionKind, decode_leader_epochs, encode_bundle
+from tiered.format.crc import crc32c
+from tiered.format.header import Buffer
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role, SegmentName, index_key, segment_key, split_uid
+from tiered.format.offset_index import OffsetIndex
+from tiered.format.time_index import TimeIndex
+from tiered.model import EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.plan.maintenance import READ_BYTES
+from tiered.remote.assembly import SegmentScan
+from tiered.remote.fetch import read_range
+from tiered.remote.lookup import SegmentLookup
+from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
+from tiered.store.base import Capabilities, Steps
+from tiered.store.puts import PART_BYTES, ObjectWriter, put_unique
+
+Spend = Callable[[int], None]
+"""Told how many bytes were read; may raise."""
+
+
+def spend_nothing(_: int) -> None:
+    """For who does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """Where segments of one partition are read and written: under claim ``claim_epoch`` of role ``m``."""
+
+    tp: TopicPartition
+    topic_id: UUID
+    lookup: SegmentLookup
+    capabilities: Capabilities
+    claim_epoch: int
+    index_interval_bytes: int
+    part_bytes: int = PART_BYTES
+    spend: Spend = spend_nothing
+
+    def read(self, row: Row, take: Callable[[BatchHeader, memoryview], Steps[bool]]) -> Steps[None]:
+        """Hands every batch of ``row`` to ``take``, in order, until it gives False. The view is valid inside it.
+
+        Read to its end, all bytes of it were batches of this segment, and their checksum is that of the catalog.
+        Raises SegmentGone, CorruptionError.
+        """
+        key = self.lookup.log_key(row)
+        scan = SegmentScan(self.tp, key, row, position=0, start=row.base, end=row.next)
+        taken = 0
+        for at in range(0, row.size, READ_BYTES):
+            data = yield from read_range(self.tp, key, row, at, min(at + READ_BYTES, row.size))
+            self.spend(len(data))
+            for header, batch in scan.feed(data):
+                taken += len(batch)
+                try:
+                    if not (yield from take(header, batch)):
+                        return
+                except CorruptionError as error:
+                    raise error if error.path_or_key else self._damage(key, taken, error) from error
+        scan.finish()
+        if taken != row.size:
+            raise CorruptionError(
+                f"{self.tp}: {key} has {row.size} bytes, its batches up to offset {row.next} {taken}",
+                path_or_key=key,
+                position=taken,
+                offset=row.base,
+                hint="run check; nothing was replaced",
+            )
+
+    def _damage(self, key: str, end: int, error: CorruptionError) -> CorruptionError:
+        return CorruptionError(
+            f"{self.tp}: {error.message}, before byte {end} of {key}",
+            path_or_key=key,
+            position=end,
+            offset=error.offset,
+            hint="run check; nothing was replaced",
+        )
+
+    def beside(self, rows: Sequence[Row]) -> Steps[tuple[bytes, tuple[EpochEntry, ...]]]:
+        """Producer snapshot and leader epochs at the end of ``rows``: those of the last that has objects."""
+        held = [row for row in rows if row.size]
+        if not held:
+            return b"", ()
+        snapshot = yield from self.lookup.section(held[-1], SectionKind.PRODUCER_SNAPSHOT)
+        epochs = yield from self.lookup.section(held[-1], SectionKind.LEADER_EPOCHS)
+        return snapshot, decode_leader_epochs(epochs, key=index_key(self.topic_id, self.tp.partition, held[-1]))
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a row says of its records. Times are -1 where there are none."""
+
+    records: int = 0
+    min_timestamp: int = -1
+    max_timestamp: int = -1
+    leader_epoch: int = -1
+
+    def count(self, records: int, least: int, greatest: int, leader_epoch: int) -> None:
+        """The totals of one batch more, or of one segment."""
+        self.records += records
+        if least >= 0 and (least < self.min_timestamp or self.min_timestamp < 0):
+            self.min_timestamp = least
+        self.max_timestamp = max(self.max_timestamp, greatest)
+        self.leader_epoch = max(self.leader_epoch, leader_epoch)
+
+
+class SegmentOutput:
+    """A new segment over offsets ``base`` to ``end``: batches go in with their offsets, indexes are made on the way."""
+
+    def __init__(self, shop: Workshop, base: int, end: int, uid: str) -> None:
+        self.totals = Totals()
+        self._shop = shop
+        self._base, self._end, self._uid = base, end, uid
+        self._name = SegmentName(Role.MAINTAINER, shop.claim_epoch, base, uid)
+        self._log = ObjectWriter(
+            segment_key(shop.topic_id, shop.tp.partition, self._name), SEGMENT_TAGS, part_bytes=shop.part_bytes
+        )
+        self._offsets = OffsetIndex(base, max_bytes=MAX_INT)
+        self._times = TimeIndex(base, max_bytes=MAX_INT)
+        self._largest, self._largest_at = -1, base
+        self._since_index = 0
+        self._next = base
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """Size and CRC32C so far."""
+        return self._log.size, self._log.crc32c
+
+    def append(self, batch: Buffer, header: BatchHeader) -> Steps[None]:
+        """One batch, byte for byte. Raises CorruptionError if it is not behind the one before, and in the range."""
+        if header.base_offset < self._next or header.next_offset > self._end:
+            raise CorruptionError(
+                f"{self._shop.tp}: a batch of offsets {header.base_offset} to {header.last_offset} cannot follow "
+                f"{self._next} in a segment that ends at {self._end}",
+                path_or_key=self._log.key,
+                position=self._log.size,
+                offset=header.base_offset,
+                hint="nothing was replaced",
+            )
+        if header.max_timestamp > self._largest:
+            self._largest, self._largest_at = header.max_timestamp, header.last_offset
+        if self._since_index > self._shop.index_interval_bytes:
+            self._offsets.append(header.last_offset, self._log.size)
+            self._add_time()
+            self._since_index = 0
+        self._since_index += len(batch)
+        self._next = header.next_offset
+        yield from self._log.write(batch)
+
+    def finish(self, txn_index: bytes, snapshot: bytes, epochs: tuple[EpochEntry, ...]) -> Steps[Row]:
+        """Both objects, stored and verified; a hole without objects where no batch went in."""
+        shop, totals = self._shop, self.totals
+        if not self._log.size:
+            return hole(self._base, self._end, self._uid, shop.claim_epoch, totals.leader_epoch)
+        self._add_time()
+        descriptor = SegmentDescriptor(
+            topic_id=shop.topic_id,
+            partition=shop.tp.partition,
+            base_offset=self._base,
+            end_offset=self._end,
+            min_timestamp=totals.min_timestamp,
+            max_timestamp=totals.max_timestamp,
+            records=totals.records,
+            size_bytes=self._log.size,
+            crc32c=self._log.crc32c,
+            leader_epoch=totals.leader_epoch,
+        )
+        indexes = SealedIndexes(self._offsets.to_bytes(), self._times.to_bytes(), txn_index, snapshot, epochs)
+        sent = yield from self._log.finish()
+        yield from verify_sent(self._log.key, self._log.size, self._log.crc32c, sent, shop.capabilities)
+        bundle = encode_bundle(descriptor, indexes, shop.claim_epoch)
+        crc, key = crc32c(bundle), index_key(shop.topic_id, shop.tp.partition, self._name)
+        sent = yield from put_unique(key, bundle, crc, INDEX_TAGS)
+        yield from verify_sent(key, len(bundle), crc, sent, shop.capabilities)
+        return row_of(
+            descriptor,
+            indexes,
+            uid=self._uid,
+            role=Role.MAINTAINER,
+            claim_epoch=shop.claim_epoch,
+            idx_len=len(bundle),
+        )
+
+    def abandon(self) -> Steps[None]:
+        """Nothing of it becomes visible. An object that was stored already is an orphan."""
+        with contextlib.suppress(TieredError):
+            yield from self._log.abort()
+
+    def _add_time(self) -> None:
+        if self._largest >= 0:
+            self._times.maybe_append(self._largest, self._largest_at, closing=True)
+
+
+def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> Row:
+    """A row that covers offsets without a record."""
+    id_hi, id_lo = split_uid(uid)
+    return Row(
+        base=base,
+        next=end,
+        min_ts=-1,
+        max_ts=-1,
+        size=0,
+        crc=0,
+        id_hi=id_hi,
+        id_lo=id_lo,
+        idx_len=0,
+        claim_epoch=claim_epoch,
+        records=0,
+        flags=FLAG_HOLE | FLAG_MAINTAINER,
+        leader_epoch=leader_epoch,
+    )

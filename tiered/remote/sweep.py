@@ -1,0 +1,135 @@
+"""Orphans: objects that no root ever named, and that none can name any more.
+
+The key tells role and claim epoch. An epoch that a newer claim has ended never commits again, and no epoch takes over
+what another has uploaded: so an object of a dead epoch that the newest root does not name, nor its pages, nor its trash
+with all that this names, is dead for ever. Keys are listed first, the root is read after: what came between is younger.
+A page that cannot be read ends the sweep: what it names is not known then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tiered.format.keys import PageName, SegmentName, join_uid, parse_page_key, parse_segment_key, partition_prefix
+from tiered.format.page import PageKind, Pointers
+from tiered.format.root import Root
+from tiered.format.rows import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, Rows, Trash, TrashEntry
+from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
+from tiered.remote.catalog import Catalog
+from tiered.remote.collect import page_key_of, trash_page
+from tiered.remote.pages import PageCache, read_pages
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import Delete, Deleted, List, ListEntry, Now, Page, Steps
+
+MAX_CANDIDATES = 100_000
+"""Keys that are held against the catalog at a time: the catalog is read once for so many."""
+
+
+@dataclass(slots=True)
+class Swept:
+    """What a sweep found. ``strange``: keys that are none of ours; they are left alone."""
+
+    orphans: list[str] = field(default_factory=list)
+    count: int = 0
+    size_bytes: int = 0
+    strange: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
+    """Orphans of one partition, the first ``MAX_DELETE_KEYS`` by name; with ``delete`` they go.
+
+    Raises CorruptionError.
+    """
+    found = Swept()
+    for folder in ("s/", "p/"):
+        after, more = "", True
+        while more:
+            candidates, after, more = yield from _candidates(catalog, folder, after, found)
+            root = yield from catalog.load()
+            if root is None:
+                return found
+            _drop_young_epochs(root, candidates)
+            if candidates:
+                yield from _drop_named(root, candidates)
+            dead = [entry for _, entries in candidates.values() for entry in entries]
+            found.count += len(dead)
+            found.size_bytes += sum(entry.size for entry in dead)
+            found.orphans += [entry.key for entry in dead][: MAX_DELETE_KEYS - len(found.orphans)]
+            for at in range(0, len(dead) if delete else 0, MAX_DELETE_KEYS):
+                keys = tuple([entry.key for entry in dead[at : at + MAX_DELETE_KEYS]])
+                outcome: Deleted = yield Delete(keys)
+                found.failed += outcome.failed
+    return found
+
+
+_Name = SegmentName | PageName
+_Candidates = dict[str, tuple[_Name, list[ListEntry]]]
+
+
+def _candidates(catalog: Catalog, folder: str, after: str, found: Swept) -> Steps[tuple[_Candidates, str, bool]]:
+    """By uid, some keys that are old enough; where the next ones begin, and whether there are any."""
+    prefix = partition_prefix(catalog.topic_id, catalog.partition) + folder
+    candidates: _Candidates = {}
+    while len(candidates) < MAX_CANDIDATES:
+        page: Page = yield List(prefix, start_after=after)
+        date_ms = page.date_ms or (yield Now()).now_ms
+        for entry in page.entries:
+            parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
+            if parsed is None:
+                found.strange += 1
+            elif date_ms - entry.last_modified_ms >= ORPHAN_MS:
+                candidates.setdefault(parsed.name.uid, (parsed.name, []))[1].append(entry)
+        after = page.entries[-1].key if page.entries else ""
+        if not page.more or not page.entries:
+            return candidates, "", False
+    return candidates, after, True
+
+
+def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:
+    """Those of an epoch that no newer claim has ended: it may still commit them."""
+    for uid, (name, _) in list(candidates.items()):
+        if name.epoch >= root.roles[name.role.value].epoch:
+            del candidates[uid]
+
+
+def _drop_named(root: Root, candidates: _Candidates) -> Steps[None]:
+    """Those that ``root`` names: in itself, in its pages, in its trash."""
+    cache = PageCache()
+    snapshot = Snapshot.of(root, cache)
+    at = snapshot.start_offset
+    while len(rows := (yield from snapshot.piece(at))):
+        _drop(candidates, rows)
+        at = rows.end_offset
+    _drop(candidates, root.inner)
+    _drop(candidates, root.leaves)
+    for pointer in root.inner:
+        (children,) = yield from read_pages(root, PageKind.INNER, (pointer,), cache)
+        _drop(candidates, children)
+    for entry in root.trash:
+        yield from _drop_trash(root, entry, candidates)
+
+
+def _drop(candidates: _Candidates, named: Rows | Pointers | Trash) -> None:
+    for high, low in zip(named.columns["id_hi"].tolist(), named.columns["id_lo"].tolist(), strict=True):
+        candidates.pop(join_uid(high, low), None)
+
+
+def _drop_trash(root: Root, entry: TrashEntry, candidates: _Candidates) -> Steps[None]:
+    """An entry and everything that it names: it waits for its grace."""
+    candidates.pop(join_uid(entry.id_hi, entry.id_lo), None)
+    if entry.what in (TRASH_OBJECT, TRASH_PAGE):
+        return
+    kinds = [PageKind.TRASH] if entry.what == TRASH_LIST else [PageKind.LEAF, PageKind.INNER]
+    content = yield from trash_page(page_key_of(root, entry), kinds)
+    if content is None:
+        return
+    _drop(candidates, content)
+    if isinstance(content, Trash):
+        for one in content:
+            yield from _drop_trash(root, one, candidates)
+    elif isinstance(content, Pointers):
+        for pointer in content:
+            rows = yield from trash_page(root.page_key(pointer), [PageKind.LEAF])
+            if rows is not None:
+                _drop(candidates, rows)
