@@ -183,7 +183,11 @@ class Root:
     @property
     def held(self) -> Tally:
         """What pages and tail add up to, ``dead`` included."""
-        return self.inner.tally + self.leaves.tally + self.rows.tally
+        total = self.rows.tally
+        for pages in (self.inner, self.leaves):
+            if pages is not NO_POINTERS:
+                total += pages.tally
+        return total
 
     def page_key(self, pointer: Pointer) -> str:
         """The key of a page."""

@@ -19,6 +19,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -114,9 +115,10 @@ class Table:
     FIELDS: tuple[str, ...] = ()
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
-        for column in columns.values():
+        self.columns: dict[str, Column] = {}
+        for name in self.FIELDS:
+            column = self.columns[name] = columns[name]
             column.flags.writeable = False
-        self.columns: dict[str, Column] = {name: columns[name] for name in self.FIELDS}
 
     def __len__(self) -> int:
         return len(self.columns[self.FIELDS[0]])
@@ -138,7 +140,7 @@ class Table:
 
     def values(self, index: int) -> tuple[int, ...]:
         """The fields of one row as Python ints."""
-        return tuple([int(column[index]) for column in self.columns.values()])
+        return tuple(map(int, map(itemgetter(index), self.columns.values())))
 
 
 def columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str, Column]:
@@ -167,6 +169,8 @@ class Rows(Table):
 
     def slice(self, start: int, end: int | None = None) -> Rows:
         """Rows ``start`` to ``end`` (exclusive); views, nothing is copied."""
+        if not start and (end is None or end >= len(self.columns["base"])):
+            return self
         return Rows({name: column[start:end] for name, column in self.columns.items()})
 
     def appended(self, more: Rows) -> Rows:
@@ -177,9 +181,10 @@ class Rows(Table):
 
     def find_offset(self, offset: int) -> int | None:
         """Index of the row whose range holds ``offset``, None outside all of them."""
-        if not len(self) or not self.base[0] <= offset < self.next[-1]:
+        base, ends = self.columns["base"], self.columns["next"]
+        if not len(base) or not base[0] <= offset < ends[-1]:
             return None
-        return int(np.searchsorted(self.base, np.int64(offset), side="right")) - 1
+        return int(np.searchsorted(base, np.int64(offset), side="right")) - 1
 
     def find_timestamp(self, timestamp: int) -> int | None:
         """Index of the first row with ``max_ts >= timestamp``, None without one. Timestamps need not be in order."""
@@ -190,7 +195,7 @@ class Rows(Table):
 
     def first_above(self, offset: int) -> int:
         """Index of the first row that ends above ``offset``; the number of rows if none does."""
-        return int(np.searchsorted(self.next, np.int64(offset), side="right"))
+        return int(np.searchsorted(self.columns["next"], np.int64(offset), side="right"))
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> Rows:
         """The rows for which ``wanted`` holds, in order."""
@@ -224,11 +229,10 @@ class Rows(Table):
     @cached_property
     def sum(self) -> int:
         """Multiset sum: blake2b-128 of each row's canonical bytes, added modulo 2**128."""
-        data = self.canonical_bytes()
-        hashes = (
-            hashlib.blake2b(data[at : at + ROW_BYTES], digest_size=16).digest() for at in range(0, len(data), ROW_BYTES)
-        )
-        return sum(int.from_bytes(digest, "little") for digest in hashes) % SUM_MODULUS
+        data, total = self.canonical_bytes(), 0
+        for at in range(0, len(data), ROW_BYTES):
+            total += int.from_bytes(hashlib.blake2b(data[at : at + ROW_BYTES], digest_size=16).digest(), "little")
+        return total % SUM_MODULUS
 
     @cached_property
     def _max_ts_so_far(self) -> Column:
@@ -236,7 +240,7 @@ class Rows(Table):
 
     def canonical_bytes(self) -> bytes:
         """All rows, 88 bytes each, as drawn above."""
-        packed = np.empty(len(self), dtype=_ROW_DTYPE)
+        packed = np.empty(len(self.columns["base"]), dtype=_ROW_DTYPE)
         for name in self.FIELDS:
             packed[name] = self.columns[name]
         return packed.tobytes()

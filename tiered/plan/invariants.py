@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, KNOWN_FLAGS, Role
-from tiered.format.page import POINTER_MAINTAINER, Pointers
+from tiered.format.page import NO_POINTERS, POINTER_MAINTAINER, Pointers
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, TXNS_LIMIT, Root
 from tiered.format.rows import NO_TALLY, TRASH_KINDS, TRASH_LIST, TRASH_ROWS, Column, Rows
 
@@ -79,6 +79,8 @@ def _change(text: str) -> Callable[[_ChangeCheck], _ChangeCheck]:
 
 def _ranges(root: Root) -> tuple[Column, Column]:
     """Bases and ends of inner pages, leaves and rows, one after the other."""
+    if root.inner is NO_POINTERS and root.leaves is NO_POINTERS:
+        return root.rows.columns["base"], root.rows.columns["next"]
     tables = (root.inner, root.leaves, root.rows)
     return (
         np.concatenate([table.columns["base"] for table in tables]),
@@ -113,7 +115,8 @@ def _coverage(root: Root) -> Iterator[str]:
 
 @_sentence("live segments, bytes, records and row sums equal what was added minus what was removed")
 def _balance(root: Root) -> Iterator[str]:
-    live, expected = root.held - root.dead, root.added - root.removed
+    live = root.held if root.dead == NO_TALLY else root.held - root.dead
+    expected = root.added - root.removed
     for name in ("segments", "size_bytes", "records"):
         if getattr(live, name) != getattr(expected, name):
             yield f"{name}: {getattr(live, name)} live, {getattr(expected, name)} by the totals"
@@ -161,6 +164,8 @@ def _impossible_rows(rows: Rows) -> Iterator[str]:
 @_sentence("every pointer is possible: page, sizes, times, flags, checksum")
 def _possible_pointers(root: Root) -> Iterator[str]:
     for pointers in (root.inner, root.leaves):
+        if pointers is NO_POINTERS:
+            continue
         column = pointers.columns
         bad = (
             (column["rows"] < 1)
@@ -180,14 +185,10 @@ def _possible_pointers(root: Root) -> Iterator[str]:
 
 @_sentence("no object is named twice, or both live and in the trash")
 def _unique(root: Root) -> Iterator[str]:
-    objects, whole = root.rows.columns["size"] > 0, root.trash.kinds != TRASH_ROWS
-    pages = (root.inner.columns, root.leaves.columns)
-
-    def ids(name: str) -> Column:
-        tables = [root.rows.columns[name][objects], root.trash.columns[name][whole], *(page[name] for page in pages)]
-        return np.concatenate(tables)
-
-    high, low = ids("id_hi"), ids("id_lo")
+    rows, trash, inner, leaves = root.rows.columns, root.trash.columns, root.inner.columns, root.leaves.columns
+    objects, whole = rows["size"] > 0, root.trash.kinds != TRASH_ROWS
+    high = np.concatenate([rows["id_hi"][objects], trash["id_hi"][whole], inner["id_hi"], leaves["id_hi"]])
+    low = np.concatenate([rows["id_lo"][objects], trash["id_lo"][whole], inner["id_lo"], leaves["id_lo"]])
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
     same = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1]))
@@ -199,8 +200,9 @@ def _unique(root: Root) -> Iterator[str]:
 def _claimed(root: Root) -> Iterator[str]:
     yield from _unclaimed_rows(root, root.rows)
     for pointers in (root.inner, root.leaves):
-        columns = pointers.columns
-        yield from _unclaimed(root, columns["epoch"], (columns["flags"] & POINTER_MAINTAINER) != 0, "page")
+        if pointers is not NO_POINTERS:
+            by_maintainer = (pointers.columns["flags"] & POINTER_MAINTAINER) != 0
+            yield from _unclaimed(root, pointers.columns["epoch"], by_maintainer, "page")
 
 
 def _unclaimed_rows(root: Root, rows: Rows) -> Iterator[str]:
@@ -230,8 +232,11 @@ def _lineage(root: Root) -> Iterator[str]:
 
 @_sentence("sealed holds ended epochs only, each once, ascending, at most 64 of a role")
 def _sealed(root: Root) -> Iterator[str]:
+    ended: dict[str, list[int]] = {}
+    for entry in root.sealed:
+        ended.setdefault(entry.role, []).append(entry.epoch)
     for role in Role:
-        epochs = [entry.epoch for entry in root.sealed if entry.role == role.value]
+        epochs = ended.pop(role.value, [])
         if epochs != sorted(set(epochs)) or len(epochs) > SEALED_LIMIT:
             yield f"role {role.value}: {epochs[:8]}"
         current = root.roles[role].epoch
@@ -239,7 +244,7 @@ def _sealed(root: Root) -> Iterator[str]:
             yield f"role {role.value}: epoch {epochs[-1]} is sealed, the current one is {current}"
         if current > 1 and (not epochs or epochs[-1] != current - 1):
             yield f"role {role.value}: epoch {current - 1} is not sealed"
-    if any(entry.role not in set(Role) for entry in root.sealed):
+    if ended:
         yield "an unknown role"
 
 
@@ -260,21 +265,24 @@ def _committed(root: Root) -> Iterator[str]:
 @_sentence("trash, floor and transactions stay inside their limits")
 def _limits(root: Root) -> Iterator[str]:
     removed = root.trash.columns["removed_version"]
-    if len(removed) and (removed.max() > root.version or removed.min() < 1):
-        yield f"trash of versions {removed.min()}..{removed.max()} in version {root.version}"
-    if not np.isin(root.trash.kinds, TRASH_KINDS).all():
-        yield f"trash of kinds {sorted(set(root.trash.kinds.tolist()))}"
+    if len(removed):
+        if removed.max() > root.version or removed.min() < 1:
+            yield f"trash of versions {removed.min()}..{removed.max()} in version {root.version}"
+        if not np.isin(root.trash.kinds, TRASH_KINDS).all():
+            yield f"trash of kinds {sorted(set(root.trash.kinds.tolist()))}"
     if root.gc_floor > root.version:
         yield f"gc_floor {root.gc_floor} in version {root.version}"
-    ids = [txn for txn, _ in root.txns]
-    if len(ids) > TXNS_LIMIT or len(set(ids)) < len(ids):
-        yield f"{len(ids)} transaction ids, {len(set(ids))} different"
+    different = len(dict(root.txns))
+    if len(root.txns) > TXNS_LIMIT or different < len(root.txns):
+        yield f"{len(root.txns)} transaction ids, {different} different"
 
 
 @_sentence("compacted ranges ascend and end inside the log")
 def _cleaned(root: Root) -> Iterator[str]:
+    if not root.cleaned:
+        return
     ends = [entry.end_offset for entry in root.cleaned]
-    if ends != sorted(set(ends)) or (ends and ends[-1] > root.next_offset):
+    if ends != sorted(set(ends)) or ends[-1] > root.next_offset:
         yield f"{ends[:8]}, the log ends at {root.next_offset}"
 
 

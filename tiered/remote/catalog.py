@@ -70,9 +70,11 @@ from tiered.store.base import (
     ABSENT,
     Backoff,
     Blocking,
+    Get,
     Match,
     NewId,
     Now,
+    Object,
     PutStatus,
     Steps,
     Time,
@@ -139,6 +141,7 @@ class Catalog(RootView):
         self._persist = persist
         self._is_empty = is_empty
         self._held: _Held | None = None
+        self._store_date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
         self._token = ""  # of the claim of this process
         self._kept = _Kept()
         self._pruned_epoch = 0
@@ -392,7 +395,7 @@ class Catalog(RootView):
         attempt = 0
         while True:
             try:
-                got = yield root_get(self.key)
+                root = yield from self._asked(root_get(self.key))
             except RemoteUnavailableError as error:
                 attempt += 1
                 time: Time = yield Now()
@@ -400,10 +403,17 @@ class Catalog(RootView):
                     raise CommitUnknown(f"{self.name}: {self._doubt}: {error.message}", hint=_CLAIM_HINT) from error
                 yield Backoff(attempt)
                 continue
-            root = yield from self._received(got)
             if root is None:
                 raise self._destroyed()
             return root
+
+    def _asked(self, request: Get) -> Steps[Root | None]:
+        """As for a reader; takes note of the store's clock."""
+        got = yield request
+        if isinstance(got, Object) and got.date_ms:
+            time: Time = yield Now()
+            self._store_date = (got.date_ms, time.monotonic)
+        return self._received(got)
 
     # -- small parts --------------------------------------------------------------------------------------------------
 

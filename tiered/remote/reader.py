@@ -257,7 +257,7 @@ class RemotePartition:
             with self._lock:
                 if self._view.root is not before:
                     continue  # another thread pinned one meanwhile, and this answer may be older
-                snapshot = yield from self._view.pin_received(got)
+                snapshot = self._view.pin_received(got)
                 self._snapshot, self._loaded = snapshot, True
                 return snapshot
 

@@ -15,7 +15,7 @@ from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.pages import PageCache
 from tiered.remote.refusal import uncovered
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Get, Missing, NotModified, Now, Object, Steps, Time
+from tiered.store.base import Get, Missing, NotModified, Object, Steps
 
 _CHECK_HINT = "run `tiered check`; nothing was written"
 _LOST_HINT = (
@@ -46,7 +46,6 @@ class RootView:
         self._pinned: Snapshot | None = None
         self._pinned_of: Root | None = None
         self._sent = b""  # the bytes of ``root`` between its PUT and the next look at it
-        self._store_date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
 
     @property
     def name(self) -> str:
@@ -59,21 +58,23 @@ class RootView:
         Raises LogDestroyedError if the root vanished, here or since the disk saw it, CorruptionError for damaged,
         foreign or older content, and for an absent root that the registry vouches for.
         """
-        return (yield from self._received((yield self.request())))
+        return (yield from self._asked(self.request()))
 
     refresh = load
 
     def pin(self) -> Steps[Snapshot | None]:
         """As :meth:`load`, as what the catalog held then."""
-        return (yield from self.pin_received((yield self.request())))
+        return self._pin((yield from self._asked(self.request())))
 
     def request(self) -> Get:
         """The GET of :meth:`load`."""
         return root_get(self.key, self.etag or None)
 
-    def pin_received(self, got: object) -> Steps[Snapshot | None]:
-        """:meth:`pin` once the store has answered :meth:`request`. Asks the store nothing."""
-        root = yield from self._received(got)
+    def pin_received(self, got: object) -> Snapshot | None:
+        """:meth:`pin` once the store has answered :meth:`request`."""
+        return self._pin(self._received(got))
+
+    def _pin(self, root: Root | None) -> Snapshot | None:
         if root is not None and self._pinned_of is not root:
             self._pinned, self._pinned_of = Snapshot.of(root, self.pages), root
         return self._pinned if root is not None else None
@@ -84,7 +85,7 @@ class RootView:
         Call it before local bytes are deleted. A page is read for rows that lie in one. Raises CorruptionError if a
         row is not there.
         """
-        root = yield from self._received((yield root_get(self.key)))
+        root = yield from self._asked(root_get(self.key))
         if root is None:
             raise self._destroyed()
         snapshot = Snapshot.of(root, self.pages)
@@ -94,7 +95,10 @@ class RootView:
                 raise CorruptionError(f"{root.where}: {flaw}", path_or_key=self.key, offset=row.base, hint=_CHECK_HINT)
         return root
 
-    def _received(self, got: object) -> Steps[Root | None]:
+    def _asked(self, request: Get) -> Steps[Root | None]:
+        return self._received((yield request))
+
+    def _received(self, got: object) -> Root | None:
         """The root that an answer holds, accepted; None if the key is absent and was never seen."""
         if isinstance(got, NotModified):
             if (unchanged := self.root) is not None:
@@ -107,15 +111,12 @@ class RootView:
             return None
         if not isinstance(got, Object):
             raise TypeError(f"a GET gave {got!r}")
-        time: Time = yield Now()
         sent, self._sent = self._sent, b""
         if self.root is not None and got.etag == self.etag and got.data == sent:
             root = self.root  # byte for byte what was checked and encoded before it was sent
         else:
             root = decode_root(got.data, key=self.key)
             self._check(root, self.root)
-        if got.date_ms:
-            self._store_date = (got.date_ms, time.monotonic)
         self.root, self.etag = root, got.etag
         self._accepted(root)
         return root

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from tiered.format.page import PageKind, Pointer, Pointers
+from tiered.format.page import NO_POINTERS, PageKind, Pointer, Pointers
 from tiered.format.root import Root
 from tiered.format.rows import NO_ROWS, Column, Rows
 from tiered.model import Row
@@ -138,13 +138,15 @@ class Snapshot:
         """Rows that lie together and end above ``offset``: of the first page that may hold what is wanted, or of the
         root; none below the start of the log. Empty behind the last."""
         root, at = self.root, max(offset, self.start_offset)
+        if root.inner is NO_POINTERS and root.leaves is NO_POINTERS:
+            return root.rows.slice(root.rows.first_above(at))
         for pointer in _candidates(root.inner, at, accept):
             children = yield from self._children(pointer)
             for child in _candidates(children, at, accept):
                 return (yield from self._rows(child, at))
         for pointer in _candidates(root.leaves, at, accept):
             return (yield from self._rows(pointer, at))
-        return root.rows.slice(root.rows.first_above(at)) if len(root.rows) else NO_ROWS
+        return root.rows.slice(root.rows.first_above(at))
 
     def _children(self, pointer: Pointer) -> Steps[Pointers]:
         (held,) = yield from read_pages(self.root, PageKind.INNER, (pointer,), self._cache)
