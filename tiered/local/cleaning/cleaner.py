@@ -10,13 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from tiered.clock import Clock
-from tiered.config import LogConfig
 from tiered.errors import (
     ClosedError,
     ConfigError,
@@ -36,9 +34,8 @@ from tiered.local.cleaning.rounds import (
     CleaningStoppedError,
 )
 from tiered.local.cleaning.subjects import AT_WORK, NOT_COMPACTED, PAUSED, CleanerCheckpoint, Subject, Subjects, refusal
-from tiered.local.disk.files import Files
-from tiered.local.disk.space import DiskReserve
 from tiered.local.partition.roster import Roster
+from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 from tiered.plan.cleaning import (
@@ -88,27 +85,16 @@ class CleaningPass:
 class LogCleaner:
     """One per directory that is open for writing. Thread-safe; never two rounds over one partition at a time."""
 
-    def __init__(
-        self,
-        directory: Path,
-        files: Files,
-        clock: Clock,
-        config: LogConfig,
-        *,
-        roster: Roster,
-        reserve: DiskReserve,
-        failed: Callable[[TieredError], None],
-    ) -> None:
-        """``failed`` is told what the disk did."""
-        self.checkpoint = CleanerCheckpoint(directory, files)
-        self._files = files
-        self._clock = clock
-        self._config = config
+    def __init__(self, around: Surroundings, roster: Roster) -> None:
+        self.checkpoint = CleanerCheckpoint(roster.directory, around.files)
+        self._files = around.files
+        self._clock = around.clock
+        self._config = around.config
         self._roster = roster
-        self._reserve = reserve
-        self._failed = failed
-        self._subjects = Subjects(files, self.checkpoint)
-        self._counts = CleanerCounts(config.cleaner_threads)
+        self._reserve = around.reserve
+        self._failed = around.failed
+        self._subjects = Subjects(around.files, self.checkpoint)
+        self._counts = CleanerCounts(around.config.cleaner_threads)
         self._stopping = threading.Event()
         self._looking = threading.RLock()  # who chooses, and what was seen for it
         self._held_back: dict[TopicPartition, tuple[int, int | None]] = {}

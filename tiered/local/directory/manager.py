@@ -102,45 +102,29 @@ class LocalLog:
             files, clock, ids, config, reserve, sealed, self._before_cut, self._disk_failed, self.claims, self.uploads
         )
         self.roster = Roster(directory, around, topic_of=self._topic, upload_of=self._upload_of)
-        self._service = DirectoryService(directory, self.roster, clock, config)
+        self._service = DirectoryService(around, self.roster)
         self.notes = DirectoryNotes(directory, files, self.roster)
         self._leaving = LeavingDirectories(directory, files, ids)
         self.registry = TopicRegistry(
-            directory,
-            files,
-            clock,
-            ids,
-            config=config,
-            roster=self.roster,
-            leaving=self._leaving,
-            uploads=self.uploads,
-            claims=self.claims,
-            checkpoint=self._checkpoint_without_gone,
+            around, self.roster, leaving=self._leaving, checkpoint=self._checkpoint_without_gone
         )
-        self.cleaner = LogCleaner(
-            directory, files, clock, config, roster=self.roster, reserve=reserve, failed=self._disk_failed
-        )
+        self.cleaner = LogCleaner(around, self.roster)
         self._workers = workers or InlineWorkers()
         self._upkeep = Upkeep(
-            clock,
-            ids,
-            config,
+            around,
             self.roster,
-            reserve=reserve,
-            uploads=self.uploads,
             seal_requests=self.seal_requests,
             leaving=self._leaving,
             notes=self.notes,
             cleaner=self.cleaner,
             workers=self._workers,
-            failed=self._disk_failed,
             note_status=self.note_status,
             sealing_many=self._sealed.many,
         )
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
         self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
-        self._survey = Survey(directory, around, uploads=self.uploads, notes=self.notes)
+        self._survey = Survey(directory, around, notes=self.notes)
         self._volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH

@@ -20,16 +20,16 @@ from typing import Any
 from uuid import UUID
 
 from tiered.arguments import partition_count
-from tiered.clock import Clock, IdSource
-from tiered.config import LogConfig, TopicConfig
+from tiered.clock import IdSource
+from tiered.config import TopicConfig
 from tiered.errors import ConfigError, TieredError, UnknownTopicError
 from tiered.format.keys import check_topic_name, partition_dir, renamed_dir
 from tiered.local.disk.checkpoints import usable_id
-from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, write_topics
-from tiered.local.disk.uploads import UploadCheckpoint, uploader_lock
+from tiered.local.disk.uploads import uploader_lock
 from tiered.local.partition.roster import Roster
+from tiered.local.partition.surroundings import Surroundings
 from tiered.model import TopicPartition
 
 
@@ -112,29 +112,18 @@ class TopicRegistry:
     """Thread-safe. ``checkpoint`` writes the offset checkpoints without the partitions that are gone."""
 
     def __init__(
-        self,
-        directory: Path,
-        files: Files,
-        clock: Clock,
-        ids: IdSource,
-        *,
-        config: LogConfig,
-        roster: Roster,
-        leaving: LeavingDirectories,
-        uploads: UploadCheckpoint,
-        claims: Claims,
-        checkpoint: Callable[[], None],
+        self, around: Surroundings, roster: Roster, *, leaving: LeavingDirectories, checkpoint: Callable[[], None]
     ) -> None:
         self.topics: dict[str, TopicInfo] = {}
-        self._directory = directory
-        self._files = files
-        self._clock = clock
-        self._ids = ids
-        self._config = config
+        self._directory = roster.directory
+        self._files = around.files
+        self._clock = around.clock
+        self._ids = around.ids
+        self._config = around.config
         self._roster = roster
         self._leaving = leaving
-        self._uploads = uploads
-        self._claims = claims
+        self._uploads = around.uploads
+        self._claims = around.claims
         self._checkpoint = checkpoint
         self._begun: dict[str, UUID] = {}  # topics that could not be made, whose directories may be there
         self._lock = threading.RLock()

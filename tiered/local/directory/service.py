@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
-from tiered.clock import Clock
-from tiered.config import LogConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.tasks import Workers
 from tiered.local.disk.files import disk_failed
 from tiered.local.partition.roster import Roster
+from tiered.local.partition.surroundings import Surroundings
 
 LOGGER = logging.getLogger("tiered.local")
 
@@ -28,11 +26,11 @@ class DirectoryService:
     are of one file, its owner, its room or its contents are not the disk's.
     """
 
-    def __init__(self, directory: Path, roster: Roster, clock: Clock, config: LogConfig) -> None:
-        self._directory = directory
+    def __init__(self, around: Surroundings, roster: Roster) -> None:
+        self._directory = roster.directory
         self._roster = roster
-        self._clock = clock
-        self._config = config
+        self._clock = around.clock
+        self._config = around.config
 
     def failed(self, error: TieredError) -> None:
         """Takes the directory offline if the error says so. Callers may hold a partition's lock."""

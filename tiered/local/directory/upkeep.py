@@ -27,17 +27,14 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from functools import partial
 
-from tiered.clock import Clock, IdSource
-from tiered.config import LogConfig
-from tiered.errors import TieredError
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.directory.registry import LeavingDirectories
 from tiered.local.directory.tasks import EVERY_TICK, Done, Task, Tasks, Workers, run_all
-from tiered.local.disk.space import DiskReserve
-from tiered.local.disk.uploads import SealRequest, UploadCheckpoint
+from tiered.local.disk.uploads import SealRequest
 from tiered.local.partition.roster import Roster
+from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
 
@@ -50,33 +47,29 @@ class Upkeep:
 
     def __init__(
         self,
-        clock: Clock,
-        ids: IdSource,
-        config: LogConfig,
+        around: Surroundings,
         roster: Roster,
         *,
-        reserve: DiskReserve,
-        uploads: UploadCheckpoint,
         seal_requests: SealRequest,
         leaving: LeavingDirectories,
         notes: DirectoryNotes,
         cleaner: LogCleaner,
         workers: Workers,
-        failed: Callable[[TieredError], None],
         note_status: Callable[[], None],
         sealing_many: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        """``failed`` is told of each error of a task, ``note_status`` writes what other processes may read of it."""
+        """``note_status`` writes what other processes may read of the tasks."""
         self._sealing_many = sealing_many
         self._cleaner = cleaner
         self._roster = roster
-        self._uploads = uploads
+        self._uploads = around.uploads
         self._seal_requests = seal_requests
         self._leaving = leaving
+        config, reserve = around.config, around.reserve
         every = config.checkpoint_interval_ms
         self.tasks = Tasks(
-            clock,
-            ids,
+            around.clock,
+            around.ids,
             (
                 Task("space", EVERY_TICK, lambda _: (reserve.check(), None)[1]),
                 Task("uploads", config.uploads_check_interval_ms, self._look_at_uploads),
@@ -103,7 +96,7 @@ class Upkeep:
             ),
             workers=workers,
             initial_ms=config.initial_task_delay_ms,
-            failed=failed,
+            failed=around.failed,
         )
 
     def _write_points(self, notes: DirectoryNotes, note_status: Callable[[], None]) -> Done:

@@ -18,7 +18,7 @@ from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.notes import DirectoryNotes
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.disk.volume import (
     BROKER_OWN_DIRS,
     NO_ID,
@@ -96,16 +96,14 @@ class Survey:
     All is found again at each look; partitions known already are kept from one to the next.
     """
 
-    def __init__(
-        self, directory: Path, around: Surroundings, *, uploads: UploadCheckpoint, notes: DirectoryNotes
-    ) -> None:
+    def __init__(self, directory: Path, around: Surroundings, *, notes: DirectoryNotes) -> None:
         self.volume_id: UUID = NO_ID
         self.topics: dict[str, TopicInfo] = {}
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self.broken: dict[TopicPartition, TieredError] = {}
         self._directory = directory
         self._around = around
-        self._uploads = uploads
+        self._uploads = around.uploads
         self._recovery_points = notes.points
         self._log_starts = notes.starts
         self._watermarks = notes.watermarks
