@@ -59,6 +59,25 @@ def test_a_gap_that_two_cuts_left_is_not_promised(tmp_path: Path) -> None:
     assert bench.bases == [0]
 
 
+def test_a_cut_above_a_gap_does_not_promise_it(tmp_path: Path) -> None:
+    bench = CaseBench(tmp_path / "log")
+    bench.fill(2)
+    bench.append(b"a", b"b", b"c")
+    bench.partition.flush()
+    bench.partition.truncate_to(4)
+    bench.fill(2)  # 4 and 5, not flushed
+    bench.partition.truncate_to(5)
+    assert (bench.partition.positions().flushed_offset, recovery_point(bench)) == (4, 2)
+    bench.append(b"torn")
+    bench.kill()
+    log = bench.folder / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-5])
+    bench.open()
+    assert (bench.partition.positions().end_offset, bench.offsets()) == (5, [0, 1, 4])
+    bench.fill(1)
+    assert bench.offsets() == [0, 1, 4, 5]
+
+
 def test_a_log_that_starts_again_has_no_gap(tmp_path: Path) -> None:
     bench = CaseBench(tmp_path / "log")
     bench.fill(1)

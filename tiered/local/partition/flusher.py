@@ -22,7 +22,7 @@ class Flusher:
         self.lock = threading.Lock()
         self._segments = segments = shared.segments
         self.flushed = min(flushed, segments.end)
-        self.gap = (segments.end, segments.end)  # the offsets at the end that a cut left without records
+        self.gaps: tuple[tuple[int, int], ...] = ()  # offsets that cuts left without records, where promises may end
         self.interval_ms = 0
         self._files = shared.around.files
         self._partition_lock = shared.lock
@@ -37,8 +37,11 @@ class Flusher:
 
         Else a torn batch, which is looked for where the batch before it ends, would count as one that was safe.
         """
-        records_end, end = self.gap
-        return records_end if records_end < self.flushed <= end else self.flushed
+        return next((start for start, end in self.gaps if start < self.flushed <= end), self.flushed)
+
+    def note_gap(self, start: int, end: int) -> None:
+        """A cut leaves no records from ``start`` on; gaps below it stay where nothing was flushed behind them yet."""
+        self.gaps = (*(gap for gap in self.gaps if self.flushed <= gap[1] <= start), (start, end))
 
     @property
     def durable_segments(self) -> tuple[SealedLocalSegment, ...]:

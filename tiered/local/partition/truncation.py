@@ -139,7 +139,7 @@ class Truncation:
         found, straddled = find_cut(self._files, directory / log_name(base), size, indexes, offset)
         found.aborted = aborted
         records_end = max(found.records_end, base)
-        self._flusher.gap = (records_end, offset)
+        self._flusher.note_gap(records_end, offset)
         self._take_back(offset, records_end)
         try:
             if straddled:
@@ -157,7 +157,6 @@ class Truncation:
             self._sync_closing()
             segments.end = offset
             self._flusher.flushed = min(self._flusher.flushed, offset)
-            self._flusher.gap = (max(found.records_end, found.base_offset), offset)
             segments.log_start = min(segments.log_start, offset)
             self._watermark.cut(offset)
             self._leadership.epochs.truncate_from_end(offset)
@@ -202,7 +201,7 @@ class Truncation:
         """Nothing is left but an empty segment at ``offset``. Both locks are held."""
         segments, directory = self._segments, self._segments.directory
         lowest = min(offset, segments.first_base)
-        self._flusher.gap = (lowest, segments.end)  # a crash may leave any beginning of the log
+        self._flusher.note_gap(lowest, segments.end)  # a crash may leave any beginning of the log
         self._take_back(offset, lowest)
         old = segments.active
         try:
@@ -219,7 +218,7 @@ class Truncation:
             segments.start_again(offset, self._around.clock.now_ms())
             segments.end = self._flusher.flushed = offset
             self._beginning.begun = False
-            self._flusher.gap = (offset, offset)
+            self._flusher.gaps = ()
             segments.log_start = log_start
             self._watermark.start_again(offset)
             self._leadership.epochs.clear()
