@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 from tests.property.history.checks import check, same
 from tests.property.history.settle import settle, settle_one
@@ -58,18 +59,27 @@ def damage(world: World, suffixes: tuple[str, ...]) -> None:
         for path in sorted(directory.glob("*-0/*")):
             if path.suffix not in suffixes or dice.random() > 0.2:
                 continue
-            if path.suffix != ".snapshot" or not is_needed(path):
+            if not is_needed(world, path):
+                world.spoiled.add((path.parent.name, path.name))
                 world.say(f"  {spoil(world, path)} {path.parent.name}/{path.name}")
 
 
-def is_needed(path: Path) -> bool:
-    """The only snapshot of a partition, and the oldest where a bucket holds what came before: nothing else tells it."""
+def is_needed(world: World, path: Path) -> bool:
+    """Whether nothing else tells it, now or when what came before has left the disk.
+
+    The only snapshot of a partition; where a bucket holds what came before also the oldest, and the transaction index
+    of a segment at whose base the snapshot was lost, or the other way round: then it is an error, as it should be.
+    """
+    other = path.with_suffix({".txnindex": ".snapshot", ".snapshot": ".txnindex"}.get(path.suffix, ""))
+    tiered = path.parent.name.startswith("tiered-")
+    if tiered and (path.parent.name, other.name) in world.spoiled:
+        return True
     snapshots = sorted(path.parent.glob("*.snapshot"))
-    return len(snapshots) == 1 or (path.parent.name.startswith("tiered-") and path == snapshots[0])
+    return path.suffix == ".snapshot" and (len(snapshots) == 1 or (tiered and path == snapshots[0]))
 
 
 def spoil(world: World, path: Path) -> str:
-    """One file; returns how."""
+    """One file; returns how. The dice do not see how long it is: a note has the checksums of what threads wrote."""
     how = world.dice.choice(["missing", "empty", "zeroed", "cut", "junk"])
     size = path.stat().st_size
     if how == "cut" and path.suffix == ".timeindex":
@@ -81,11 +91,11 @@ def spoil(world: World, path: Path) -> str:
     elif how == "zeroed":
         path.write_bytes(bytes(size))
     elif how == "junk":
-        path.write_bytes(world.dice.randbytes(size))
+        path.write_bytes(Random(world.dice.random()).randbytes(size))
     elif how == "ragged":
         path.write_bytes(path.read_bytes()[:-5])
     else:
-        path.write_bytes(path.read_bytes()[: 0 if how == "empty" else world.dice.randint(0, size)])
+        path.write_bytes(path.read_bytes()[: 0 if how == "empty" else round(world.dice.random() * size)])
     return how
 
 

@@ -147,6 +147,7 @@ class World:
             cleaner_backoff_ms=self.dice.choice([15_000, 3_600_000]),
         )
         self.subjects: dict[str, Subject] = {}
+        self.spoiled: set[tuple[str, str]] = set()  # directories of partitions, names of files in them
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.steps = 0
         self.on_open: list[Callable[[], None]] = []
