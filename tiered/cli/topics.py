@@ -1,12 +1,14 @@
-"""``tiered topics list|create|describe|delete``."""
+"""``tiered topics list|create|describe|alter|delete``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 import click
 
-from tiered.config import MAX_LONG, MAX_PARTITIONS, OF_SEGMENT, UNLIMITED, TopicConfig
+from tiered.config import MAX_LONG, MAX_PARTITIONS, OF_SEGMENT, UNLIMITED, TopicConfig, unknown_key
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.manager import LocalLog
@@ -23,6 +25,7 @@ from tiered.program.application import (
 from tiered.program.doors import chosen_partitions, need_topic, open_log, open_tiers, topic_config
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import partition_status
+from tiered.remote.topics import TopicEntry, update_topic
 
 SAME_AS_WHOLE = -2
 """What ``local.retention.*`` says for "the same as ``retention.*``"."""
@@ -30,7 +33,7 @@ SAME_AS_WHOLE = -2
 
 @click.group(cls=Group, name="topics")
 def command() -> None:
-    """List, create, describe and delete topics."""
+    """List, create, describe, alter and delete topics."""
 
 
 @command.command("list")
@@ -131,6 +134,62 @@ def describe(app: Application, topic: str) -> int:
     text += columns([column.removesuffix("_offset").replace("_", " ") for column in names], rows)
     text += ["", *setting_lines(facts.config)]
     return app.out.result("topics describe", fields, text)
+
+
+@command.command("alter")
+@click.argument("topic")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="under Kafka's name; repeatable")
+@click.option("--reset", "resets", multiple=True, metavar="NAME", help="back to its default; repeatable")
+@pass_application
+def alter(app: Application, topic: str, settings: tuple[str, ...], resets: tuple[str, ...]) -> int:
+    """Change settings of a topic, in the bucket and on the disk: both must be named where both have it.
+
+    A daemon and a maintainer go by those of the bucket. The log directory must have no writer at the moment.
+
+    \b
+    Examples:
+      tiered topics alter flights --log-dir data --remote s3://acme-logs/prod --set retention.ms=30d
+      tiered topics alter flights --remote s3://acme-logs/prod --reset merge.min.bytes
+    """
+    changes = _changes(settings, resets)
+    with open_tiers(app) as tiers:
+        facts = tiers.need_topic(topic)
+        known = {tp for tp, what in tiers.known().items() if tp.topic == topic and what.by_disk}
+    if known and app.remote is None:
+        raise ConfigError(f"topic {topic} is in a bucket, too", hint="name it with --remote: both change, or neither")
+    TopicConfig.from_properties(facts.config).replace(changes)  # refused before anything is changed
+    changed = TopicConfig()
+    if facts.entry is not None:
+        with open_tiers(app, with_local=False) as tiers:
+            entry = tiers.run(update_topic(topic, lambda before: _altered(before, changes)))
+        changed = TopicConfig.from_properties(entry.config)
+    if facts.local_id is not None:
+        with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:
+            changed = log.alter_topic(topic, changes).config
+    where = " and ".join(facts.tiers)
+    text = [f"{topic} changed in {where}", *setting_lines(changed.to_text())]
+    return app.out.result("topics alter", {"topic": topic, "tiers": facts.tiers, "config": changed.to_text()}, text)
+
+
+def _changes(settings: tuple[str, ...], resets: tuple[str, ...]) -> dict[str, Any]:
+    """By name, in Kafka's spelling. Raises ConfigError for a name that does not exist, or that is named twice."""
+    given = topic_config(settings).to_properties()
+    names = [pair.partition("=")[0].replace("_", ".") for pair in settings]
+    defaults = TopicConfig().to_properties()
+    for name in (*names, *resets):
+        if name not in defaults:
+            raise unknown_key(name, defaults, "topic setting")
+    twice = set(names) & set(resets)
+    if twice or not (names or resets):
+        raise ConfigError(
+            f"{min(twice)} is set and reset" if twice else "nothing is to be changed", hint="--set NAME=VALUE"
+        )
+    return {**{name: given[name] for name in names}, **{name: defaults[name] for name in resets}}
+
+
+def _altered(entry: TopicEntry, changes: dict[str, Any]) -> TopicEntry:
+    config = TopicConfig.from_properties(entry.config).replace(changes)
+    return replace(entry, config=config.to_text(changed_only=True))
 
 
 @command.command("delete")

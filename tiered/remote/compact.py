@@ -108,7 +108,7 @@ class Compaction:
             yield from commit(*waiting, Cleaned(self._map.end_offset, horizon_ms))
         stats = kept.stats
         report.records_read, report.records_written = stats.records_read, stats.records_written
-        report.bytes_read, report.bytes_written = stats.bytes_read, stats.bytes_written
+        report.bytes_read, report.bytes_written = report.bytes_read + stats.bytes_read, stats.bytes_written
         report.dropped = stats.dropped
         report.end_offset = self._map.end_offset
         return report
@@ -121,6 +121,7 @@ class Compaction:
         def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
             nonlocal full
             yield from ()
+            self.report.bytes_read += len(batch)
             if header.last_offset >= first:
                 full = builder.add(batch, header)
             return not full

@@ -96,3 +96,33 @@ def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path)
         log.sync(timeout=60)
     assert cli("check", "--remote", compacted, "--read-data").code == 0
     assert cli("gc", "run", *remote, "--yes").text == "nothing was to be done\n"
+
+
+def test_settings_change_in_the_bucket_and_on_the_disk(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    both = ("--remote", bucket, "--log-dir", tmp_path / "log")
+    seen = cli("topics", "alter", "t", "--set", "retention.bytes=8000", "--set", "gc.grace.ms=1h", *both, "--json")
+    assert (seen.code, seen.summary["tiers"]) == (0, ["local", "remote"])
+    for tier in (both[:2], both[2:]):
+        config = cli("topics", "describe", "t", *tier, "--json").summary["config"]
+        assert (config["retention.bytes"], config["gc.grace.ms"], config["segment.bytes"]) == (
+            "8000",
+            "3600000",
+            "1000",
+        )
+    assert cli("maintain", "plan", "--remote", bucket).text == "nothing is to be done\n"
+    assert cli("topics", "alter", "t", "--reset", "retention.bytes", "--remote", bucket).code == 0
+    assert cli("topics", "describe", "t", *both[:2], "--json").summary["config"]["retention.bytes"] == "-1"
+
+
+def test_settings_that_cannot_be_change_nothing(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    both = ("--remote", bucket, "--log-dir", tmp_path / "log")
+    line = ("topics", "alter", "t")
+    assert "name it with --remote" in cli(*line, "--set", "retention.ms=1", *both[2:]).err
+    for change in (("--set", "retention.byte=1"), ("--set", "retention.ms=-5"), (), ("--reset", "nothing")):
+        assert cli(*line, *change, *both).code == 2, change
+    contradiction = ("--set", "local.retention.bytes=9999999")
+    assert cli(*line, *contradiction, *both).code == 2
+    assert cli(*line, "--set", "retention.ms=1", "--reset", "retention.ms", *both).code == 2
+    assert cli("topics", "alter", "u", "--set", "retention.ms=1", *both).code == 10
+    config = cli("topics", "describe", "t", *both, "--json").summary["config"]
+    assert (config["retention.bytes"], config["retention.ms"], config["local.retention.bytes"]) == ("4000", "-1", "-1")
