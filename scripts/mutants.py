@@ -1021,16 +1021,16 @@ COLD = [
     ),
     *of(
         "tests/unit/restore/test_restore.py",
-        "tiered/care/restore_segment.py",
+        "tiered/care/restore.py",
         ("a restored file is not fsynced", "yield Blocking(partial(files.sync, handle))"),
         (
             "the bundle of another segment",
-            "if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self._row.base, self._row.crc):",
+            "if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self.row.base, self.row.crc):",
         ),
     ),
     *of(
         "tests/unit/restore/test_restore.py",
-        "tiered/care/fetch.py",
+        "tiered/care/inspection.py",
         (
             "an object of another size",
             "if not isinstance(found, Object) or found.size != row.size or len(found.data) != whole_bytes:",

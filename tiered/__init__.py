@@ -63,6 +63,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    **dict.fromkeys(("advise", "check", "plan_rejoin", "rejoin", "restore"), "tiered.care.run"),
     "ConsumerRecord": "tiered.model",
     "Log": "tiered.log",
     "NewRecord": "tiered.model",
@@ -73,13 +74,8 @@ _HOMES = {
     "Topic": "tiered.topic",
     "TopicPartition": "tiered.model",
     "Transaction": "tiered.transaction",
-    "advise": "tiered.care.run",
-    "check": "tiered.care.run",
     "open": "tiered.log",
     "open_reader": "tiered.reader",
-    "plan_rejoin": "tiered.care.run",
-    "rejoin": "tiered.care.run",
-    "restore": "tiered.care.run",
 }
 
 _MODULES = frozenset({"aio", "errors", "uploader"})

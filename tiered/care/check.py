@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 
 from tiered.care.check_local import LocalCheck, LocalFacts
-from tiered.care.check_registry import RegistryCheck
+from tiered.care.check_registry import survey, unregistered
 from tiered.care.check_remote import RemoteCheck, RemoteFacts
-from tiered.errors import ConfigError, CorruptionError, NotFoundError, UnknownTopicError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, UnknownTopicError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.keys import topic_key
 from tiered.local.disk.files import Files
@@ -121,13 +121,8 @@ class _Run:
         """The log directory."""
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
-        check = LocalCheck(
-            directory,
-            files,
-            compacted=(yield from blocking(partial(_compacted_topics, directory, files))),
-            topics=frozenset(self._options.topics),
-            decode=self._options.read_data,
-        )
+        compacted = yield from blocking(partial(_compacted_topics, directory, files))
+        check = LocalCheck(directory, files, compacted, self._options.topics, self._options.read_data)
         look = check.look()
         while (seen := (yield from blocking(partial(next, look, None)))) is not None:
             yield from self._tell(seen)
@@ -139,30 +134,25 @@ class _Run:
 
         An entry that cannot be read keeps no other from being checked.
         """
-        registry = RegistryCheck(url, local, self._options.topics)
-        yield from registry.survey()
+        notes: list[str] = []
+        listed = yield from survey(notes, (RemotePermissionError, CorruptionError))  # a store of files lists no cut one
+        entries: dict[str, TopicEntry] = {}
         for topic in self._options.topics or (yield from list_topic_names()):
-            entry = yield from self._entry(topic, registry)
+            entry = yield from self._entry(topic)
             if entry is None:
                 continue
-            registry.add(entry)
+            entries[topic] = entry
             for partition in range(entry.partitions):
                 tp = TopicPartition(entry.name, partition)
                 self.partitions.add(tp)
-                check = RemoteCheck(
-                    tp,
-                    entry.topic_id,
-                    facts=facts,
-                    local=local.partitions.get(tp),
-                    read_data=self._options.read_data,
-                    tell=self._tell,
-                    made=entry.roots,
-                )
-                yield from check.look()
+                check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self._tell)
+                yield from check.look(read_data=self._options.read_data)
                 if self._options.orphans:
                     yield from check.orphans()
-        yield from self._tell((yield from registry.findings()))
-        self.partitions.update(registry.partitions)
+        yield from self._tell(Finding(Severity.WARNING, "not_listed", note, url) for note in notes)
+        found, unnamed = yield from unregistered(listed, entries, self.unreadable, local, self._options.topics)
+        yield from self._tell(found)
+        self.partitions.update(unnamed)
 
     def need_topics(self) -> None:
         """Raises ``UnknownTopicError`` for a topic that was named and is in no tier: nothing was checked of it."""
@@ -170,7 +160,7 @@ class _Run:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
                 raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topics list`")
 
-    def _entry(self, topic: str, registry: RegistryCheck) -> Steps[TopicEntry | None]:
+    def _entry(self, topic: str) -> Steps[TopicEntry | None]:
         found = Findings(topic_key(topic))
         try:
             return (yield from load_topic(topic))
@@ -179,7 +169,6 @@ class _Run:
         except ConfigError as newer:
             found.error(NEWER_RELEASE, newer.message)
         self.unreadable.add(topic)
-        registry.pass_over(topic)
         yield from self._tell(found.about(topic, -1))
         return None
 

@@ -7,10 +7,12 @@ so that they never name what was not yet read, and a file that vanishes was dele
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from tiered.care.inspection import Expectations, LogInspection, LogScan, SideFileCheck, pieces
@@ -49,9 +51,6 @@ from tiered.plan.side_files import Judged
 
 LOST_AND_FOUND = "lost+found"
 """Of the file system, where a log directory is a whole one."""
-
-"""Directories that belong to somebody else and are not looked into (Kafka exempts the first two)."""
-
 OFFSET_CHECKPOINTS = (
     "recovery-point-offset-checkpoint",
     "log-start-offset-checkpoint",
@@ -60,6 +59,7 @@ OFFSET_CHECKPOINTS = (
 )
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 
+T = TypeVar("T")
 Seen = list[Finding | Passed]
 """What one look at the disk gives."""
 
@@ -102,37 +102,31 @@ class LocalFacts:
     size_bytes: int = 0
 
 
+@dataclass(slots=True)
 class LocalCheck:
     """Looks at one log directory. ``compacted`` tells of a topic whether offsets may have holes.
 
-    ``decode``: looks into every record, too.
+    ``topics``: only these, if any. ``decode``: looks into every record, too.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        files: Files,
-        *,
-        compacted: Callable[[str], bool],
-        topics: frozenset[str],
-        decode: bool = False,
-    ) -> None:
-        self._directory = directory
-        self._files = files
-        self._compacted = compacted
-        self._topics = topics
-        self._decode = decode
-        self._clean = files.state(directory / CLEAN_SHUTDOWN) is not None
-        self.facts = LocalFacts()
+    directory: Path
+    files: Files
+    compacted: Callable[[str], bool]
+    topics: Collection[str]
+    decode: bool = False
+    facts: LocalFacts = field(default_factory=LocalFacts, init=False)
+    _clean: bool = field(default=False, init=False)
 
     def look(self) -> Iterator[Seen]:
         """Everything that was seen, partition after partition, a file or a piece of one at a time. Fills ``facts``."""
         yield [Passed(0, "", self._total_bytes())]
-        root = Findings(str(self._directory))
+        self._clean = self.files.state(self.directory / CLEAN_SHUTDOWN) is not None
+        root = Findings(str(self.directory))
         uploads, claims = self._root_files(root)
         directories = self._partition_directories(root)
         yield [*root.items]
-        starts = self._start_offsets()
+        started = self.directory / "log-start-offset-checkpoint"
+        starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
         for tp, path in directories:
             partition = PartitionFacts(tp, upload=uploads.get(tp), proof=claims.get(tp))
             self.facts.partitions[tp] = partition
@@ -142,75 +136,58 @@ class LocalCheck:
         """Size of all ``.log`` files, for a progress bar."""
         total = 0
         for _, path in self._partition_directories(Findings("")):
-            for name in self._names(path):
-                if name.endswith(LOG_SUFFIX):
-                    state = self._files.state(path / name)
-                    total += state.size if state is not None else 0
+            for base in bases_of(self._listed(path)):
+                state = self.files.state(path / log_name(base))
+                total += state.size if state is not None else 0
         return total
 
     def _root_files(
         self, root: Findings
     ) -> tuple[Mapping[TopicPartition, PartitionUpload], Mapping[TopicPartition, ClaimProof]]:
+        place, files = self.directory, self.files
         for name in OFFSET_CHECKPOINTS:
             # A damaged checkpoint costs a longer start, never data: Kafka reads it as empty.
-            self._decoded(root, name, decode_offsets, Severity.WARNING)
-        self._decoded(root, "meta.properties", decode_meta_properties, Severity.ERROR)
-        try:
-            read_topics(self._directory, self._files)
-        except CorruptionError as damage:
-            root.error(_code(damage, "topics_file"), damage.message)
-        uploads: Mapping[TopicPartition, PartitionUpload] = {}
-        claims: Mapping[TopicPartition, ClaimProof] = {}
-        try:
-            uploads = UploadCheckpoint(self._directory, self._files).read()
-        except CorruptionError as damage:
-            root.error(_code(damage, "checkpoint"), damage.message)
-        try:
-            claims = Claims(self._directory, self._files).read()
-        except CorruptionError as damage:
-            root.error(_code(damage, "claims"), damage.message)
-        return uploads, claims
+            self._decoded(root, place / name, decode_offsets, "checkpoint", Severity.WARNING)
+        self._decoded(root, place / "meta.properties", decode_meta_properties, "checkpoint")
+        _read(root, "topics_file", partial(read_topics, place, files))
+        uploads = _read(root, "checkpoint", UploadCheckpoint(place, files).read)
+        return uploads or {}, _read(root, "claims", Claims(place, files).read) or {}
 
-    def _decoded(self, root: Findings, name: str, decode: Callable[[str], object], severity: Severity) -> None:
+    def _decoded(
+        self, found: Findings, path: Path, decode: Callable[[str], T], code: str, severity: Severity = Severity.ERROR
+    ) -> T | None:
+        """What a text file holds; None without it, and for a damaged one, which is a finding."""
         try:
-            decode(self._files.read(self._directory / name).decode())
+            return decode(self.files.read(path).decode())
         except NotFoundError:
-            return
+            return None
         except (CorruptionError, UnicodeDecodeError) as damage:
             newer = isinstance(damage, NewerFormatError)
-            root.add(Severity.ERROR if newer else severity, _code(damage, "checkpoint"), f"{name}: {damage}")
-
-    def _start_offsets(self) -> dict[TopicPartition, int]:
-        try:
-            return decode_offsets(self._files.read(self._directory / "log-start-offset-checkpoint").decode())
-        except (NotFoundError, CorruptionError, UnicodeDecodeError):
-            return {}
+            found.add(Severity.ERROR if newer else severity, _code(damage, code), f"{path.name}: {damage}")
+            return None
 
     def _partition_directories(self, root: Findings) -> list[tuple[TopicPartition, Path]]:
         found = []
-        for folder in DirectoryView.look(self._directory, self._files).folders:
+        for folder in DirectoryView.look(self.directory, self.files).folders:
             if isinstance(folder, StrangeFolder):
                 if folder.name != LOST_AND_FOUND:
                     root.error("directory_name", folder.refusal.message)
             elif folder.kind:
                 root.add(Severity.INFO, "renamed_directory", f"{folder.name} waits to be removed")
-            elif not self._topics or folder.tp.topic in self._topics:
-                found.append((folder.tp, self._directory / folder.name))
+            elif not self.topics or folder.tp.topic in self.topics:
+                found.append((folder.tp, self.directory / folder.name))
         return sorted(found)
 
-    def _names(self, path: Path) -> list[str]:
+    def _listed(self, path: Path) -> list[LocalFile]:
         try:
-            return self._files.names(path)
+            return local_files(self.files, path)
         except NotFoundError:
             return []
 
     def _partition(self, facts: PartitionFacts, path: Path, start_offset: int) -> Iterator[Seen]:
         findings = Findings(str(path))
         self._metadata(facts, path, findings)
-        try:
-            files = local_files(self._files, path)
-        except NotFoundError:
-            files = []
+        files = self._listed(path)
         bases = bases_of(files)
         self._stray_files(files, set(bases), findings)
         yield [*findings.about(*facts.tp)]
@@ -237,66 +214,43 @@ class LocalCheck:
             yield [*segment.about(*facts.tp)]
 
     def _metadata(self, facts: PartitionFacts, path: Path, findings: Findings) -> None:
-        try:
-            facts.topic_id = decode_partition_metadata(self._files.read(path / "partition.metadata").decode())
-        except NotFoundError:
+        named = path / "partition.metadata"
+        facts.topic_id = self._decoded(findings, named, decode_partition_metadata, "partition_metadata")
+        if facts.topic_id is None and not findings.items:
             findings.add(Severity.INFO, "partition_metadata", "there is no partition.metadata: the topic id is unknown")
-        except (CorruptionError, UnicodeDecodeError) as damage:
-            findings.error(_code(damage, "partition_metadata"), f"partition.metadata: {damage}")
-        try:
-            epochs = decode_epochs(self._files.read(path / "leader-epoch-checkpoint").decode())
-        except NotFoundError:
-            return
-        except (CorruptionError, UnicodeDecodeError) as damage:
-            findings.error(_code(damage, "leader_epochs"), f"leader-epoch-checkpoint: {damage}")
-            return
-        for before, after in itertools.pairwise(epochs):
+        epochs = self._decoded(findings, path / "leader-epoch-checkpoint", decode_epochs, "leader_epochs")
+        for before, after in itertools.pairwise(epochs or ()):
             if after.start_offset <= before.start_offset:
                 findings.error("leader_epochs", f"leader epoch {after.epoch} begins at or before epoch {before.epoch}")
 
     def _stray_files(self, files: list[LocalFile], bases: set[int], findings: Findings) -> None:
         for file in files:
-            name = local_name(file.base, file.suffix, file.work)
+            severity, code, what = Severity.WARNING, "orphan_index", "has no .log beside it; the next open removes it"
             if file.work == DELETED_SUFFIX:
-                findings.add(Severity.INFO, "deleted_file", f"{name} waits to be removed")
+                severity, code, what = Severity.INFO, "deleted_file", "waits to be removed"
             elif file.work in (CLEANED_SUFFIX, SWAP_SUFFIX):
-                findings.add(
-                    Severity.WARNING, "unfinished_rewrite", f"{name} was left by a rewrite; the next open settles it"
-                )
-            elif file.suffix not in (LOG_SUFFIX, SNAPSHOT_SUFFIX) and file.base not in bases:
-                findings.add(
-                    Severity.WARNING, "orphan_index", f"{name} has no .log beside it; the next open removes it"
-                )
+                code, what = "unfinished_rewrite", "was left by a rewrite; the next open settles it"
+            elif file.suffix in (LOG_SUFFIX, SNAPSHOT_SUFFIX) or file.base in bases:
+                continue
+            findings.add(severity, code, f"{local_name(file.base, file.suffix, file.work)} {what}")
 
     def _segment(
-        self,
-        facts: PartitionFacts,
-        path: Path,
-        base: int,
-        findings: Findings,
-        beside: SideFileCheck,
-        *,
-        growing: bool,
+        self, facts: PartitionFacts, path: Path, base: int, findings: Findings, beside: SideFileCheck, *, growing: bool
     ) -> Generator[Seen, None, LogScan]:
-        indexes = SealedIndexes(
-            offset_index=self._optional(path / local_name(base, INDEX_SUFFIX)),
-            time_index=self._optional(path / local_name(base, TIME_INDEX_SUFFIX)),
-            txn_index=self._optional(path / local_name(base, TXN_INDEX_SUFFIX)),
-            producer_snapshot=self._optional(path / local_name(base, SNAPSHOT_SUFFIX)),
-        )
-        state = self._files.state(path / log_name(base))
+        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+        offsets, times, txns, snapshot = (self._optional(path / local_name(base, suffix)) for suffix in suffixes)
+        indexes = SealedIndexes(offsets, times, txns, snapshot)
+        state = self.files.state(path / log_name(base))
         if state is None:
             raise NotFoundError(f"{path / log_name(base)} is gone")
-        expectations = Expectations(
-            growing=growing, contiguous=not self._compacted(facts.tp.topic), decode=self._decode
-        )
-        with closing(FileSource(self._files, path / log_name(base), state.size, sync=False)) as source:
+        expectations = Expectations(growing=growing, contiguous=not self.compacted(facts.tp.topic), decode=self.decode)
+        with closing(FileSource(self.files, path / log_name(base), state.size, sync=False)) as source:
             look = LogInspection(source.size, base, findings, expectations, indexes=indexes, follower=beside.follower)
             for piece in pieces(source):
                 look.feed(piece)
                 yield [Passed(len(piece), str(facts.tp))]
         scan = look.end()
-        noted = None if growing else read_note(self._files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
+        noted = None if growing else read_note(self.files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
         told = any(item.severity is Severity.ERROR and item.code.startswith("log_") for item in findings.items)
         if noted is not None and noted.crc32c != scan.crc32c and not told:
             # Base offsets and leader epochs are outside the CRC of their batch: this is all that tells of them.
@@ -316,7 +270,7 @@ class LocalCheck:
         and the segments wait for the next pass of retention.
         """
         base = scan.base_offset
-        noted = read_note(self._files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
+        noted = read_note(self.files, path / local_name(base, SEAL_SUFFIX), scan.size_bytes)
         txn_index = self._optional(path / local_name(base, TXN_INDEX_SUFFIX))
         snapshot = self._optional(path / local_name(end, SNAPSHOT_SUFFIX)) or None
         expected = noted is not None and noted.producers > 0
@@ -344,16 +298,25 @@ class LocalCheck:
             return
         if scan.base_offset < before.end_offset:
             findings.error("log_order", f"the segment before this one reaches offset {before.end_offset}")
-        elif scan.base_offset > before.end_offset and not self._compacted(topic):
+        elif scan.base_offset > before.end_offset and not self.compacted(topic):
             findings.error(
                 "log_gap", f"offsets {before.end_offset} to {scan.base_offset} are missing", offset=before.end_offset
             )
 
     def _optional(self, path: Path) -> bytes:
         try:
-            return self._files.read(path)
+            return self.files.read(path)
         except NotFoundError:
             return b""
+
+
+def _read(found: Findings, code: str, read: Callable[[], T]) -> T | None:
+    """What one of our own files holds; None for a damaged one, which is a finding."""
+    try:
+        return read()
+    except CorruptionError as damage:
+        found.error(_code(damage, code), damage.message)
+        return None
 
 
 def _code(damage: Exception, code: str) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.care.check_local import LocalFacts
-from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.findings import Finding, Findings, Severity
 from tiered.format.keys import TOPICS_PREFIX, root_key, topic_key
 from tiered.format.root import Root, decode_root
@@ -45,79 +45,55 @@ class Unnamed:
     in_use: bool
 
 
-class RegistryCheck:
-    """``survey`` lists the partitions of the bucket; ``add`` every entry that is read after that."""
-
-    def __init__(self, url: str, local: LocalFacts, topics: Collection[str]) -> None:
-        self._url = url
-        self._local = local
-        self._topics = topics
-        self._entries: dict[str, TopicEntry] = {}
-        self._unreadable: set[str] = set()
-        self._refused = ""
-        self._listed: set[tuple[UUID, int]] = set()
-        self.partitions: set[TopicPartition] = set()
-
-    def survey(self) -> Steps[None]:
-        """What the bucket holds, as far as it may be listed."""
-        try:
-            self._listed = yield from list_partitions()
-        except (RemotePermissionError, CorruptionError) as error:  # a folder as a store lists no file that was cut
-            self._refused = error.message
-
-    def add(self, entry: TopicEntry) -> None:
-        """An entry of the registry."""
-        self._entries[entry.name] = entry
-
-    def pass_over(self, topic: str) -> None:
-        """An entry that is there and cannot be read: what it would name is not known."""
-        self._unreadable.add(topic)
-
-    def findings(self) -> Steps[list[Finding]]:
-        """What the entries do not name. ``partitions`` are those of them whose topic is known."""
-        all_found: list[Finding] = []
-        if self._refused:
-            found = Findings(self._url)
-            found.add(
-                Severity.WARNING,
-                "not_listed",
-                f"the bucket cannot be listed, so that a lost registry entry would not be seen: {self._refused}",
-            )
-            all_found += found.items
-        all_found += self._on_disk()
-        known = {facts.topic_id: tp.topic for tp, facts in self._local.partitions.items() if facts.topic_id}
-        for unnamed in (yield from find_unnamed(self._listed, list(self._entries.values()), known)):
-            if unnamed.topic in self._unreadable or (self._topics and unnamed.topic not in self._topics):
-                continue
-            self.partitions.update(TopicPartition(unnamed.topic, number) for number in unnamed.partitions)
-            found = Findings(topic_key(unnamed.topic) if unnamed.topic else "topics/")
-            if unnamed.in_use:
-                found.error("unregistered", describe(unnamed, self._entries))
-            else:
-                text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} wait for a registry entry"
-                found.add(Severity.INFO, "unregistered_roots", f"{text}: a registration did not end")
-            all_found += found.about(unnamed.topic, -1)
-        return all_found
-
-    def _on_disk(self) -> Iterator[Finding]:
-        for tp, facts in sorted(self._local.partitions.items()):
-            entry = self._entries.get(tp.topic)
-            named = tp.topic in self._unreadable or (entry is not None and tp.partition < entry.partitions)
-            if named or not facts.known.by_disk:
-                continue
-            found = Findings(topic_key(tp.topic))
-            names = "there is no registry entry" if entry is None else f"it names {entry.partitions} partitions"
-            found.error("unregistered", f"{names}, and {facts.known.absent()}; `tiered repair advice` says what to do")
-            yield from found.about(*tp)
-
-
-def survey(notes: list[str]) -> Steps[set[tuple[UUID, int]]]:
+def survey(
+    notes: list[str], refusals: type[TieredError] | tuple[type[TieredError], ...] = RemotePermissionError
+) -> Steps[set[tuple[UUID, int]]]:
     """(topic id, partition) of everything that the bucket holds; a note for who may not list it."""
     try:
         return (yield from list_partitions())
-    except RemotePermissionError as error:
-        notes.append(f"the bucket cannot be listed, so that a lost registry entry is not seen: {error.message}")
+    except refusals as error:
+        notes.append(f"the bucket cannot be listed, so that a lost registry entry would not be seen: {error.message}")
         return set()
+
+
+def unregistered(
+    listed: Collection[tuple[UUID, int]],
+    entries: Mapping[str, TopicEntry],
+    unreadable: Collection[str],
+    local: LocalFacts,
+    topics: Collection[str],
+) -> Steps[tuple[list[Finding], set[TopicPartition]]]:
+    """What the entries that were read after the listing do not name, and which partitions that is.
+
+    What ``unreadable`` entries would name is not known.
+    """
+    findings = list(_on_disk(entries, unreadable, local))
+    partitions: set[TopicPartition] = set()
+    known = {facts.topic_id: tp.topic for tp, facts in local.partitions.items() if facts.topic_id}
+    for unnamed in (yield from find_unnamed(listed, list(entries.values()), known)):
+        if unnamed.topic in unreadable or (topics and unnamed.topic not in topics):
+            continue
+        partitions.update(TopicPartition(unnamed.topic, number) for number in unnamed.partitions)
+        found = Findings(topic_key(unnamed.topic) if unnamed.topic else "topics/")
+        if unnamed.in_use:
+            found.error("unregistered", describe(unnamed, entries))
+        else:
+            text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} wait for a registry entry"
+            found.add(Severity.INFO, "unregistered_roots", f"{text}: a registration did not end")
+        findings += found.about(unnamed.topic, -1)
+    return findings, partitions
+
+
+def _on_disk(entries: Mapping[str, TopicEntry], unreadable: Collection[str], local: LocalFacts) -> Iterator[Finding]:
+    for tp, facts in sorted(local.partitions.items()):
+        entry = entries.get(tp.topic)
+        named = tp.topic in unreadable or (entry is not None and tp.partition < entry.partitions)
+        if named or not facts.known.by_disk:
+            continue
+        found = Findings(topic_key(tp.topic))
+        names = "there is no registry entry" if entry is None else f"it names {entry.partitions} partitions"
+        found.error("unregistered", f"{names}, and {facts.known.absent()}; `tiered repair advice` says what to do")
+        yield from found.about(*tp)
 
 
 def find_unnamed(
@@ -133,20 +109,27 @@ def find_unnamed(
         entry = named.get(topic_id)
         if entry is None or partition >= entry.partitions:
             groups[topic_id].append(partition)
-    found = []
+    found: list[Unnamed] = []
     for topic_id, partitions in groups.items():
         entry = named.get(topic_id)
-        topic = entry.name if entry is not None else names.get(topic_id, "")
-        in_use = False
-        for root in (yield from _roots(topic_id, partitions)):
-            topic = topic or (root.topic if root is not None else "")
-            in_use = (
-                in_use or root is None or root.version > 1
-            )  # without a root, or with one that cannot be read, there is more
-            if in_use and topic:
-                break
+        told = entry.name if entry is not None else names.get(topic_id, "")
+        topic, in_use = yield from _look(topic_id, partitions, told)
         found.append(Unnamed(topic_id, topic, tuple(partitions), in_use))
     return found
+
+
+def _look(topic_id: UUID, partitions: Sequence[int], topic: str) -> Steps[tuple[str, bool]]:
+    """What the roots of partitions call the topic, and whether one is in use; no group is read after that."""
+    in_use = False
+    for at in range(0, len(partitions), GETS_AT_ONCE):
+        keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
+        for key, got in zip(keys, (yield Together(tuple(Get(key) for key in keys))), strict=True):
+            root = _decoded(got, key)
+            topic = topic or (root.topic if root is not None else "")
+            in_use = in_use or root is None or root.version > 1  # without one, or with an unreadable one, there is more
+        if in_use:
+            break
+    return topic, in_use
 
 
 def describe(unnamed: Unnamed, entries: Mapping[str, TopicEntry]) -> str:
@@ -176,18 +159,6 @@ def need_all_named(
                 path_or_key=topic_key(unnamed.topic) if unnamed.topic else TOPICS_PREFIX,
                 hint="" if topics else "name the other topics to go on without it",
             )
-
-
-def _roots(topic_id: UUID, partitions: Sequence[int]) -> Steps[list[Root | None]]:
-    """Their roots in order, None for one that is absent or cannot be read; ends with the group that has one in use."""
-    found: list[Root | None] = []
-    for at in range(0, len(partitions), GETS_AT_ONCE):
-        keys = [root_key(topic_id, number) for number in partitions[at : at + GETS_AT_ONCE]]
-        for key, got in zip(keys, (yield Together(tuple(Get(key) for key in keys))), strict=True):
-            found.append(_decoded(got, key))
-        if any(root is None or root.version > 1 for root in found):
-            break
-    return found
 
 
 def _decoded(got: object, key: str) -> Root | None:

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from uuid import UUID
 
 from tiered.care.check_local import PartitionFacts
-from tiered.care.fetch import ObjectGone, fetch_log
 from tiered.care.inspection import (
     Expectations,
     LogInspection,
+    ObjectGone,
     SideFileCheck,
     compare_descriptor,
+    fetch_log,
     inspect_other_indexes,
 )
 from tiered.errors import ConfigError, CorruptionError
@@ -41,6 +41,7 @@ from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.remote.root_view import root_get
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import TopicEntry
 from tiered.store.base import Begin, Get, Head, List, Missing, Object, Page, Steps, StoreRequest, Take
 
 ROWS_TOGETHER = 8
@@ -66,30 +67,18 @@ class RemoteFacts:
 
 
 class RemoteCheck:
-    """Looks at one partition of the bucket."""
+    """Looks at one partition of the bucket. ``tell`` takes what was seen."""
 
     def __init__(
-        self,
-        tp: TopicPartition,
-        topic_id: UUID,
-        *,
-        facts: RemoteFacts,
-        local: PartitionFacts | None,
-        read_data: bool,
-        tell: Tell,
-        made: bool = False,
+        self, tp: TopicPartition, entry: TopicEntry, facts: RemoteFacts, local: PartitionFacts | None, tell: Tell
     ) -> None:
-        self._tp = tp
-        self._topic_id = topic_id
-        self._facts = facts
-        self._local = local
-        self._known = replace(local.known if local is not None else NOTHING_KNOWN, made=made)
-        self._read_data = read_data
-        self._tell = tell
-        self._key = root_key(topic_id, tp.partition)
+        self._tp, self._topic_id = tp, entry.topic_id
+        self._facts, self._local, self._tell = facts, local, tell
+        self._known = replace(local.known if local is not None else NOTHING_KNOWN, made=entry.roots)
+        self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()
 
-    def look(self) -> Steps[None]:
+    def look(self, *, read_data: bool) -> Steps[None]:
         """Tells everything that was seen. Raises what the store raises when it cannot be asked."""
         catalog = Findings(self._key)
         pinned = yield from self._pin(catalog)
@@ -104,42 +93,32 @@ class RemoteCheck:
         while len(rows := (yield from pinned.piece(at))):
             held = list(rows)
             for start in range(0, len(held), ROWS_TOGETHER):
-                yield from self._rows(held[start : start + ROWS_TOGETHER])
+                yield from self._rows(held[start : start + ROWS_TOGETHER], read_data=read_data)
             at = rows.end_offset
 
     def orphans(self) -> Steps[None]:
         """Objects of the partition that neither the root nor its trash names. Never an error."""
         listed = yield from self._listing()
         pinned = yield from self._pin(Findings(self._key))
-        if pinned is None:
-            yield from self._tell(self._without_root(listed))
-            return
-        root = pinned.root
-        uids = {join_uid(entry.id_hi, entry.id_lo) for entry in root.trash}
+        uids = {join_uid(entry.id_hi, entry.id_lo) for entry in pinned.root.trash} if pinned is not None else set()
         at = 0
-        while len(rows := (yield from pinned.piece(at))):
+        while pinned is not None and len(rows := (yield from pinned.piece(at))):
             uids |= {join_uid(row.id_hi, row.id_lo) for row in rows}
             at = rows.end_offset
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
         for key, size_bytes in listed:
             parsed = parse_segment_key(key)
+            code, what = "uncommitted", "not committed: under way, or left by a crash"
             if parsed is None:
-                found.add(Severity.INFO, "foreign_object", f"{key} ({size_bytes} bytes) is not named as ours")
-            elif parsed.name.uid not in uids:
-                epoch = root.roles[parsed.name.role.value].epoch
-                dead = parsed.name.epoch < epoch
-                what = "an orphan of a dead epoch" if dead else "not committed: under way, or left by a crash"
-                found.add(Severity.INFO, "orphan" if dead else "uncommitted", f"{key} ({size_bytes} bytes): {what}")
+                code, what = "foreign_object", "is not named as ours"
+            elif pinned is None:  # no root says what of it counts: nothing of it may be deleted
+                code, what = "orphan", "there is no root to name it"
+            elif parsed.name.uid in uids:
+                continue
+            elif parsed.name.epoch < pinned.root.roles[parsed.name.role.value].epoch:
+                code, what = "orphan", "an orphan of a dead epoch"
+            found.add(Severity.INFO, code, f"{key} ({size_bytes} bytes): {what}")
         yield from self._tell(found.about(*self._tp))
-
-    def _without_root(self, listed: list[tuple[str, int]]) -> list[Finding]:
-        """What lies under the partition while no root says what of it counts: nothing of it may be deleted."""
-        found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
-        for key, size_bytes in listed:
-            ours = parse_segment_key(key) is not None
-            what = "there is no root to name it" if ours else "is not named as ours"
-            found.add(Severity.INFO, "orphan" if ours else "foreign_object", f"{key} ({size_bytes} bytes): {what}")
-        return found.about(*self._tp)
 
     def _pin(self, catalog: Findings) -> Steps[Snapshot | None]:
         try:
@@ -154,8 +133,6 @@ class RemoteCheck:
             else:
                 catalog.add(Severity.INFO, "no_root", "nothing was ever uploaded of this partition")
             return None
-        if not isinstance(found, Object):
-            raise CorruptionError(f"a GET of {self._key} gave {found!r}", path_or_key=self._key)
         try:
             root = decode_root(found.data, key=self._key)
         except CorruptionError as damage:
@@ -186,25 +163,27 @@ class RemoteCheck:
         if local.topic_id is not None and local.topic_id != self._topic_id:
             catalog.error("topic_id", f"the topic is {local.topic_id} on this disk, {self._topic_id} in the bucket")
 
-    def _rows(self, rows: list[Row]) -> Steps[None]:
+    def _rows(self, rows: list[Row], *, read_data: bool) -> Steps[None]:
         held = [row for row in rows if not row.flags & FLAG_HOLE]
         requests: list[StoreRequest] = []
         for row in held:
+            # Of the bundle what the row says, or so much that a wrong row or object shows.
+            most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
-            requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, _bundle_bytes(row)))
+            requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes))
         outcomes = yield from _ask(requests)
         for number, row in enumerate(held):
             findings = Findings(segment_key(self._topic_id, self._tp.partition, row))
             intact = yield from self._log_object(row, outcomes[2 * number], findings)
             bundle = yield from self._bundle(row, outcomes[2 * number + 1], findings)
-            if intact and self._read_data:
+            if intact and read_data:
                 yield from self._data(row, bundle, findings)
             else:
                 self._beside.skip(_snapshot(bundle), row.next)
             self._compare_local(row, findings)
             self._facts.segments += 1
             self._facts.size_bytes += row.size
-            passed = Passed(row.size if self._read_data else 0, str(self._tp))
+            passed = Passed(row.size if read_data else 0, str(self._tp))
             yield from self._tell([passed, *findings.about(*self._tp)])
 
     def _log_object(self, row: Row, found: object, findings: Findings) -> Steps[bool]:
@@ -291,18 +270,15 @@ class RemoteCheck:
         key = segment_key(self._topic_id, self._tp.partition, row)
         self._beside.begin(row.base)
         # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
-        look = LogInspection(
-            row.size,
-            row.base,
-            findings,
-            Expectations(decode=True),
-            indexes=bundle.indexes if bundle is not None else None,
-            follower=self._beside.follower,
-        )
+        expected, indexes = Expectations(decode=True), bundle.indexes if bundle is not None else None
+        look = LogInspection(row.size, row.base, findings, expected, indexes=indexes, follower=self._beside.follower)
         try:
             yield from fetch_log(self._tp, key, row, look.feed, told=False)
-        except ObjectGone:
-            yield from self._gone(row, f"the object {key} is gone", findings)
+        except CorruptionError as damage:
+            if isinstance(damage, ObjectGone):
+                yield from self._gone(row, f"the object {key} is gone", findings)
+            else:
+                findings.error("object", damage.message, position=damage.position, offset=row.base)
             self._beside.skip(_snapshot(bundle), row.next)
             return
         scan = look.end()
@@ -385,11 +361,6 @@ class RemoteCheck:
 
 def _snapshot(bundle: Bundle | None) -> bytes | None:
     return (bundle.indexes.producer_snapshot or None) if bundle is not None else None
-
-
-def _bundle_bytes(row: Row) -> int:
-    """Bytes of the bundle to ask for: what the row says, or so much that a wrong row or object shows."""
-    return min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
 
 
 def _ask(requests: Iterable[StoreRequest]) -> Steps[list[object]]:

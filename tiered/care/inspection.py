@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from tiered.errors import CorruptionError
-from tiered.findings import Findings, Severity
+from tiered.findings import Findings, Passed, Severity
 from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
 from tiered.format.crc import crc32c
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
@@ -20,18 +21,29 @@ from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, corrupt_at
-from tiered.model import ByteSource, EpochEntry, SealedIndexes, SegmentDescriptor
+from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot
 from tiered.plan.side_files import Follower, Judged, judge_snapshot, judge_txn_index
+from tiered.store.base import Blocking, Emit, Get, Missing, Object, Steps, Together
 
 WINDOW_BYTES = 1024 * 1024
-"""Bytes read at once; a larger batch gets a buffer of its own."""
+"""Bytes of a file that are read at once."""
+
+RANGE_BYTES = 8 * 1024 * 1024
+"""Bytes of one GET."""
+
+RANGES_TOGETHER = 4
+"""GETs under way at once; as many ranges are in memory."""
 
 MAX_BATCH_BYTES = 512 * 1024 * 1024
 """A declared batch larger than this is taken for damage: nobody writes one."""
 
 _BASE_OFFSET = struct.Struct(">q")
+
+
+class ObjectGone(CorruptionError):
+    """The object of a segment that a catalog names is not there (any more)."""
 
 
 @dataclass(slots=True)
@@ -47,18 +59,10 @@ class LogScan:
     crc32c: int = 0
     batches: int = 0
     records: int = 0
-    first_offset: int = -1
     end_offset: int = -1
     min_timestamp: int = -1
     max_timestamp: int = -1
     leader_epoch: int = -1
-    gaps: int = 0
-    leader_epochs: list[EpochEntry] = field(default_factory=list)
-
-    @property
-    def is_torn(self) -> bool:
-        """Whether bytes follow the last whole batch."""
-        return self.valid_bytes < self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +96,11 @@ class BatchFeed:
 
         Raises ``CorruptionError`` with the position where no batch can begin.
         """
+        if self.done:
+            return
         self._held.append(memoryview(data))
         self._held_bytes += len(data)
-        if self.done or self._held_bytes < self._wanted_bytes:
+        if self._held_bytes < self._wanted_bytes:
             return
         view = memoryview(b"".join(self._held)) if len(self._held) > 1 else self._held[0]
         start = self._walk.position
@@ -121,20 +127,39 @@ def batches(source: ByteSource) -> Iterator[tuple[int, memoryview]]:
             return
 
 
-def inspect_log(
-    source: ByteSource,
-    base_offset: int,
-    findings: Findings,
-    expectations: Expectations = Expectations(),
-    *,
-    indexes: SealedIndexes | None = None,
-    follower: Follower | None = None,
-) -> LogScan:
-    """A :class:`LogInspection` of the whole ``.log``."""
-    look = LogInspection(source.size, base_offset, findings, expectations, indexes=indexes, follower=follower)
-    for piece in pieces(source):
-        look.feed(piece)
-    return look.end()
+def fetch_log(
+    tp: TopicPartition, key: str, row: Row, take: Callable[[bytes], object], *, told: bool = True
+) -> Steps[None]:
+    """Hands the whole object to ``take``, a range after the other, and emits how much that was if ``told``.
+
+    ``take`` may wait for the disk. Raises ObjectGone, and CorruptionError for an object of another size.
+    """
+    for first in range(0, row.size, RANGE_BYTES * RANGES_TOGETHER):
+        last = min(first + RANGE_BYTES * RANGES_TOGETHER, row.size)
+        starts = range(first, last, RANGE_BYTES)
+        gets = tuple(Get(key, start, min(start + RANGE_BYTES, last)) for start in starts)
+        for start, found in zip(starts, (yield Together(gets)), strict=True):
+            if isinstance(found, Missing):
+                raise ObjectGone(
+                    f"{tp}: the object {key} is gone (offsets {row.base} to {row.next})",
+                    path_or_key=key,
+                    position=start,
+                    offset=row.base,
+                    hint="if the log moved on meanwhile, restoring again succeeds; else look for another version of it "
+                    "in the bucket, or restore newer segments only",
+                )
+            whole_bytes = min(RANGE_BYTES, last - start)
+            if not isinstance(found, Object) or found.size != row.size or len(found.data) != whole_bytes:
+                raise CorruptionError(
+                    f"{tp}: {key} is not the object of {row.size} bytes that the catalog names",
+                    path_or_key=key,
+                    position=start,
+                    offset=row.base,
+                    hint="run check",
+                )
+            yield Blocking(partial(take, found.data))
+            if told:
+                yield Emit(Passed(len(found.data), str(tp)))
 
 
 class LogInspection:
@@ -148,32 +173,32 @@ class LogInspection:
         size: int,
         base_offset: int,
         findings: Findings,
-        expectations: Expectations,
+        expectations: Expectations = Expectations(),
         *,
-        indexes: SealedIndexes | None,
-        follower: Follower | None,
+        indexes: SealedIndexes | None = None,
+        follower: Follower | None = None,
     ) -> None:
         self._scan = LogScan(base_offset, size)
-        self._findings = findings
-        self._expectations = expectations
-        self._follower = follower
-        self._indexes = indexes
-        self._checks: tuple[_OffsetIndexCheck | _TimeIndexCheck, ...] = ()
+        self._findings, self._expectations = findings, expectations
+        self._follower, self._indexes = follower, indexes
+        self._checks: list[_OffsetIndexCheck | _TimeIndexCheck] = []
         if indexes is not None:
-            self._checks = (
-                _OffsetIndexCheck(indexes, base_offset, findings, expectations),
-                _TimeIndexCheck(indexes, base_offset, findings, expectations),
-            )
+            self._checks.append(_OffsetIndexCheck(indexes.offset_index, base_offset, findings, expectations))
+            self._checks.append(_TimeIndexCheck(indexes.time_index, base_offset, findings, expectations))
         self._batches = BatchFeed(size)
-        self._fed = 0
-        self._zeros_from = 0
+        self._fed = self._zeros_from = 0
         self._damage: CorruptionError | None = None
+
+    def of(self, source: ByteSource) -> LogScan:
+        """Fed with all of it."""
+        for piece in pieces(source):
+            self.feed(piece)
+        return self.end()
 
     def feed(self, data: bytes) -> None:
         """The next bytes."""
         self._scan.crc32c = crc32c(data, self._scan.crc32c)
-        written = len(data.rstrip(b"\0"))
-        if written:
+        if written := len(data.rstrip(b"\0")):
             self._zeros_from = self._fed + written
         self._fed += len(data)
         if self._damage is None:
@@ -184,22 +209,64 @@ class LogInspection:
                 self._damage = cause
 
     def _batch(self, position: int, data: memoryview) -> None:
-        header, intact = _verified(position, data, self._findings)
-        _follow(self._scan, header, position, self._findings, self._expectations)
+        header, intact = self._verified(position, data)
+        self._count(header, position)
         if self._follower is not None:
             _show(self._follower, header, data, intact=intact)
         if self._expectations.decode and intact:
-            _decode(self._scan, header, data, position, self._findings)
+            self._decode(header, data, position)
         for check in self._checks:
             check.batch(position, header)
         self._scan.valid_bytes = position + len(data)
+
+    def _verified(self, position: int, data: memoryview) -> tuple[BatchHeader, bool]:
+        """The header, and whether the CRC holds. Raises ``CorruptionError`` if not even the header can be read."""
+        try:
+            return verify_batch(data), True
+        except CorruptionError as damage:
+            offset = _BASE_OFFSET.unpack_from(data)[0]
+            self._findings.error("log_crc", damage.message, position=position, offset=offset)
+        try:
+            return read_header(data), False
+        except CorruptionError as damage:
+            raise CorruptionError(damage.message, position=position, offset=damage.offset) from None
+
+    def _count(self, header: BatchHeader, position: int) -> None:
+        scan, base = self._scan, header.base_offset
+        expected = scan.base_offset if scan.end_offset < 0 else scan.end_offset
+        if base < expected:
+            message = f"a batch begins at offset {base}, below {expected}"
+            self._findings.error("log_order", message, position=position, offset=base)
+        elif base > expected and self._expectations.contiguous:
+            message = f"offsets {expected} to {base} are missing"
+            self._findings.error("log_gap", message, position=position, offset=expected)
+        if header.leader_epoch < scan.leader_epoch:
+            message = f"the leader epoch falls from {scan.leader_epoch} to {header.leader_epoch}"
+            self._findings.error("leader_epoch", message, position=position)
+        scan.batches += 1
+        scan.records += max(header.records_count, 0)
+        scan.end_offset = max(scan.end_offset, header.next_offset)
+        scan.max_timestamp = max(scan.max_timestamp, header.max_timestamp)
+        scan.leader_epoch = header.leader_epoch
+
+    def _decode(self, header: BatchHeader, data: memoryview, position: int) -> None:
+        scan = self._scan
+        try:
+            for record in decode_records(data):
+                if record.timestamp >= 0 and (scan.min_timestamp < 0 or record.timestamp < scan.min_timestamp):
+                    scan.min_timestamp = record.timestamp
+                if not header.base_offset <= record.offset <= header.last_offset:
+                    message = f"a record has offset {record.offset} outside its batch"
+                    self._findings.error("record", message, position=position)
+        except CorruptionError as damage:
+            self._findings.error("record", damage.message, position=position, offset=header.base_offset)
 
     def end(self) -> LogScan:
         """What it all adds up to."""
         scan = self._scan
         if scan.end_offset < 0:
             scan.end_offset = scan.base_offset
-        if scan.is_torn:
+        if scan.valid_bytes < scan.size_bytes:
             self._tail()
             if self._follower is not None:
                 self._follower.restart(whole=False)
@@ -261,8 +328,8 @@ def compare_descriptor(scan: LogScan, descriptor: SegmentDescriptor, findings: F
 class SideFileCheck:
     """Compares transaction indexes and producer snapshots with the markers in the log, segment after segment.
 
-    ``follower`` is for :func:`inspect_log`; call :meth:`compare` behind each segment, :meth:`skip` for one that was not
-    read.
+    ``follower`` is for a :class:`LogInspection`; call :meth:`compare` behind each segment, :meth:`skip` for one that
+    was not read.
     """
 
     def __init__(self) -> None:
@@ -310,162 +377,85 @@ def _show(follower: Follower, header: BatchHeader, data: memoryview, *, intact: 
     follower.restart(whole=False)
 
 
-class _OffsetIndexCheck:
+class _IndexCheck:
+    """The entries of one index, each judged when the log comes to it; none of an index that does not rise."""
+
+    def __init__(self, code: str, findings: Findings) -> None:
+        self._code, self._findings = code, findings
+        self._entries: list[tuple[int, int]] = []
+        self._next = 0
+
+    def _take(self, read: Callable[[], OffsetIndex | TimeIndex], entry_bytes: int, what: str, step: int) -> None:
+        """``step``: by how much the second number of an entry rises at least."""
+        try:
+            index = read()
+        except CorruptionError as damage:
+            self._findings.error(self._code, damage.message, position=damage.position)
+            return
+        entries = index.entries
+        if index.is_sane():
+            self._entries = entries
+            return
+        pairs = enumerate(itertools.pairwise(entries), start=1)
+        falls = (number for number, (a, b) in pairs if not (a[0] < b[0] and a[1] + step <= b[1]))
+        number = next(falls, 0)  # the first entry if it is that which is impossible
+        before = f" after {entries[number - 1]}" if number else ""
+        place = f"entry {number} at byte {number * entry_bytes} is {entries[number]}{before}"
+        self._findings.error(self._code, f"{what} do not rise: {place}")
+
+    def _due(self, limit: int) -> Iterator[tuple[int, int]]:
+        """The entries that point up to ``limit``, once."""
+        while self._next < len(self._entries) and self._entries[self._next][1] <= limit:
+            self._next += 1
+            yield self._entries[self._next - 1]
+
+    def _error(self, message: str, offset: int) -> None:
+        self._findings.error(self._code, message, offset=offset)
+
+
+class _OffsetIndexCheck(_IndexCheck):
     """Every entry points at the start of a batch, and nothing at or above its offset lies before that batch."""
 
-    def __init__(self, indexes: SealedIndexes, base: int, findings: Findings, expectations: Expectations) -> None:
-        self._findings = findings
-        self._entries: list[tuple[int, int]] = []
-        self._next = 0
+    def __init__(self, data: bytes, base: int, findings: Findings, expectations: Expectations) -> None:
+        super().__init__("offset_index", findings)
         self._before = base - 1
-        try:
-            index = OffsetIndex.from_bytes(indexes.offset_index, base, drop_padding=expectations.growing)
-        except CorruptionError as damage:
-            findings.error("offset_index", damage.message, position=damage.position)
-            return
-        self._entries = index.entries
-        if not index.is_sane():
-            place = _first_fall(self._entries, OFFSET_ENTRY_BYTES, lambda a, b: a[0] < b[0] and a[1] < b[1])
-            findings.error("offset_index", f"offsets or positions of the offset index do not rise: {place}")
-            self._entries = []
+        read = partial(OffsetIndex.from_bytes, data, base, drop_padding=expectations.growing)
+        self._take(read, OFFSET_ENTRY_BYTES, "offsets or positions of the offset index", 1)
 
     def batch(self, position: int, header: BatchHeader) -> None:
-        """The next batch of the log."""
-        while self._next < len(self._entries) and self._entries[self._next][1] <= position:
-            offset, at = self._entries[self._next]
-            self._next += 1
+        for offset, at in self._due(position):
+            entry = f"the entry of offset {offset} (entry {self._next - 1} of the index) points at byte {at}"
             if at != position:
-                self._findings.error(
-                    "offset_index",
-                    f"the entry of offset {offset} {self._place()} points at byte {at}, no batch",
-                    offset=offset,
-                )
+                self._error(f"{entry}, no batch", offset)
             elif self._before >= offset or header.base_offset > offset:
-                self._findings.error(
-                    "offset_index",
-                    f"the entry of offset {offset} {self._place()} points at byte {at}, "
-                    f"where {header.base_offset} begins",
-                    offset=offset,
-                )
+                self._error(f"{entry}, where {header.base_offset} begins", offset)
         self._before = header.last_offset
 
-    def _place(self) -> str:
-        return f"(entry {self._next - 1} of the index)"
-
     def end(self, scan: LogScan) -> None:
-        """Entries beyond the end of the log."""
         for offset, at in self._entries[self._next :]:
-            self._findings.error(
-                "offset_index", f"the entry of offset {offset} points at byte {at} of {scan.valid_bytes}", offset=offset
-            )
+            self._error(f"the entry of offset {offset} points at byte {at} of {scan.valid_bytes}", offset)
 
 
-class _TimeIndexCheck:
+class _TimeIndexCheck(_IndexCheck):
     """Every entry tells the largest timestamp of all records up to its offset."""
 
-    def __init__(self, indexes: SealedIndexes, base: int, findings: Findings, expectations: Expectations) -> None:
-        self._findings = findings
-        self._entries: list[tuple[int, int]] = []
-        self._next = 0
+    def __init__(self, data: bytes, base: int, findings: Findings, expectations: Expectations) -> None:
+        super().__init__("time_index", findings)
         self._largest = -1
-        try:
-            index = TimeIndex.from_bytes(indexes.time_index, base, drop_padding=expectations.growing)
-        except CorruptionError as damage:
-            findings.error("time_index", damage.message, position=damage.position)
-            return
-        self._entries = index.entries
-        if not index.is_sane():
-            place = _first_fall(self._entries, TIME_ENTRY_BYTES, lambda a, b: a[0] < b[0] and a[1] <= b[1])
-            findings.error("time_index", f"timestamps or offsets of the time index do not rise: {place}")
-            self._entries = []
+        read = partial(TimeIndex.from_bytes, data, base, drop_padding=expectations.growing)
+        self._take(read, TIME_ENTRY_BYTES, "timestamps or offsets of the time index", 0)
 
     def batch(self, _: int, header: BatchHeader) -> None:
-        """The next batch of the log."""
         self._largest = max(self._largest, header.max_timestamp)
-        while self._next < len(self._entries) and self._entries[self._next][1] <= header.last_offset:
-            timestamp, offset = self._entries[self._next]
-            self._next += 1
+        for timestamp, offset in self._due(header.last_offset):
             if timestamp < self._largest:
-                self._findings.error(
-                    "time_index",
-                    f"records up to offset {offset} reach {self._largest}, the entry says {timestamp}",
-                    offset=offset,
-                )
+                self._error(f"records up to offset {offset} reach {self._largest}, the entry says {timestamp}", offset)
             elif timestamp > self._largest:
                 # A lookup then starts later than it could have, but never behind a record that it wants.
                 message = f"records up to offset {offset} reach only {self._largest}, the entry says {timestamp}"
                 self._findings.add(Severity.WARNING, "time_index", message, offset=offset)
 
     def end(self, scan: LogScan) -> None:
-        """Entries beyond the end of the log."""
         for timestamp, offset in self._entries[self._next :]:
-            self._findings.error(
-                "time_index",
-                f"the entry of {timestamp} names offset {offset}, the log ends at {scan.end_offset}",
-                offset=offset,
-            )
-
-
-def _first_fall(
-    entries: list[tuple[int, int]], entry_bytes: int, rises: Callable[[tuple[int, int], tuple[int, int]], bool]
-) -> str:
-    """Where an index stops to rise, in words; the first entry if it is that which is impossible."""
-    pairs = itertools.pairwise(entries)
-    number = next((i for i, (before, after) in enumerate(pairs, start=1) if not rises(before, after)), 0)
-    before = f" after {entries[number - 1]}" if number else ""
-    return f"entry {number} at byte {number * entry_bytes} is {entries[number]}{before}"
-
-
-def _verified(position: int, data: memoryview, findings: Findings) -> tuple[BatchHeader, bool]:
-    """The header, and whether the CRC holds. Raises ``CorruptionError`` if not even the header can be read."""
-    try:
-        return verify_batch(data), True
-    except CorruptionError as damage:
-        findings.error("log_crc", damage.message, position=position, offset=_BASE_OFFSET.unpack_from(data)[0])
-    try:
-        return read_header(data), False
-    except CorruptionError as damage:
-        raise CorruptionError(damage.message, position=position, offset=damage.offset) from None
-
-
-def _follow(scan: LogScan, header: BatchHeader, position: int, findings: Findings, expectations: Expectations) -> None:
-    expected = scan.base_offset if scan.end_offset < 0 else scan.end_offset
-    if header.base_offset < expected:
-        findings.error(
-            "log_order",
-            f"a batch begins at offset {header.base_offset}, below {expected}",
-            position=position,
-            offset=header.base_offset,
-        )
-    elif header.base_offset > expected:
-        scan.gaps += 1
-        if expectations.contiguous:
-            findings.error(
-                "log_gap", f"offsets {expected} to {header.base_offset} are missing", position=position, offset=expected
-            )
-    scan.batches += 1
-    scan.records += max(header.records_count, 0)
-    if scan.first_offset < 0:
-        scan.first_offset = header.base_offset
-    scan.end_offset = max(scan.end_offset, header.next_offset)
-    scan.max_timestamp = max(scan.max_timestamp, header.max_timestamp)
-    if header.leader_epoch > scan.leader_epoch:
-        scan.leader_epochs.append(EpochEntry(header.leader_epoch, header.base_offset))
-    elif header.leader_epoch < scan.leader_epoch:
-        findings.error(
-            "leader_epoch",
-            f"the leader epoch falls from {scan.leader_epoch} to {header.leader_epoch}",
-            position=position,
-        )
-    scan.leader_epoch = header.leader_epoch
-
-
-def _decode(scan: LogScan, header: BatchHeader, data: memoryview, position: int, findings: Findings) -> None:
-    try:
-        for record in decode_records(data):
-            if record.timestamp >= 0 and (scan.min_timestamp < 0 or record.timestamp < scan.min_timestamp):
-                scan.min_timestamp = record.timestamp
-            if not header.base_offset <= record.offset <= header.last_offset:
-                findings.error("record", f"a record has offset {record.offset} outside its batch", position=position)
-    except CorruptionError as damage:
-        findings.error("record", damage.message, position=position, offset=header.base_offset)
+            message = f"the entry of {timestamp} names offset {offset}, the log ends at {scan.end_offset}"
+            self._error(message, offset)

@@ -12,6 +12,7 @@ The directory that is set aside can be read like any log: ``tiered cat flights -
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
@@ -58,13 +59,13 @@ class RejoinPlan:
 
 
 def plan_rejoin_steps(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> Steps[RejoinPlan]:
-    """The partitions of a log directory that are fenced or end below the bucket's end, or those selected."""
-    return (yield from blocking(partial(_planned, directory, selected, clock)))
+    """Looks at the disk only."""
+    return blocking(partial(_planned, directory, selected, clock))
 
 
 def rejoin_steps(plan: RejoinPlan, clock: Clock, files: Files) -> Steps[None]:
-    """Carries the plan out, holding both locks of the directory: all of it in one go, whoever is cancelled."""
-    return (yield from blocking(partial(_rejoin, plan, clock, files)))
+    """All of it in one go, whoever is cancelled."""
+    return blocking(partial(_rejoin, plan, clock, files))
 
 
 def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock) -> RejoinPlan:
@@ -94,17 +95,12 @@ def _planned(directory: Path, selected: Collection[TopicPartition], clock: Clock
 def _rejoin(plan: RejoinPlan, clock: Clock, files: Files) -> None:
     if not files.is_directory(plan.directory):
         raise NotFoundError(f"there is no log directory {plan.directory}")
-    writer, uploader = DirectoryLock(plan.directory, files), uploader_lock(plan.directory, files)
-    writer.acquire(clock)
-    try:
-        uploader.acquire(clock)
-        try:
-            _move(plan, files)
-            _forget(plan, files)
-        finally:
-            uploader.release()
-    finally:
-        writer.release()
+    with contextlib.ExitStack() as held:
+        for lock in (DirectoryLock(plan.directory, files), uploader_lock(plan.directory, files)):
+            lock.acquire(clock)
+            held.callback(lock.release)
+        _move(plan, files)
+        _forget(plan, files)
 
 
 def _move(plan: RejoinPlan, files: Files) -> None:

@@ -67,16 +67,12 @@ def advise_steps(url: str, local: LocalLog | None, topics: Collection[str]) -> S
     for entry in entries.values():
         for partition in range(entry.partitions):
             try:
-                advice = yield from _root(url, disk, entry, partition)
+                found += yield from _root(url, disk, entry, partition)
             except RemotePermissionError as error:
                 notes.append(f"{root_key(entry.topic_id, partition)}: {error.message}")
-                continue
-            if advice is not None:
-                found.append(advice)
     lost = tuple(advice for advice in found if not topics or advice.topic in topics)
-    return Advised(
-        lost, tuple(notes), frozenset({*entries, *disk.counts, *refused, *(advice.topic for advice in found)})
-    )
+    names = {*entries, *disk.counts, *refused, *(advice.topic for advice in found)}
+    return Advised(lost, tuple(notes), frozenset(names))
 
 
 def _load(disk: _Disk, topics: Collection[str], notes: list[str]) -> Steps[tuple[dict[str, TopicEntry], set[str]]]:
@@ -89,21 +85,17 @@ def _load(disk: _Disk, topics: Collection[str], notes: list[str]) -> Steps[tuple
     except RemotePermissionError as error:
         refusal = error
     notes.append(f"the registry cannot be listed, so that other topics are not seen: {refusal.message}")
-    entries: dict[str, TopicEntry] = {}
-    refused: set[str] = set()
     names = set(topics) or {*disk.counts, *(tp.topic for tp in disk.known)}
+    entries: dict[str, TopicEntry | None] = {}
     for name in sorted(names):
         try:
-            entry = yield from load_topic(name)
+            entries[name] = yield from load_topic(name)
         except RemotePermissionError as error:
-            refused.add(name)
             notes.append(f"{topic_key(name)}: {error.message}")
-        else:
-            entries.update({} if entry is None else {name: entry})
-    if refused == names:
+    if not entries:
         refusal.hint = "without the right to list, only topics that are named, or that --log-dir holds, are looked at"
         raise refusal
-    return entries, refused
+    return {name: entry for name, entry in entries.items() if entry is not None}, names - entries.keys()
 
 
 def _disk(local: LocalLog | None) -> _Disk:
@@ -146,7 +138,7 @@ def _entries(
             yield Advice(topic_key(topic), topic, -1, error.message, (*steps, *_put_back(url, topic_key(topic))))
 
 
-def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[Advice | None]:
+def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[list[Advice]]:
     tp = TopicPartition(entry.name, partition)
     seen = disk.known.get(tp, NOTHING_KNOWN)
     known = Known(entry.roots, seen.version, seen.start_offset, seen.next_offset, seen.writer_epoch, seen.tokens)
@@ -155,8 +147,8 @@ def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[Adv
     except (CorruptionError, LogDestroyedError) as error:
         key = root_key(entry.topic_id, partition)
         steps = [*_put_back(url, key), *_without_root(entry, disk, tp)]
-        return Advice(key, entry.name, partition, error.message, tuple(steps))
-    return None
+        return [Advice(key, entry.name, partition, error.message, tuple(steps))]
+    return []
 
 
 def _put_back(url: str, key: str) -> Iterator[str]:

@@ -21,8 +21,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tiered.care.check_registry import need_all_named, survey
-from tiered.care.inspection import SideFileCheck
-from tiered.care.restore_segment import SegmentRestore
+from tiered.care.inspection import LogInspection, SideFileCheck, fetch_log
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -33,7 +32,8 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
-from tiered.findings import Passed
+from tiered.findings import Findings, Passed, Severity
+from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
 from tiered.format.checkpoint import (
     MetaProperties,
     encode_epochs,
@@ -41,8 +41,21 @@ from tiered.format.checkpoint import (
     encode_partition_metadata,
     encode_uuid,
 )
-from tiered.format.keys import FLAG_HOLE, index_name, log_name, partition_dir, snapshot_name, time_index_name
+from tiered.format.crc import crc32c
+from tiered.format.keys import (
+    FLAG_ABORTED_TXNS,
+    FLAG_HOLE,
+    index_key,
+    index_name,
+    log_name,
+    partition_dir,
+    segment_key,
+    snapshot_name,
+    time_index_name,
+    txn_index_name,
+)
 from tiered.format.root import STATE_DELETING
+from tiered.format.txn_index import TXN_ENTRY_BYTES
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -55,13 +68,23 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.model import Row, TopicPartition
+from tiered.local.segment.indexes import rebuild_indexes, store_indexes
+from tiered.local.segment.scan import LogFile
+from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, write_note
+from tiered.local.segment.sealed import FileSource
+from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.plan.known import Known
-from tiered.plan.side_files import NO_PRODUCERS
+from tiered.plan.side_files import NO_PRODUCERS, Judged
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
-from tiered.store.base import Blocking, Emit, Steps, blocking
+from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
+
+FETCH_ATTEMPTS = 2
+"""A body that arrives damaged is fetched once more before the object is called damaged."""
+
+INDEX_INTERVAL_BYTES = 4096
+"""Interval of a rebuilt offset index, Kafka's default."""
 
 SPARE_BYTES = 64 * 1024 * 1024
 """Free space that has to be left after a restore."""
@@ -294,8 +317,7 @@ class _Build:
         for row in plan.rows:
             if row.flags & FLAG_HOLE:
                 continue
-            topic_id = plan.entry.topic_id
-            segment = SegmentRestore(self._files, path, tp=plan.tp, topic_id=topic_id, row=row, beside=beside)
+            segment = _Segment(self._files, path, plan.tp, plan.entry.topic_id, row, beside)
             self.notes += yield from segment.run()
         yield Blocking(partial(self._end, plan, path))
 
@@ -323,14 +345,9 @@ class _Build:
         meta = MetaProperties(encode_uuid(self._ids.uuid()), 0, volume)
         files.replace(root / META_PROPERTIES_NAME, encode_meta_properties(meta).encode())
         entries = {plan.entry.name: plan.entry for plan in self._plans}
-        write_topics(
-            root,
-            files,
-            {
-                name: TopicInfo(name, entry.topic_id, entry.partitions, TopicConfig.from_properties(entry.config))
-                for name, entry in entries.items()
-            },
-        )
+        configs = {name: TopicConfig.from_properties(entry.config) for name, entry in entries.items()}
+        infos = {n: TopicInfo(n, entry.topic_id, entry.partitions, configs[n]) for n, entry in entries.items()}
+        write_topics(root, files, infos)
         claims, uploads = Claims(root, files), {}
         for plan in self._plans:
             if plan.pinned is not None:
@@ -343,6 +360,142 @@ class _Build:
         OffsetsFile(root, LOG_START_NAME, files).write({plan.tp: plan.start_offset for plan in self._plans})
         mark_clean(root, files)
         return str(volume)
+
+
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    """The segment of ``row`` from the bucket onto the disk: byte for byte, the indexes from the bundle or rebuilt."""
+
+    files: Files
+    directory: Path
+    tp: TopicPartition
+    topic_id: UUID
+    row: Row
+    beside: SideFileCheck
+
+    @property
+    def _key(self) -> str:
+        return segment_key(self.topic_id, self.tp.partition, self.row)
+
+    @property
+    def _path(self) -> Path:
+        return self.directory / log_name(self.row.base)
+
+    def run(self) -> Steps[list[str]]:
+        """Fetches, checks and writes everything; gives what had to be rebuilt. Raises ``CorruptionError``."""
+        yield from self._fetch_log()
+        indexes, why = yield from self._bundle()
+        return (yield from blocking(partial(self._settle, indexes, why)))
+
+    def _settle(self, indexes: SealedIndexes | None, why: str) -> list[str]:
+        """Checks what is on disk now, and writes what stands beside it."""
+        findings = Findings(self._key)
+        self.beside.begin(self.row.base)
+        with contextlib.closing(FileSource(self.files, self._path, self.row.size, sync=False)) as source:
+            follower = self.beside.follower
+            LogInspection(source.size, self.row.base, findings, indexes=indexes, follower=follower).of(source)
+        damage = [item for item in findings.items if item.severity is Severity.ERROR]
+        in_log = [item for item in damage if item.code.startswith("log_")]
+        if in_log:
+            # The CRC of the file is what was sealed: it was uploaded like this.
+            raise CorruptionError(
+                f"{self.tp}: {self._key}: {in_log[0].message}",
+                path_or_key=self._key,
+                position=in_log[0].position,
+                offset=in_log[0].offset,
+                hint="restore the other partitions, or run check --read-data for the whole picture",
+            )
+        notes: list[str] = []
+        if damage or indexes is None:
+            why = damage[0].message if damage else why
+            notes.append(f"{self.tp}: indexes of segment {self.row.base} were rebuilt from its .log: {why}")
+            self._rebuild()
+        else:
+            self.files.replace(self.directory / index_name(self.row.base), indexes.offset_index)
+            self.files.replace(self.directory / time_index_name(self.row.base), indexes.time_index)
+        notes += self._write_side_files(indexes)
+        return notes
+
+    def _fetch_log(self) -> Steps[None]:
+        files, handle, position, checksum = self.files, -1, 0, 0
+
+        def begin() -> None:
+            nonlocal handle
+            handle = files.open_write(self._path)
+            files.truncate(handle, 0)
+
+        def write(data: bytes) -> None:
+            nonlocal position, checksum
+            files.write_at(handle, data, position)
+            position, checksum = position + len(data), crc32c(data, checksum)
+
+        try:
+            yield Blocking(begin)
+            for attempt in range(FETCH_ATTEMPTS):
+                position = checksum = 0
+                yield from fetch_log(self.tp, self._key, self.row, write, told=attempt == 0)
+                if checksum == self.row.crc:
+                    yield Blocking(partial(files.sync, handle))
+                    return
+        finally:
+            if handle >= 0:
+                files.close(handle)
+        raise CorruptionError(
+            f"{self.tp}: {self._key} has CRC32C {checksum:#010x}, the catalog says {self.row.crc:#010x}",
+            path_or_key=self._key,
+            offset=self.row.base,
+            hint="the object is damaged: look for another version of it in the bucket, or restore newer segments only",
+        )
+
+    def _bundle(self) -> Steps[tuple[SealedIndexes | None, str]]:
+        """The bundle's indexes, or None and why there are none to be used."""
+        if self.row.idx_len > MAX_BUNDLE_BYTES:
+            return None, "the bundle is too large"
+        key = index_key(self.topic_id, self.tp.partition, self.row)
+        try:
+            found = yield Get(key, max_bytes=max(self.row.idx_len, HEAD_BYTES))
+            if not isinstance(found, Object):
+                return None, "the index bundle is gone"
+            bundle = decode_bundle(found.data, key=key)
+        except (CorruptionError, ConfigError) as damage:
+            return None, damage.message
+        if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self.row.base, self.row.crc):
+            return None, "the index bundle is that of another segment"
+        return bundle.indexes, ""
+
+    def _rebuild(self) -> None:
+        with LogFile(self.files, self._path) as log:
+            rebuilt = rebuild_indexes(log, self.row.base, self.row.size, INDEX_INTERVAL_BYTES)
+        store_indexes(self.files, self.directory, self.row.base, rebuilt)
+
+    def _write_side_files(self, indexes: SealedIndexes | None) -> list[str]:
+        """Transaction index and producer snapshot, those of the bundle or what the log tells; and the note."""
+        row = self.row
+        txn_index = indexes.txn_index if indexes is not None else b""
+        snapshot = (indexes.producer_snapshot or None) if indexes is not None else None
+        lost = indexes is None
+        txns, producers = self.beside.compare(row.base, row.next, txn_index, snapshot, expected=lost)
+        notes: list[str] = []
+        if not txns.known and not lost:
+            txns = Judged(txn_index)  # what came before is not restored: the bundle knew it
+        if txns.flaw is not None or (lost and row.flags & FLAG_ABORTED_TXNS):
+            notes.append(
+                f"{self.tp}: the transaction index of segment {row.base} was rebuilt from its .log"
+                if txns.known
+                else f"{self.tp}: segment {row.base} has lost its transaction index, and what came before it is not "
+                "restored: read_committed raises CorruptionError there; restore the older segments, too"
+            )
+        if producers.flaw is not None and producers.data:
+            notes.append(f"{self.tp}: the producer snapshot at offset {row.next} was rebuilt from the .log")
+        if txns.data:
+            self.files.replace(self.directory / txn_index_name(row.base), txns.data)
+        if producers.data:
+            self.files.replace(self.directory / snapshot_name(row.next), producers.data)
+        stats = SegmentStats(row.size, row.crc, row.records, row.min_ts, row.max_ts, row.leader_epoch)
+        if txns.known:
+            stats.aborted, stats.txn_crc = len(txns.data) // TXN_ENTRY_BYTES, crc32c(txns.data)
+        write_note(self.files, self._path.with_suffix(SEAL_SUFFIX), stats)
+        return notes
 
 
 def _remove_tree(files: Files, path: Path) -> None:

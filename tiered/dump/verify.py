@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from tiered.care.inspection import Expectations, LogScan, inspect_log
+from tiered.care.inspection import Expectations, LogInspection, LogScan
 from tiered.dump.items import Entry, Item
 from tiered.dump.small_files import base_of, suffix_of, whole
 from tiered.dump.targets import beside, sibling
@@ -206,7 +206,7 @@ def _verify_log(name: str, source: ByteSource) -> tuple[Findings, LogScan]:
     findings = Findings(name)
     base = base_of(name)
     indexes = _indexes(name, base, findings)
-    scan = inspect_log(source, base, findings, Expectations(decode=True), indexes=indexes)
+    scan = LogInspection(source.size, base, findings, Expectations(decode=True), indexes=indexes).of(source)
     if indexes is not None and not any(item.code == "offset_index" for item in findings.items):
         _compare_with_kafka(name, source, indexes.offset_index, findings)
     _rehome(name, findings)

@@ -13,7 +13,7 @@ import tiered
 from tests.unit.check.building import TOPIC, Scenario, record, scenario
 from tiered.care.check import CheckOptions, CheckReport
 from tiered.care.run import check, restore
-from tiered.errors import RemoteUnavailableError
+from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.crc import crc32c
@@ -363,3 +363,13 @@ def test_a_partition_that_was_never_uploaded_is_information(tmp_path: Path) -> N
             again.topic("idle", create=True)
         report = check(log.directory, log.store)
         assert report.exit_code == 0
+
+
+def test_an_object_that_the_store_cannot_read_is_one_finding(log: Scenario) -> None:
+    rows = log.rows()
+    rotten = CorruptionError("the file was cut", path_or_key=log.log_key(rows[1]))
+    store = FaultStore(log.store, [Fault(FaultKind.ERROR, "get", log.log_key(rows[1]), times=-1, error=rotten)])
+    report = check(None, store, CheckOptions(read_data=True))
+    assert [(f.code, f.where, f.offset) for f in report.findings] == [("object", log.log_key(rows[1]), rows[1].base)]
+    assert report.remote_segments == len(rows)
+    assert report.data_bytes_read == sum(row.size for row in rows) - rows[1].size
