@@ -1170,6 +1170,86 @@ COLD = [
         ("an answer without a limit, by its length", 'request.check_body(response.get("ContentLength") or 0)'),
         ("an answer without a limit, as it comes", "request.check_body(size)"),
     ),
+    *of(
+        "tests/unit/sidecar",
+        "tiered/tiering/sidecar.py",
+        ("what is not flushed, too", "return min(points.get(tp, 0), marks.get(tp, 0))", "return marks.get(tp, 0)"),
+        (
+            "above the high watermark, too",
+            "return min(points.get(tp, 0), marks.get(tp, 0))",
+            "return points.get(tp, 0)",
+        ),
+        ("a gap passed over", "self._need_joint(tp, end, base)"),
+        ("a log that ends below its links", "self._need_joint(tp, end, bases[-1])"),
+        ("the log before the end", "files.rename(linking, ours / log_name(base))", "files.rename(linking, ours / 'x')"),
+        (
+            "an end without a segment before it",
+            "while len(bases) > 1 and not self._size(folder, bases[-2]):",
+            "while False:",
+        ),
+        (
+            "what the bucket does not hold let go",
+            "done = [base for base, after in itertools.pairwise(bases) if after <= committed]",
+            "done = bases[:-1]",
+        ),
+        (
+            "compacted ones, too",
+            "if tp.topic in INTERNAL or (tp in cleaned and tp.topic not in self._compacted):",
+            "if tp.topic in INTERNAL:",
+        ),
+        ("no limit", "if after > safe or held + size > self._held_bytes:", "if after > safe:"),
+        (
+            "another topic of the name",
+            "if end is not None and read_topic_id(ours, self._files) != read_topic_id(theirs, self._files):",
+        ),
+        (
+            "links as a log of their own",
+            "return found if self._mirror.begun(tp) else Extent(found.local_start_offset, found.local_start_offset)",
+            "return found",
+        ),
+    ),
+    *of(
+        "tests/unit/sidecar",
+        "tiered/local/disk/lock.py",
+        (
+            "links opened for writing",
+            "if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:",
+        ),
+    ),
+    *of(
+        "tests/unit/access tests/unit/store/test_guards.py",
+        "tiered/store/s3_requests.py",
+        (
+            "no owner",
+            'owner = {"ExpectedBucketOwner": self.expected_bucket_owner} if self.expected_bucket_owner else {}',
+            "owner = {}",
+        ),
+        (
+            "a multipart upload in the clear",
+            "begin = {**place, **target.encryption(), **_multipart_checksum(), **_tagging(tags)}",
+            "begin = {**place, **_multipart_checksum(), **_tagging(tags)}",
+        ),
+        (
+            "a put in the clear",
+            "return _put_call({**place, **target.encryption()}, request)",
+            "return _put_call(place, request)",
+        ),
+    ),
+    *of(
+        "tests/unit/access",
+        "tiered/plan/access.py",
+        (
+            "a writer deletes",
+            '_allow("Swap", ["s3:PutObject"], keys("root", "topic")),',
+            '_allow("Swap", ["s3:PutObject", "s3:DeleteObject"], keys("root", "topic")),',
+        ),
+        (
+            "a writer writes as a maintainer",
+            'own = Role.MAINTAINER if role == "maintainer" else Role.WRITER',
+            "own = None",
+        ),
+        ("all prefixes listed", 'return {"Condition": {operator: {"s3:prefix": value}}}', "return {}"),
+    ),
 ]
 
 

@@ -41,6 +41,9 @@ _NO_ARGUMENTS: tuple[type[click.UsageError], ...] = tuple(
 
 _PLACE = (
     click.option("--log-dir", help="Log directory. [TIERED_LOG_DIR]"),
+    click.option(
+        "--sidecar", help="A running Kafka broker's log directory; links to it go into --log-dir (DIR-tiered)."
+    ),
     click.option("--remote", help="s3://bucket/prefix, file:///dir. [TIERED_REMOTE]"),
     *(
         click.option(setting.flag, help=f"{setting.about[0].upper()}{setting.about[1:]}. [{setting.variable}]")
@@ -54,6 +57,8 @@ _PLACE = (
 _WORK = (
     click.option("--uploads", help="Segments uploaded at once. Default 4."),
     click.option("--bytes-per-second", help="Limit of the traffic with the store, as 50MiB. Default none."),
+    click.option("--sidecar-compacted", help="Compacted topics to take too, as they are now: t,u. Default none."),
+    click.option("--sidecar-held", help="Linked and not yet uploaded, at most. Default 64GiB."),
     click.option("--requests-per-second", help="Limit of the requests. Default none."),
 )
 

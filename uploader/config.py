@@ -23,6 +23,7 @@ from typing import Any
 
 from tiered.config import S3_WORDS, parse_bytes, parse_duration_ms
 from tiered.errors import ConfigError
+from tiered.format.keys import check_topic_name
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
 from tiered.program import settings
@@ -30,6 +31,7 @@ from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
 from tiered.tiering.aio_run import SCAN_MS
+from tiered.tiering.sidecar import HELD_BYTES, beside
 from tiered.tiering.steps import PartSizes
 from uploader.logs import FORMATS
 
@@ -63,6 +65,9 @@ class Settings:
     part_size: int = PART_BYTES
     partition_labels: bool = True
     log_format: str | None = None
+    sidecar: Path | None = None
+    sidecar_compacted: tuple[str, ...] = ()
+    sidecar_held: int = HELD_BYTES
 
     @property
     def limits(self) -> Limits:
@@ -105,6 +110,8 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str], config: Path |
             merged[name] = _checked(name, value, origin)
             origins[name] = origin
     _drop_foreign(merged, origins)
+    if "sidecar" in merged:
+        merged.setdefault("log_dir", beside(merged["sidecar"]))
     return Settings(**merged)
 
 
@@ -191,6 +198,10 @@ def _part_size(value: int | str) -> int:
     return found
 
 
+def _topics(value: str) -> tuple[str, ...]:
+    return tuple(check_topic_name(name.strip()) for name in _text(value).split(","))
+
+
 def _path(value: str | Path) -> Path:
     return value if isinstance(value, Path) else Path(_text(value))
 
@@ -219,10 +230,13 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "part_size": _part_size,
     "partition_labels": _boolean,
     "log_format": _log_format,
+    "sidecar": _path,
+    "sidecar_compacted": _topics,
+    "sidecar_held": _size,
 }
 
 
-_TEXTS = frozenset({"log_dir", "remote", *S3_WORDS, "http", "drain", "log_format"})
+_TEXTS = frozenset({"log_dir", "remote", *S3_WORDS, "http", "drain", "log_format", "sidecar", "sidecar_compacted"})
 
 
 def _checked(name: str, value: Any, origin: str) -> Any:

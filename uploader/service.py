@@ -27,6 +27,7 @@ from tiered.store.metrics import StoreMetrics
 from tiered.tiering.aio_run import Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
+from tiered.tiering.sidecar import BrokerDirectory
 from uploader import status
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes
@@ -56,7 +57,7 @@ class Service:
         self._place = place
         self._clock = clock or SystemClock()
         self._ids = ids or SystemIds()
-        self._directory = LogDirectory(place.directory, clock=self._clock, ids=self._ids)
+        self._directory = self._directory_of(place, settings)
         self._store_metrics = StoreMetrics()
         self._metrics = Metrics(
             self._store_metrics, self.views, by_partition=settings.partition_labels, writer=self._noted_by_the_writer
@@ -67,6 +68,18 @@ class Service:
         self._bucket: Bucket | None = None
         self._runner: Runner | None = None
         self.http_port = 0
+
+    def _directory_of(self, place: Place, settings: Settings) -> LogDirectory:
+        if settings.sidecar is None:
+            return LogDirectory(place.directory, clock=self._clock, ids=self._ids)
+        return BrokerDirectory(
+            settings.sidecar,
+            place.directory,
+            clock=self._clock,
+            ids=self._ids,
+            compacted=settings.sidecar_compacted,
+            held_bytes=settings.sidecar_held,
+        )
 
     async def run(
         self,

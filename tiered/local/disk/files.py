@@ -87,6 +87,9 @@ class Files(Protocol):
     def rename(self, source: Path, target: Path) -> None:
         """Atomic; replaces the target."""
 
+    def link(self, source: Path, target: Path) -> None:
+        """A second name of a file, on the same file system. Raises NotFoundError, LocalIOError (a target)."""
+
     def unlink(self, path: Path) -> None:
         """Removes a file; nothing happens if it is not there."""
 
@@ -200,6 +203,12 @@ class PosixFiles:
             source.rename(target)
         except OSError as error:
             raise translate(error, "rename", source) from error
+
+    def link(self, source: Path, target: Path) -> None:
+        try:
+            target.hardlink_to(source)
+        except OSError as error:
+            raise translate(error, "link", source) from error
 
     def unlink(self, path: Path) -> None:
         try:

@@ -87,7 +87,7 @@ class PooledFiles:
         self.make_directory, self.remove_directory = inner.make_directory, inner.remove_directory
         self.names, self.state, self.set_modified = inner.names, inner.state, inner.set_modified
         self.is_directory, self.read, self.replace = inner.is_directory, inner.read, inner.replace
-        self.try_lock, self.space = inner.try_lock, inner.space
+        self.try_lock, self.space, self.link = inner.try_lock, inner.space, inner.link
 
     @property
     def open_count(self) -> int:

@@ -26,6 +26,8 @@ from tiered.times import format_time
 
 LOCK_NAME = ".lock"
 UPLOADER_LOCK_NAME = "tiered-uploader.lock"
+SIDECAR_NAME = "tiered-sidecar"
+"""In a directory that is made of links to a broker's files: a write here would be one into the broker's log."""
 
 NOTE_BYTES = 4096
 """No note is longer."""
@@ -76,6 +78,11 @@ class DirectoryLock:
         Waits for nobody but, up to ``patience_seconds``, for a holder that is ``passing``; for one that has not told
         yet who it is (its note is written just now, or never: a broker's) up to ``UNTOLD_SECONDS``.
         """
+        if self.path.name == LOCK_NAME and self._files.state(self.path.parent / SIDECAR_NAME) is not None:
+            raise LockedError(
+                f"{self.path.parent} holds links to the files of a broker: it is never written as a log",
+                hint="open it read-only; to begin anew, stop `tiered-uploader run --sidecar` and remove the directory",
+            )
         begun = clock.monotonic()
         while (handle := self._files.try_lock(self.path)) is None:
             holder = self.holder()

@@ -1,0 +1,122 @@
+"""A broker's log directory that lives: a finished one is written again, step by step, as a broker would write it."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import tiered
+from tiered.format.keys import LOG_SUFFIX, log_name, partition_dir, snapshot_name
+from tiered.local.disk.checkpoints import CLEANER_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.names import log_bases
+from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import DrainMode
+from tiered.plan.tiering.orders import Exit
+from tiered.store.location import StoreLocation
+from uploader.config import Settings
+from uploader.service import Place, Service
+
+FILES = PosixFiles()
+SIDE = (".index", ".timeindex", ".txnindex")
+
+
+class Broker:
+    """One partition of ``finished``, in ``path``. Segments are counted from 0."""
+
+    def __init__(self, finished: Path, path: Path, tp: TopicPartition) -> None:
+        self.path = path
+        self.tp = tp
+        self.source = finished / partition_dir(tp)
+        self.folder = path / partition_dir(tp)
+        self.bases = log_bases(FILES, self.source)
+        self.folder.mkdir(parents=True)
+        shutil.copy(finished / "meta.properties", path)
+        self.copy_small_files()
+        self.mark({})
+        self.written = 0
+        self.first = 0
+
+    def copy_small_files(self) -> None:
+        for name in ("partition.metadata", "leader-epoch-checkpoint"):
+            if (self.source / name).exists():
+                shutil.copy(self.source / name, self.folder)
+
+    def roll(self, sealed: int, *, mark: bool = True) -> int:
+        """Segments before ``sealed`` are whole, that one is active and half written. Returns the end of the sealed."""
+        for number in range(self.written, sealed):
+            base, after = self.bases[number], self.bases[number + 1]
+            # In place, as a broker appends: what is linked already must not be touched by it.
+            with (self.folder / log_name(base)).open("ab") as log:
+                log.write((self.source / log_name(base)).read_bytes()[log.tell() :])
+            for name in (*(log_name(base).replace(LOG_SUFFIX, suffix) for suffix in SIDE), snapshot_name(after)):
+                if (self.source / name).exists():
+                    shutil.copy(self.source / name, self.folder)
+        self.written = sealed
+        active = log_name(self.bases[sealed])
+        data = (self.source / active).read_bytes()
+        (self.folder / active).write_bytes(data[: len(data) // 2])
+        if mark:
+            self.mark({self.tp: self.bases[sealed]})
+        return self.bases[sealed]
+
+    def mark(self, offsets: dict[TopicPartition, int], recovery: dict[TopicPartition, int] | None = None) -> None:
+        """The checkpoints of high watermarks and, the same if not told, recovery points."""
+        OffsetsFile(self.path, REPLICATION_NAME, FILES).write(offsets)
+        OffsetsFile(self.path, RECOVERY_POINT_NAME, FILES).write(offsets if recovery is None else recovery)
+
+    def clean(self, tps: Iterable[TopicPartition]) -> None:
+        """The broker's cleaner went over these."""
+        OffsetsFile(self.path, CLEANER_NAME, FILES).write(dict.fromkeys(tps, 1))
+
+    def retain(self, first: int, *, at_once: bool = True) -> None:
+        """Deletes the segments before ``first``: renamed, and a minute later gone."""
+        for number in range(self.first, first):
+            for path in self.folder.glob(f"{self.bases[number]:020d}.*"):
+                gone = path.rename(path.with_name(path.name + ".deleted"))
+                if at_once:
+                    gone.unlink()
+        self.first = first
+
+    def contents(self) -> dict[str, tuple[bytes, int]]:
+        """Every file's bytes and time of change."""
+        found = (path for path in self.path.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.path)): (path.read_bytes(), path.stat().st_mtime_ns) for path in found}
+
+
+def sidecar(broker: Path, url: str, *, mirror: Path | None = None, **settings: object) -> Exit:
+    """``tiered-uploader sync --no-wait --sidecar``."""
+    found = Settings(http=None, sidecar=broker, **settings)  # type: ignore[arg-type]  # per test
+    place = Place(mirror or broker.with_name(f"{broker.name}-tiered"), StoreLocation.parse(url))
+    return asyncio.run(Service(place, found).run(oneshot=DrainMode.SEALED))
+
+
+def read(url: str, topic: str, partition: int = 0, isolation: str = "read_uncommitted") -> dict[int, bytes | None]:
+    """Values by offset, from the bucket alone."""
+    with tiered.open_reader(url) as reader:
+        found = reader.topic(topic).read(partition=partition, isolation=isolation)
+        return {record.offset: record.value for record in found}
+
+
+def finished_log(path: Path, *, records: int = 60) -> Path:
+    """A log of small segments with transactions, committed and aborted, and who wrote them."""
+    with tiered.open(path) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 1500, "index.interval.bytes": 200})
+        for number in range(0, records, 5):
+            topic.append_many([b"%03d" % (number + each) + b"x" * 60 for each in range(5)])
+            with topic.transaction("billing") as txn:
+                txn.append(b"%03d in a transaction" % number)
+                if number % 2:
+                    txn.abort()
+    return path
+
+
+def values(
+    directory: Path, topic: str, partition: int = 0, isolation: str = "read_uncommitted"
+) -> dict[int, bytes | None]:
+    """Values by offset, of a log directory."""
+    with tiered.open_reader(log_dir=directory) as reader:
+        found = reader.topic(topic).read(partition=partition, isolation=isolation)
+        return {record.offset: record.value for record in found}

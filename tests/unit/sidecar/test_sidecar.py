@@ -1,0 +1,329 @@
+"""The uploader beside a broker that rolls, deletes, truncates and compacts: what it sealed safely is in the bucket."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tiered
+from tests.unit.sidecar.broker import Broker, finished_log, read, sidecar, values
+from tiered.clock import SystemClock, SystemIds
+from tiered.errors import ConfigError, LocalIOError, LockedError, NotFoundError, OffsetGapError, TieredError
+from tiered.format.keys import log_name
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.names import log_bases
+from tiered.model import TopicPartition
+from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, LINKING_NAME, BrokerDirectory, Mirror, beside
+from uploader.config import Settings, resolve
+
+T = TopicPartition("t", 0)
+ISOLATIONS = ("read_uncommitted", "read_committed")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished_log(tmp_path_factory.mktemp("finished") / "log")
+
+
+@pytest.fixture
+def broker(finished: Path, tmp_path: Path) -> Broker:
+    return Broker(finished, tmp_path / "kafka", T)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"file://{tmp_path / 'bucket'}"
+
+
+def judge(url: str, finished: Path, end: int) -> None:
+    """The bucket holds exactly what the broker's log has below ``end``, at both isolation levels."""
+    for isolation in ISOLATIONS:
+        expected = {at: value for at, value in values(finished, "t", isolation=isolation).items() if at < end}
+        assert read(url, "t", isolation=isolation) == expected, isolation
+
+
+def links(broker: Broker) -> list[int]:
+    return log_bases(PosixFiles(), beside(broker.path) / "t-0")
+
+
+def mirror_of(broker: Broker, files: Files | None = None, **more: Any) -> Mirror:
+    settings = {"compacted": (), "held_bytes": HELD_BYTES, **more}
+    mirror = Mirror(broker.path, beside(broker.path), files or PosixFiles(), **settings)
+    mirror.make(SystemIds())
+    return mirror
+
+
+def test_sealed_segments_are_uploaded_and_the_broker_is_left_as_it_was(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    for sealed in range(1, len(broker.bases)):
+        end = broker.roll(sealed)
+        before = broker.contents()
+        assert sidecar(broker.path, url).code == 0
+        assert broker.contents() == before
+        judge(url, finished, end)
+        mirror_of(broker).look()
+        assert links(broker) == [broker.bases[sealed - 1], end]  # the newest committed one stays, as a proof
+
+
+def test_what_is_linked_outlives_the_brokers_retention(broker: Broker, finished: Path, url: str) -> None:
+    end = broker.roll(3)
+    mirror_of(broker).look()
+    broker.retain(3)
+    assert links(broker) == broker.bases[:4]
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_a_file_that_is_renamed_before_it_is_linked_is_found_under_its_other_name(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    class Late(PosixFiles):
+        def link(self, source: Path, target: Path) -> None:
+            if source.name == log_name(broker.bases[1]):
+                broker.retain(2, at_once=False)
+            super().link(source, target)
+
+    end = broker.roll(3)
+    mirror_of(broker, Late()).look()
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_only_what_is_safe_on_the_broker_is_taken(broker: Broker, finished: Path, url: str) -> None:
+    broker.roll(4, mark=False)
+    one, two, three = broker.bases[1:4]
+    for marks, points, expected in ((two, one, one), (one, three, one), (two + 1, three, two), (three, three - 1, two)):
+        broker.mark({T: marks}, {T: points})
+        assert sidecar(broker.path, url).code == 0
+        assert links(broker)[-1] == expected
+        judge(url, finished, expected)
+
+
+def test_a_tail_that_is_cut_above_the_high_watermark_was_never_taken(
+    broker: Broker, finished: Path, url: str, tmp_path: Path
+) -> None:
+    """A leader that was not in sync is followed: segment 2 is cut, and written again with other records."""
+    broker.roll(3, mark=False)
+    broker.mark({T: broker.bases[2]})
+    assert sidecar(broker.path, url).code == 0
+    with (broker.folder / log_name(broker.bases[2])).open("r+b") as log:
+        log.truncate(0)
+    (broker.folder / log_name(broker.bases[3])).unlink()
+    broker.written = 2
+    end = broker.roll(4)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_a_compacted_topic_is_skipped_until_it_is_asked_for(broker: Broker, finished: Path, url: str) -> None:
+    end = broker.roll(3)
+    broker.clean([T])
+    assert sidecar(broker.path, url).code == 0
+    assert not (beside(broker.path) / "t-0").exists()
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
+    judge(url, finished, end)
+
+
+def test_a_segment_that_the_cleaner_replaces_after_the_link_is_uploaded_as_it_was(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    end = broker.roll(3)
+    mirror_of(broker).look()
+    first = broker.folder / log_name(0)
+    swapped = first.with_name(first.name + ".swap")
+    swapped.write_bytes(first.read_bytes()[:100])
+    swapped.replace(first)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_a_lost_private_directory_goes_on_where_the_bucket_ends(
+    broker: Broker, finished: Path, url: str, deleted: bool
+) -> None:
+    broker.roll(2)
+    assert sidecar(broker.path, url).code == 0
+    shutil.rmtree(beside(broker.path))
+    end = broker.roll(4)
+    if deleted:
+        broker.retain(2)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_a_gap_is_told_and_never_passed_over(broker: Broker, finished: Path, url: str) -> None:
+    end = broker.roll(2)
+    assert sidecar(broker.path, url).code == 0
+    broker.roll(4)
+    broker.retain(3)
+    ending = sidecar(broker.path, url)
+    assert (ending.code, f"offsets from {end} were deleted before they were linked" in str(ending)) == (14, True)
+    judge(url, finished, end)
+
+
+def test_a_broker_that_has_deleted_its_first_segments_begins_where_it_begins(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    end = broker.roll(4)
+    broker.retain(2)
+    assert sidecar(broker.path, url).code == 0
+    start = broker.bases[2]
+    expected = {at: value for at, value in values(finished, "t").items() if start <= at < end}
+    assert read(url, "t") == expected
+
+
+def test_a_rewritten_log_is_refused(broker: Broker, url: str) -> None:
+    broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    for path in broker.folder.glob("*.log"):
+        if int(path.stem) in broker.bases[1:]:
+            path.rename(path.with_name(f"{int(path.stem) + 1:020d}.log"))
+    assert sidecar(broker.path, url).code == 14
+
+
+def test_a_topic_that_was_made_again(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
+    end = broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    again = Broker(finished_log(tmp_path / "again", records=30), tmp_path / "other", T)
+    again.roll(2)
+    shutil.rmtree(broker.folder)
+    shutil.copytree(again.folder, broker.folder)
+    ending = sidecar(broker.path, url)
+    assert (ending.code, "is another topic of the same name now" in str(ending)) == (2, True)
+    judge(url, finished, end)
+
+
+def test_links_hold_no_more_than_the_limit(broker: Broker, finished: Path, url: str) -> None:
+    broker.roll(4)
+    sizes = [(broker.folder / log_name(base)).stat().st_size for base in broker.bases[:4]]
+    mirror_of(broker, held_bytes=sizes[0] + sizes[1]).look()
+    assert links(broker) == broker.bases[:3]
+    for _ in range(3):  # what one run uploads, the next lets go
+        assert sidecar(broker.path, url, sidecar_held=sizes[0] + sizes[1]).code == 0
+    judge(url, finished, broker.bases[4])
+
+
+class Dead(BaseException):
+    """The process was killed."""
+
+
+class Dying(PosixFiles):
+    """Dies before effect ``at``."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+
+    def _effect(self) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise Dead
+
+
+def _dying(name: str) -> Callable[..., Any]:
+    def call(self: Dying, *arguments: Any) -> Any:
+        self._effect()
+        return getattr(PosixFiles, name)(self, *arguments)
+
+    return call
+
+
+for _name in ("link", "rename", "unlink", "replace", "open_write", "make_directory", "remove_directory"):
+    setattr(Dying, _name, _dying(_name))
+
+
+def test_killed_at_any_effect_it_goes_on(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
+    """While the broker deletes what was linked just before the kill: nothing is lost, nothing is there twice."""
+    broker.roll(1)
+    assert sidecar(broker.path, url).code == 0
+    end = broker.roll(4)
+    saved = tmp_path / "saved"
+    shutil.copytree(tmp_path / "bucket", saved / "bucket")
+    shutil.copytree(beside(broker.path), saved / "mirror")
+    killed = 0
+    for at in range(1000):
+        for name, place in (("bucket", tmp_path / "bucket"), ("mirror", beside(broker.path))):
+            shutil.rmtree(place)
+            shutil.copytree(saved / name, place)
+        try:
+            mirror_of(broker, Dying(at)).look()
+        except Dead:
+            killed += 1
+        else:
+            break
+        assert sidecar(broker.path, url).code == 0
+        judge(url, finished, end)
+    assert killed > 20
+
+
+def test_the_private_directory_is_never_a_log_to_write(broker: Broker, finished: Path, url: str) -> None:
+    end = broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    place = beside(broker.path)
+    before = broker.contents()
+    with pytest.raises(LockedError, match="links to the files of a broker"), tiered.open(place):
+        pass
+    with pytest.raises(LockedError), LocalLog.open(place):
+        pass
+    assert broker.contents() == before
+    held = values(place, "t")
+    assert held == {at: value for at, value in values(finished, "t").items() if links(broker)[0] <= at < end}
+    assert (place / "t-0" / BEGUN_NAME).exists()
+    assert not (place / "t-0" / LINKING_NAME).exists()
+
+
+def test_wrong_places_are_refused(broker: Broker, tmp_path: Path) -> None:
+    def refused(place: Path, private: Path) -> TieredError:
+        directory = BrokerDirectory(place, private, clock=SystemClock(), ids=SystemIds())
+        with pytest.raises(TieredError) as caught:
+            directory.acquire()
+        return caught.value
+
+    assert isinstance(refused(tmp_path, tmp_path / "x"), NotFoundError)
+    assert "lies in the broker's directory" in str(refused(broker.path, broker.path / "tiered"))
+    with tiered.open(tmp_path / "log") as log:
+        log.topic("t", create=True)
+    assert "is a log directory of its own" in str(refused(broker.path, tmp_path / "log"))
+
+
+def test_another_file_system_is_refused(broker: Broker, tmp_path: Path) -> None:
+    other = Path("/dev/shm") if tmp_path.stat().st_dev != Path("/dev/shm").stat().st_dev else Path("/tmp")
+    if other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("this machine has one file system")
+    place = other / f"tiered-{os.getpid()}-sidecar"
+    try:
+        with pytest.raises(ConfigError, match="is not on the file system of"):
+            Mirror(broker.path, place, PosixFiles(), compacted=(), held_bytes=1).make(SystemIds())
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def test_the_settings(tmp_path: Path) -> None:
+    found = resolve({"sidecar": str(tmp_path / "kafka")}, {"TIERED_UPLOADER_SIDECAR_COMPACTED": "a, b"}, None)
+    assert (found.log_dir, found.sidecar_compacted) == (tmp_path / "kafka-tiered", ("a", "b"))
+    assert found.sidecar_held == Settings().sidecar_held == HELD_BYTES
+    assert resolve({"sidecar": "x", "log_dir": "y"}, {}, None).log_dir == Path("y")
+    with pytest.raises(ConfigError, match="topic name"):
+        resolve({"sidecar": "x", "sidecar_compacted": "a b"}, {}, None)
+
+
+def test_the_links_end_is_named_where_they_do_not_meet() -> None:
+    with pytest.raises(OffsetGapError) as gap:
+        Mirror._need_joint(T, 5, 9)
+    assert (gap.value.start, gap.value.end, gap.value.exit_code) == (5, 9, 14)
+
+
+def test_a_file_is_linked_once(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"1")
+    PosixFiles().link(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "two").stat().st_nlink == 2
+    with pytest.raises(LocalIOError):
+        PosixFiles().link(tmp_path / "one", tmp_path / "two")
+    with pytest.raises(NotFoundError):
+        PosixFiles().link(tmp_path / "none", tmp_path / "three")

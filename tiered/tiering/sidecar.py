@@ -1,0 +1,326 @@
+"""Beside a real Kafka broker: its sealed segments as hard links in a private directory, which is uploaded.
+
+::
+
+    /var/lib/kafka/data            the broker's; read, never written
+    /var/lib/kafka/data-tiered     ours, on the same file system: a log directory that is made of links
+        orders-0/00000000000000000000.log  .index .timeindex .txnindex   links to the broker's files
+        orders-0/00000000000000004711.log                                empty: where the log ends
+        orders-0/00000000000000004711.snapshot                           the producers at that end, a link
+        orders-0/partition.metadata  leader-epoch-checkpoint             copies
+
+A link is what keeps a segment that the broker's retention deletes. Only what lies below the recovery point and the high
+watermark of the broker's checkpoints is linked, whole segments in offset order without a gap; what the bucket holds is
+let go. A link is the broker's file: nobody opens this directory for writing (``lock.SIDECAR_NAME``), and the engine
+seals nothing in it. The broker may cut a file only above the high watermark, unless a leader is elected uncleanly.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from tiered.clock import Clock, IdSource
+from tiered.config import LogConfig
+from tiered.errors import ConfigError, NotFoundError, OffsetGapError, TieredError
+from tiered.format.checkpoint import MetaProperties, encode_meta_properties
+from tiered.format.coordinator_records import OFFSETS_TOPIC
+from tiered.format.keys import (
+    INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    local_name,
+    log_name,
+    partition_dir,
+    snapshot_name,
+)
+from tiered.local.directory.view import DirectoryView
+from tiered.local.disk.checkpoints import (
+    CLEANER_NAME,
+    META_PROPERTIES_NAME,
+    RECOVERY_POINT_NAME,
+    REPLICATION_NAME,
+    OffsetsFile,
+)
+from tiered.local.disk.files import Files, PosixFiles
+from tiered.local.disk.lock import SIDECAR_NAME
+from tiered.local.disk.names import local_files, log_bases
+from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.volume import PARTITION_METADATA_NAME, ensure_volume, read_topic_id, read_volume
+from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import Event
+from tiered.tiering.directory import LogDirectory
+from tiered.tiering.discover import LEADER_EPOCHS_NAME
+from tiered.tiering.disk import Extent, Granted
+
+LOGGER = logging.getLogger("tiered.tiering")
+
+HELD_BYTES = 64 * 1024**3
+"""Linked and not yet in the bucket, at most: a link holds space that the broker's retention meant to free."""
+
+INTERNAL = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state", "__cluster_metadata"})
+"""Topics of the broker itself: state, not records."""
+
+LINKED = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+LINKING_NAME = "tiered-linking"
+BEGUN_NAME = "tiered-begun"
+"""Empty file in a partition whose claim stood: what is linked from then on is the log of this directory."""
+DELETED = ".deleted"
+"""What the broker appends to the name of a file a minute before it removes it."""
+
+
+def beside(broker: Path) -> Path:
+    """The private directory of a broker's log directory, unless another one is named."""
+    return broker.absolute().with_name(f"{broker.absolute().name}-tiered")
+
+
+def safe_end(tp: TopicPartition, points: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, int]) -> int:
+    """Below it records are flushed, and no leader's election takes them back."""
+    return min(points.get(tp, 0), marks.get(tp, 0))
+
+
+class Mirror:
+    """Links in ``path`` to the sealed segments of ``broker``. One thread at a time."""
+
+    def __init__(self, broker: Path, path: Path, files: Files, *, compacted: Collection[str], held_bytes: int) -> None:
+        self.broker = broker
+        self.path = path
+        self.broken: dict[TopicPartition, TieredError] = {}
+        self.skipped: set[TopicPartition] = set()
+        self._files = files
+        self._compacted = frozenset(compacted)
+        self._held_bytes = held_bytes
+        self._uploads = UploadCheckpoint(path, files)
+        self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
+
+    def make(self, ids: IdSource) -> None:
+        """The directory, if there is none. Raises NotFoundError (no broker's), ConfigError (another file system)."""
+        files, meta = self._files, read_volume(self.broker, self._files)
+        if meta is None:
+            raise NotFoundError(
+                f"{self.broker} is not a broker's log directory: it has no {META_PROPERTIES_NAME}",
+                hint="name one of the broker's log.dirs",
+            )
+        if self.path.absolute().is_relative_to(self.broker.absolute()):
+            raise ConfigError(f"{self.path} lies in the broker's directory", hint="name one beside it: --log-dir DIR")
+        files.make_directory(self.path)
+        if self.path.stat().st_dev != self.broker.stat().st_dev:
+            raise ConfigError(
+                f"{self.path} is not on the file system of {self.broker}: no file can be linked",
+                hint="name a directory on the same one: --log-dir DIR",
+            )
+        if files.state(self.path / META_PROPERTIES_NAME) is None:
+            files.replace(self.path / SIDECAR_NAME, f"{self.broker}\n".encode())
+            own = MetaProperties(meta.cluster_id, meta.node_id, None)
+            files.replace(self.path / META_PROPERTIES_NAME, encode_meta_properties(own).encode())
+        elif files.state(self.path / SIDECAR_NAME) is None:
+            raise ConfigError(f"{self.path} is a log directory of its own", hint="name an empty one: --log-dir DIR")
+        ensure_volume(self.path, files, ids, LogConfig())
+
+    def look(self) -> None:
+        """Links what is new and safe, and lets go what the bucket holds."""
+        points, marks, cleaned = (
+            OffsetsFile(self.broker, name, self._files).read()
+            for name in (RECOVERY_POINT_NAME, REPLICATION_NAME, CLEANER_NAME)
+        )
+        committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
+        ours = DirectoryView.look(self.path, self._files).partitions
+        held = sum(self._let_go(folder, committed.get(tp, -1)) for tp, folder in ours.items())
+        broken: dict[TopicPartition, TieredError] = {}
+        for tp, folder in DirectoryView.look(self.broker, self._files).partitions.items():
+            if tp.topic in INTERNAL or (tp in cleaned and tp.topic not in self._compacted):
+                self._skip(tp)
+                continue
+            try:
+                held = self._follow(tp, folder, safe_end(tp, points, marks), held)
+            except TieredError as error:
+                broken[tp] = error
+        self.broken = broken
+        ends = {tp: self._end(folder) for tp, folder in DirectoryView.look(self.path, self._files).partitions.items()}
+        flushed = {tp: end for tp, end in ends.items() if end is not None}
+        if flushed != self._ends.read():
+            self._ends.write(flushed)
+
+    def begun(self, tp: TopicPartition) -> bool:
+        """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
+        return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
+
+    def begin(self, tp: TopicPartition, at: int | None) -> None:
+        """Claimed. ``at``: the log goes on where the bucket ends; links below it, or beside it, are not needed."""
+        folder = self.path / partition_dir(tp)
+        bases = log_bases(self._files, folder)
+        if at is not None:
+            for base in reversed([base for base in bases if base < at or at not in bases]):
+                self._files.unlink(folder / log_name(base))
+            self._place(folder, at)
+        self._files.replace(folder / BEGUN_NAME, b"")
+
+    def _skip(self, tp: TopicPartition) -> None:
+        if tp not in self.skipped and tp.topic not in INTERNAL:
+            LOGGER.info("sidecar_skipped partition=%s reason=compacted", tp)
+        self.skipped.add(tp)
+
+    def _follow(self, tp: TopicPartition, theirs: Path, safe: int, held: int) -> int:
+        """Links of one partition; returns the bytes that are held with them."""
+        ours, bases = self.path / partition_dir(tp), log_bases(self._files, theirs)
+        end = self._end(ours)
+        if end is not None and read_topic_id(ours, self._files) != read_topic_id(theirs, self._files):
+            raise ConfigError(
+                f"{tp} is another topic of the same name now: what is linked of the first is still uploaded",
+                hint=f"give the bucket's topic up (`tiered topics delete`), then stop this and remove {ours}",
+            )
+        if not bases:
+            return held
+        if end is None:
+            self._adopt(theirs, ours, bases[0])
+            end = bases[0]
+        for base, after in itertools.pairwise(bases):
+            if after <= end:
+                continue
+            self._need_joint(tp, end, base)
+            state = self._files.state(theirs / log_name(base))
+            size = 0 if state is None else state.size
+            if after > safe or held + size > self._held_bytes:
+                break
+            self._link_segment(theirs, ours, base, after)
+            held, end = held + size, after
+        else:
+            self._need_joint(tp, end, bases[-1])
+        return held
+
+    @staticmethod
+    def _need_joint(tp: TopicPartition, end: int, base: int) -> None:
+        if base > end:
+            raise OffsetGapError(
+                f"{tp}: the broker's log goes on at {base}: offsets from {end} were deleted before they were linked",
+                start=end,
+                end=base,
+                hint="give the broker a longer retention; another prefix begins a new log at what is left",
+            )
+        if base < end:
+            raise OffsetGapError(
+                f"{tp}: a segment of the broker begins at {base}, below {end} where the links end: it was rewritten",
+                start=base,
+                end=end,
+                hint="was the topic compacted, or its log truncated below the high watermark?",
+            )
+
+    def _adopt(self, theirs: Path, ours: Path, base: int) -> None:
+        self._files.make_directory(ours)
+        self._copy(theirs, ours)
+        self._place(ours, base)
+
+    def _link_segment(self, theirs: Path, ours: Path, base: int, after: int) -> None:
+        """The log last: what is seen of it is whole. Children first here, too."""
+        files, linking = self._files, ours / LINKING_NAME
+        files.unlink(linking)
+        self._link(theirs, log_name(base), linking)
+        self._copy(theirs, ours)
+        for name in (*(local_name(base, suffix) for suffix in LINKED), snapshot_name(after)):
+            files.unlink(ours / name)
+            try:
+                self._link(theirs, name, ours / name)
+            except NotFoundError:
+                continue  # an index is rebuilt from the log; of transactions and producers there may be none
+        self._place(ours, after)
+        files.rename(linking, ours / log_name(base))
+        files.sync_directory(ours)
+
+    def _link(self, theirs: Path, name: str, target: Path) -> None:
+        try:
+            self._files.link(theirs / name, target)
+        except NotFoundError:
+            self._files.link(theirs / f"{name}{DELETED}", target)
+
+    def _copy(self, theirs: Path, ours: Path) -> None:
+        for name in (PARTITION_METADATA_NAME, LEADER_EPOCHS_NAME):
+            try:
+                data = self._files.read(theirs / name)
+            except NotFoundError:
+                continue
+            if self._files.state(ours / name) is None or self._files.read(ours / name) != data:
+                self._files.replace(ours / name, data)
+
+    def _place(self, folder: Path, end: int) -> None:
+        self._files.close(self._files.open_write(folder / log_name(end)))
+
+    def _end(self, folder: Path) -> int | None:
+        """Where the links end; an empty file that a killed process placed beyond it goes."""
+        if not self._files.is_directory(folder):
+            return None
+        bases = log_bases(self._files, folder)
+        while len(bases) > 1 and not self._size(folder, bases[-2]):
+            self._files.unlink(folder / log_name(bases.pop()))
+        return bases[-1] if bases else None
+
+    def _size(self, folder: Path, base: int) -> int:
+        state = self._files.state(folder / log_name(base))
+        return 0 if state is None else state.size
+
+    def _let_go(self, folder: Path, committed: int) -> int:
+        """The bytes that are still held. The newest committed segment stays: it proves whose log this is."""
+        if self._end(folder) is None:
+            return 0
+        bases = log_bases(self._files, folder)
+        done = [base for base, after in itertools.pairwise(bases) if after <= committed]
+        for base in done[:-1]:
+            self._files.unlink(folder / log_name(base))
+        first = done[-1] if done else bases[0]
+        for file in local_files(self._files, folder):
+            if file.base < first:
+                self._files.unlink(folder / local_name(file.base, file.suffix, file.work))
+        return sum(self._size(folder, base) for base in bases if base >= first and base not in done)
+
+
+class BrokerDirectory(LogDirectory):
+    """The private directory beside a broker's, for the engine. Nothing in it is ever opened for writing."""
+
+    def __init__(
+        self,
+        broker: Path,
+        path: Path,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        files: Files | None = None,
+        compacted: Collection[str] = (),
+        held_bytes: int = HELD_BYTES,
+    ) -> None:
+        super().__init__(path, clock=clock, ids=ids, files=files or PosixFiles())
+        self._mirror = Mirror(broker, path, self.files, compacted=compacted, held_bytes=held_bytes)
+
+    def acquire(self) -> None:
+        """As of a log directory. Raises what :meth:`Mirror.make` does, too."""
+        self._mirror.make(self._ids)
+        super().acquire()
+
+    def scan(self) -> list[Event]:
+        """What changed, after the broker's directory was looked at."""
+        with self._busy:
+            self._mirror.look()
+            return super().scan()
+
+    def unreadable(self) -> dict[TopicPartition, TieredError]:
+        """Of the private directory and of the broker's."""
+        return {**self._mirror.broken, **super().unreadable()}
+
+    def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
+        """Exact whatever is asked for: the last file is empty. What was never claimed has no records yet.
+
+        So a new directory beside an old broker goes on where the bucket ends, whoever filled it.
+        """
+        del exact
+        found = super().extent(tp, exact=False)
+        return found if self._mirror.begun(tp) else Extent(found.local_start_offset, found.local_start_offset)
+
+    def seal(self) -> bool:
+        """Nothing is ever active here: the broker rolls its own."""
+        return False
+
+    def begin(self, tp: TopicPartition, granted: Granted) -> bool:
+        """What is linked is the log from here on; in a new directory, what the bucket does not hold. Never later."""
+        with self._busy:
+            self._mirror.begin(tp, granted.next_offset if granted.resumes else None)
+        return False
