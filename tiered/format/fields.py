@@ -54,7 +54,7 @@ class Fields:
         """From UTF-8 JSON. Raises CorruptionError; NaN and infinities are refused, too."""
         self.key, self.position = key, position
         try:
-            values = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+            values = _DECODER.decode(data.decode("utf-8"))
         except (ValueError, RecursionError) as error:
             raise CorruptionError(f"{key}: no readable JSON: {error}", path_or_key=key, position=position) from error
         if not isinstance(values, dict):
@@ -109,3 +109,6 @@ class Fields:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

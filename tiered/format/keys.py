@@ -274,9 +274,12 @@ def join_uid(id_hi: int, id_lo: int) -> str:
 
 
 def _segment_stem(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
-    name = segment_name(segment) if isinstance(segment, Row) else segment
-    prefix = partition_prefix(topic_id, partition)
-    return f"{prefix}s/{name.role}{_epoch_hex(name.epoch)}/{local_name(name.base, '')}-{_check_uid(name.uid)}"
+    role, epoch, base, uid = segment_name(segment) if isinstance(segment, Row) else segment
+    if not (0 <= epoch <= MAX_INT32 and 0 <= base <= MAX_INT64 and _UID.fullmatch(uid)):
+        _bounded(epoch, MAX_INT32, "claim epoch")
+        _bounded(base, MAX_INT64, "base offset")
+        _check_uid(uid)
+    return f"{partition_prefix(topic_id, partition)}s/{role}{epoch:08x}/{base:020d}-{uid}"
 
 
 def _partition_of(match: re.Match[str] | None) -> tuple[UUID, int] | None:

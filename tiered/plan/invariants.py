@@ -363,7 +363,7 @@ def _rows_kept(root: Root, previous: Root) -> Iterator[str]:
 
 @_change("what leaves the trash was removed at or below gc_floor, or is listed in a page of the trash")
 def _trash_kept(root: Root, previous: Root) -> Iterator[str]:
-    if root.version != previous.version + 1:
+    if root.version != previous.version + 1 or root.trash is previous.trash:
         return
     kept = root.trash.slice(0, len(previous.trash))
     if len(kept) == len(previous.trash) and kept == previous.trash:
