@@ -62,6 +62,9 @@ _WORK = (
     click.option("--requests-per-second", help="Limit of the requests. Default none."),
 )
 
+NAMES = 5
+"""Partitions that one sentence names."""
+
 
 def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
     def add(command: F) -> F:
@@ -252,10 +255,6 @@ def main() -> None:
         error = as_error(cause, "tiered-uploader")
         complain(error.message, error.hint)
         sys.exit(error.exit_code)
-
-
-NAMES = 5
-"""Partitions that one sentence names."""
 
 
 def _committed(counts: Mapping[TopicPartition, int]) -> str:

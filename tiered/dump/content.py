@@ -21,6 +21,7 @@ from tiered.format.coordinator_records import (
 from tiered.format.layouts import Layout
 from tiered.local.directory.view import PartitionFolder, folder_named
 from tiered.model import Record
+from tiered.program.record_format import encoded_fields
 
 DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")
 """Decoders of keys and values. ``auto``: text if it is UTF-8, else base64; one that does not fit gives way to it."""
@@ -52,18 +53,7 @@ class Content:
         """For JSON: ``key``, ``value``, ``headers`` and ``encoding``, and ``decoded`` for coordinators' records."""
         if not self.data:
             return {"header_keys": [name for name, _ in record.headers]}
-        key, key_word = shown(record.key, self.key)
-        value, value_word = shown(record.value, self.value)
-        headers, headers_word = _together([content for _, content in record.headers])
-        words = {"key": key_word, "value": value_word, "headers": headers_word}
-        given = {name: word for name, word in words.items() if word}
-        same = len(set(given.values())) <= 1
-        found = {
-            "key": key,
-            "value": value,
-            "headers": [[name, content] for (name, _), content in zip(record.headers, headers, strict=True)],
-            "encoding": next(iter(given.values()), "utf-8") if same else given,
-        }
+        found = encoded_fields(shown(record.key, self.key), shown(record.value, self.value), record.headers)
         if self.layouts is not None:
             decoded, undecoded = self._decoded(record)
             found |= {"undecoded": undecoded} if decoded is None else {"decoded": decoded}
@@ -137,14 +127,6 @@ def shown(content: bytes | None, decoder: str) -> tuple[Any, str]:
         return content.decode(), "utf-8"
     except UnicodeDecodeError:
         return (java_text(content), "utf-8-lossy") if decoder == "utf-8" else shown(content, "base64")
-
-
-def _together(contents: list[bytes | None]) -> tuple[list[Any], str]:
-    """All of ``contents`` in one encoding, and its name."""
-    found = [shown(content, "auto") for content in contents]
-    if any(word == "base64" for _, word in found):
-        found = [shown(content, "base64") for content in contents]
-    return [value for value, _ in found], next((word for _, word in found if word), "")
 
 
 def _plain(content: bytes | None, decoder: str) -> str:

@@ -31,6 +31,20 @@ from tiered.model import ByteSource, SealedIndexes
 
 Pairs = dict[str, list[tuple[int, int]]]
 
+_FILES = {
+    "offset_index": INDEX_SUFFIX,
+    "offset_index_style": INDEX_SUFFIX,
+    "offset_index_untrimmed": INDEX_SUFFIX,
+    "time_index": TIME_INDEX_SUFFIX,
+    "time_index_untrimmed": TIME_INDEX_SUFFIX,
+    "txn_index": TXN_INDEX_SUFFIX,
+    "producer_snapshot": SNAPSHOT_SUFFIX,
+}
+"""Which file a finding is about; all others are about the ``.log``."""
+
+VERIFIED_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+"""Files whose verification is that of their whole segment."""
+
 
 class Mismatches:
     """What Kafka's tool prints behind the last file, by file. Newest first where Kafka has it so."""
@@ -161,21 +175,6 @@ def _header_at(log: ByteSource, position: int) -> BatchHeader:
     if position < 0 or left <= 0:
         raise CorruptionError(f"the log has {log.size} bytes")
     return read_header(log.read_at(position, min(HEADER_BYTES, left)), limit=left)
-
-
-_FILES = {
-    "offset_index": INDEX_SUFFIX,
-    "offset_index_style": INDEX_SUFFIX,
-    "offset_index_untrimmed": INDEX_SUFFIX,
-    "time_index": TIME_INDEX_SUFFIX,
-    "time_index_untrimmed": TIME_INDEX_SUFFIX,
-    "txn_index": TXN_INDEX_SUFFIX,
-    "producer_snapshot": SNAPSHOT_SUFFIX,
-}
-"""Which file a finding is about; all others are about the ``.log``."""
-
-VERIFIED_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-"""Files whose verification is that of their whole segment."""
 
 
 def segment_of(name: str) -> str:

@@ -42,6 +42,22 @@ PREPARED = {
 }
 """Decided states, and what follows each."""
 
+DEFAULT_TIMEOUT_MS = 60_000
+"""Kafka's ``transaction.timeout.ms``: a transaction that is open longer may be aborted by the coordinator."""
+
+DEFAULT_MAX_TIMEOUT_MS = 900_000
+"""Kafka's ``transaction.max.timeout.ms``."""
+
+DEFAULT_ID_EXPIRATION_MS = 604_800_000
+"""Kafka's ``transactional.id.expiration.ms``: an unused id is forgotten after a week."""
+
+MAX_PARTITIONS = 100_000
+"""Of one transaction: its record must stay far below the largest batch."""
+
+EPOCH_RAISING_VERSION = 2
+_LAST_CLIENT_EPOCH = 2**15 - 2
+_AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT})
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -78,24 +94,6 @@ class Unfinished(NamedTuple):
     @property
     def is_decided(self) -> bool:
         return self.state in PREPARED
-
-
-DEFAULT_TIMEOUT_MS = 60_000
-"""Kafka's ``transaction.timeout.ms``: a transaction that is open longer may be aborted by the coordinator."""
-
-DEFAULT_MAX_TIMEOUT_MS = 900_000
-"""Kafka's ``transaction.max.timeout.ms``."""
-
-DEFAULT_ID_EXPIRATION_MS = 604_800_000
-"""Kafka's ``transactional.id.expiration.ms``: an unused id is forgotten after a week."""
-
-MAX_PARTITIONS = 100_000
-"""Of one transaction: its record must stay far below the largest batch."""
-
-EPOCH_RAISING_VERSION = 2
-_LAST_CLIENT_EPOCH = 2**15 - 2
-
-_AT_REST = frozenset({TxnState.EMPTY, TxnState.COMPLETE_COMMIT, TxnState.COMPLETE_ABORT})
 
 
 class TransactionCoordinator:

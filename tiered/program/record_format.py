@@ -25,7 +25,7 @@ import base64
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tiered.errors import ConfigError
@@ -36,15 +36,21 @@ BINARY = "base64"
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
+MAX_FORMAT_CHARS = 4096
+"""Longest format."""
+
+FORMAT_NAMES = ("csv", "json", "lines", "text")
+"""Words that other programs, and our append, take for --format."""
+
+Part = bytes | Callable[[ConsumerRecord], bytes]
+_TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
+
 
 def envelope(record: ConsumerRecord) -> dict[str, Any]:
     """The fields above, in that order."""
-    key, key_encoding = _encode([record.key])
-    value, value_encoding = _encode([record.value])
-    headers, headers_encoding = _encode([content for _, content in record.headers])
-    words = {"key": key_encoding, "value": value_encoding, "headers": headers_encoding}
-    present = {name: word for name, word in words.items() if word is not None}
-    same = len(set(present.values())) <= 1
+    (key,), key_word = _encode([record.key])
+    (value,), value_word = _encode([record.value])
     return {
         "message_type": "record",
         "topic": record.topic,
@@ -52,11 +58,24 @@ def envelope(record: ConsumerRecord) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp": record.timestamp,
         "timestamp_type": TimestampType(record.timestamp_type).label,
+        **encoded_fields((key, key_word), (value, value_word), record.headers),
+        "tier": record.tier,
+    }
+
+
+def encoded_fields(
+    key: tuple[Any, str], value: tuple[Any, str], headers: Sequence[tuple[str, bytes | None]]
+) -> dict[str, Any]:
+    """``key``, ``value``, ``headers`` and ``encoding``. Key and value come with their words, "" for none."""
+    contents, headers_word = _encode([content for _, content in headers])
+    words = {"key": key[1], "value": value[1], "headers": headers_word}
+    present = {name: word for name, word in words.items() if word}
+    same = len(set(present.values())) <= 1
+    return {
         "key": key[0],
         "value": value[0],
-        "headers": [[name, content] for (name, _), content in zip(record.headers, headers, strict=True)],
+        "headers": [[name, content] for (name, _), content in zip(headers, contents, strict=True)],
         "encoding": next(iter(present.values()), TEXT) if same else present,
-        "tier": record.tier,
     }
 
 
@@ -66,28 +85,16 @@ def envelope_line(record: ConsumerRecord) -> bytes:
     return _ENCODER.encode(envelope(record)).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _encode(contents: list[bytes | None]) -> tuple[list[str | None], str | None]:
-    """All of ``contents`` in one encoding, and its name; no name if there is nothing to encode."""
+def _encode(contents: list[bytes | None]) -> tuple[list[str | None], str]:
+    """All of ``contents`` in one encoding, and its name; empty if there is nothing to encode."""
     given = [content for content in contents if content is not None]
     if not given:
-        return [None] * len(contents), None
+        return [None] * len(contents), ""
     try:
         return [None if content is None else content.decode(TEXT) for content in contents], TEXT
     except UnicodeDecodeError:
         encoded = [None if content is None else base64.b64encode(content).decode("ascii") for content in contents]
         return encoded, BINARY
-
-
-MAX_FORMAT_CHARS = 4096
-"""Longest format."""
-
-FORMAT_NAMES = ("csv", "json", "lines", "text")
-"""Words that other programs, and our append, take for --format."""
-
-Part = bytes | Callable[[ConsumerRecord], bytes]
-
-_TOKEN = re.compile(r"%(.)|\\x([0-9a-fA-F]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
-_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\", "0": b"\0"}
 
 
 def _length(content: bytes | None) -> int:

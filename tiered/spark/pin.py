@@ -46,6 +46,8 @@ from tiered.topic import PartitionStream
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview]]
 
+__all__ = ["Batches", "PinnedPiece", "Sources"]
+
 
 class Sources:
     """What one task reads from: the store, and the local directory, opened when it is first needed."""
@@ -223,6 +225,3 @@ class PinnedPiece:
             hint="load again to read what there is; failOnDataLoss=false skips what is gone, with a warning",
         )
         self._at = self._missing_until = until
-
-
-__all__ = ["Batches", "PinnedPiece", "Sources"]

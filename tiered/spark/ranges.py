@@ -51,6 +51,8 @@ PLANNING_THREADS = 16
 
 _logger = logging.getLogger("tiered.spark")
 
+Spans = tuple[LocalSpan | None, RemoteSpan | None]
+
 
 @dataclass(frozen=True, slots=True)
 class ChosenTopic:
@@ -263,9 +265,6 @@ def _pieces_of(tiers: Tiers, options: ReadOptions, pool: Executor) -> list[Piece
         _piece(tiers, part.tier, part.start, part.end, aborted)
         for part in _tier_ranges(tiers.tp, start, end, spans, fail=options.fail_on_data_loss)
     ]
-
-
-Spans = tuple[LocalSpan | None, RemoteSpan | None]
 
 
 def _within(tp: TopicPartition, start: int, end: int, spans: Spans, options: ReadOptions) -> tuple[int, int]:

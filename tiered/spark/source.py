@@ -65,6 +65,9 @@ _TYPES: dict[str, DataType] = {
 }
 _NAMES = {name.lower(): name for name in _TYPES}
 
+_stores: dict[tuple[object, ...], Store] = {}
+_lock = threading.Lock()
+
 
 def kafka_schema(*, include_headers: bool) -> StructType:
     """The columns of Spark's Kafka source; ``headers`` only when asked for, as there.
@@ -121,10 +124,6 @@ def _shape(kind: DataType) -> str:
 def arrow_schema_of(schema: StructType) -> pa.Schema:
     """Exactly what Spark compares the record batches of a source with."""
     return to_arrow_schema(schema, timezone="UTC")
-
-
-_stores: dict[tuple[object, ...], Store] = {}
-_lock = threading.Lock()
 
 
 def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:

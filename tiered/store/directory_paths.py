@@ -49,6 +49,10 @@ _OF_A_STORE = re.compile(r"\.tiered|topics|[0-9a-f]{2}")
 MAX_NAME_BYTES = 240
 """Longest path part that is kept as it is: with the suffix it stays below the 255 bytes of Linux file systems."""
 
+TRAILER_BYTES = 64
+_MAGIC = b"TLOBJ\0\0\1"
+_TRAILER = struct.Struct("<8s16sQqII12x")
+
 
 def folder_name(part: str) -> str:
     """Directory name of a path part that is not the last."""
@@ -150,11 +154,6 @@ def _is_special(part: str) -> bool:
 
 def _hashed(part: str) -> str:
     return "~" + blake2b(part.encode(), digest_size=16).hexdigest()
-
-
-TRAILER_BYTES = 64
-_MAGIC = b"TLOBJ\0\0\1"
-_TRAILER = struct.Struct("<8s16sQqII12x")
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,14 @@ T = TypeVar("T")
 AioSleep = Callable[[float], Awaitable[None]]
 Taker = Callable[[Any], object]
 
+BACKOFF_FIRST_SECONDS = 0.2
+"""Bound of the wait before the first repeat."""
+
+BACKOFF_MAX_SECONDS = 60.0
+"""Bound of every wait."""
+
+_MAX_DOUBLINGS = 32  # 2.0 ** 1024 raises OverflowError; an outage of days reaches such attempts
+
 
 def refuse(emitted: object) -> None:
     """Takes nothing. Raises TypeError: these steps are not of those that emit."""
@@ -298,15 +306,6 @@ async def _execute_together_aio(store: AioStore, several: Sequence[StoreRequest]
             raise result
         outcomes.append(result)
     return tuple(outcomes)
-
-
-BACKOFF_FIRST_SECONDS = 0.2
-"""Bound of the wait before the first repeat."""
-
-BACKOFF_MAX_SECONDS = 60.0
-"""Bound of every wait."""
-
-_MAX_DOUBLINGS = 32  # 2.0 ** 1024 raises OverflowError; an outage of days reaches such attempts
 
 
 def backoff_bound_seconds(attempt: int) -> float:

@@ -71,6 +71,9 @@ _OTHER_SCHEMES = {
     "mem": "write memory://name",
 }
 
+AIO_THREADS = 8
+"""Requests of a threaded store that are under way at once; more wait."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
@@ -405,10 +408,6 @@ def _endpoint(given: str | None, environ: Mapping[str, str]) -> str | None:
     if parts.query or parts.fragment or any(c.isspace() for c in url):
         raise ConfigError(f"{origin} has a query, a fragment or a space", hint="http://host:port or https://host")
     return url.rstrip("/")
-
-
-AIO_THREADS = 8
-"""Requests of a threaded store that are under way at once; more wait."""
 
 
 class ThreadedAioStore:

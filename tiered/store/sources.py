@@ -9,6 +9,9 @@ from tiered.errors import ClosedError, CorruptionError, NotFoundError, TieredErr
 from tiered.model import ByteSource
 from tiered.store.base import Get, Head, Missing, Object, Store
 
+PIECE_BYTES = 1024 * 1024
+"""Bodies are read and sent in pieces of this size."""
+
 
 class ObjectSource:
     """The object ``key`` as it was when this was made; one that is replaced by another size is noticed. Thread-safe."""
@@ -52,10 +55,6 @@ class ObjectSource:
     def close(self) -> None:
         """Nothing to release; reading afterwards is an error."""
         self._closed = True
-
-
-PIECE_BYTES = 1024 * 1024
-"""Bodies are read and sent in pieces of this size."""
 
 
 class SourceReader(io.RawIOBase):

@@ -28,6 +28,8 @@ from tiered.model import NO_TIMESTAMP, AbortedTxn, EpochEntry, NewRecord, Record
 SEQUENCES = 2**31
 WINDOW = 5
 
+__all__ = ["ModelBatch", "ModelLog", "ModelProducer", "Stamp"]
+
 
 class Stamp(NamedTuple):
     """What a producer writes into a batch; ``sequence`` of its first record, -1 in a marker."""
@@ -115,9 +117,6 @@ class ModelProducer:
             self.coordinator,
             self.txn_first_offset,
         )
-
-
-__all__ = ["ModelBatch", "ModelLog", "ModelProducer", "Stamp"]
 
 
 class ModelBatch(NamedTuple):

@@ -12,6 +12,11 @@ from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import Record
 from tiered.testing.model import ModelBatch, ModelLog
 
+PRODUCER_EXPIRATION_MS = DAY_MS
+"""A producer that wrote nothing for so long, by its record timestamps, is forgotten (``producer.id.expiration.ms``)."""
+
+_NO_OFFSET = -1
+
 
 @dataclass(frozen=True)
 class Cleaned:
@@ -112,12 +117,6 @@ def _stays(log: ModelLog, batch: ModelBatch, round_: Cleaned) -> bool:
     if producer.window:
         return batch.last == producer.window[-1].last_offset
     return batch.kind is not None and batch.stamp.epoch == producer.epoch
-
-
-PRODUCER_EXPIRATION_MS = DAY_MS
-"""A producer that wrote nothing for so long, by its record timestamps, is forgotten (``producer.id.expiration.ms``)."""
-
-_NO_OFFSET = -1
 
 
 class ProducerTails:

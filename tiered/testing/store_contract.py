@@ -62,6 +62,9 @@ from tiered.store.puts import put_unique, upload_multipart, verify_stored
 
 T = TypeVar("T")
 
+__all__ = ["BlockingStore", "StoreContract", "found", "landed", "listed", "same"]
+STALE = '"00000000000000000000000000000000"'
+
 
 class BlockingStore:
     """An async store on an event loop of its own thread, as a sync :class:`Store`. Thread-safe."""
@@ -175,11 +178,6 @@ def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
 
     with ThreadPoolExecutor(max_workers=len(calls)) as pool:
         return [future.result() for future in [pool.submit(run, call) for call in calls]]
-
-
-__all__ = ["BlockingStore", "StoreContract", "found", "landed", "listed", "same"]
-
-STALE = '"00000000000000000000000000000000"'
 
 
 class StoreContract:

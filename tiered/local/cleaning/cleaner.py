@@ -58,6 +58,9 @@ LOG_CHANGED = (CleaningStoppedError, NotFoundError, ClosedError, FencedError)
 DISK_IN_THE_WAY = (DiskFullError, LocalIOError, LocalPermissionError)
 """What the disk refuses today it may do tomorrow; a disk that fails takes its directory offline elsewhere."""
 
+MAX_NAP_SECONDS = 1.0
+"""How long one sleep lasts at most: whoever is slowed down looks up between two of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class CleaningStatus:
@@ -352,10 +355,6 @@ class LogCleaner:
             return PAUSED
         damage = self._uncleanable.get(writer.tp)
         return f"damaged, until the directory is opened again: {damage}" if damage else ""
-
-
-MAX_NAP_SECONDS = 1.0
-"""How long one sleep lasts at most: whoever is slowed down looks up between two of them."""
 
 
 class Throttle:

@@ -19,6 +19,13 @@ from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 from tiered.plan.cleaning import LogState, SegmentState
 
+TIERED = "tiered: its old segments are the bucket's, they are compacted there"
+NOT_COMPACTED = "cleanup.policy does not say compact"
+FENCED = "fenced: another volume owns it"
+PAUSED = "paused: it moves to another directory, or is deleted"
+AT_WORK = "a round is at work on it"
+OFFLINE = "closed or offline"
+
 
 class CleanerCheckpoint:
     """``cleaner-offset-checkpoint``: up to where each compacted partition was cleaned. Kafka's file, in memory as well.
@@ -74,14 +81,6 @@ class CleanerCheckpoint:
     def _write(self, offsets: dict[TopicPartition, int]) -> None:
         self._file.write(offsets)
         self._known = offsets
-
-
-TIERED = "tiered: its old segments are the bucket's, they are compacted there"
-NOT_COMPACTED = "cleanup.policy does not say compact"
-FENCED = "fenced: another volume owns it"
-PAUSED = "paused: it moves to another directory, or is deleted"
-AT_WORK = "a round is at work on it"
-OFFLINE = "closed or offline"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ from tiered.local.partition.roster import Roster
 from tiered.local.partition.surroundings import Surroundings
 from tiered.model import TopicPartition
 
+LOGGER = logging.getLogger("tiered.local")
+
 
 class LeavingDirectories:
     """Thread-safe. What is found at an open has waited long enough: it is due at once."""
@@ -103,9 +105,6 @@ def remove_tree(files: Files, path: Path) -> int:
         files.unlink(path / name)
     files.remove_directory(path)
     return size
-
-
-LOGGER = logging.getLogger("tiered.local")
 
 
 class TopicRegistry:

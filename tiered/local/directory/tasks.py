@@ -17,6 +17,15 @@ from tiered.clock import Clock, IdSource
 from tiered.config import unknown_key
 from tiered.errors import ConfigError, TieredError
 
+LOGGER = logging.getLogger("tiered.local")
+EVERY_TICK = 0
+"""Period of a task that looks at its own timers."""
+
+JITTER = 0.1
+"""A period is shortened by up to this part of it, so that the tasks of many logs do not meet."""
+
+MAX_ERROR_CHARS = 500
+
 
 class Workers(Protocol):
     """Where tasks that may take long run: in the caller's thread, or each on a thread of its own."""
@@ -73,17 +82,6 @@ class ThreadWorkers:
         """Must not be called from inside of the work: that thread would wait for itself."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, timeout_seconds)
-
-
-LOGGER = logging.getLogger("tiered.local")
-
-EVERY_TICK = 0
-"""Period of a task that looks at its own timers."""
-
-JITTER = 0.1
-"""A period is shortened by up to this part of it, so that the tasks of many logs do not meet."""
-
-MAX_ERROR_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)

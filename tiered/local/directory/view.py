@@ -34,6 +34,8 @@ from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.surroundings import Surroundings
 from tiered.model import TopicPartition
 
+LOGGER = logging.getLogger("tiered.local")
+
 
 class PartitionFolder(NamedTuple):
     """A partition's directory. ``kind``: empty, or as what it was renamed: ``delete``, ``stray`` or ``future``."""
@@ -85,9 +87,6 @@ def folder_named(name: str) -> PartitionFolder | StrangeFolder:
     except ConfigError as refusal:
         return StrangeFolder(name, refusal)
     return PartitionFolder(name, parsed.tp, parsed.kind)
-
-
-LOGGER = logging.getLogger("tiered.local")
 
 
 class Survey:

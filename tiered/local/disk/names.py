@@ -14,6 +14,9 @@ from tiered.format.keys import LOG_SUFFIX, SNAPSHOT_SUFFIX, LocalFile, parse_loc
 from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES
 from tiered.local.disk.files import Files
 
+PLAIN_NAME = "tiered-plain"
+"""Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
+
 
 def local_files(files: Files, directory: Path) -> list[LocalFile]:
     """The files of its segments, by name; all others are ignored, as Kafka ignores them."""
@@ -28,10 +31,6 @@ def bases_of(found: list[LocalFile], suffix: str = LOG_SUFFIX) -> list[int]:
 def log_bases(files: Files, directory: Path) -> list[int]:
     """Bases of the segments of a partition, ascending."""
     return bases_of(local_files(files, directory))
-
-
-PLAIN_NAME = "tiered-plain"
-"""Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
 
 
 def snapshot_offsets(files: Files, directory: Path) -> list[int]:

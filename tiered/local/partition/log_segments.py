@@ -23,6 +23,9 @@ from tiered.model import TopicPartition
 SPARSE_NAME = "tiered-sparse"
 """Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
 
+WATERMARK_NAME = "tiered-follows"
+"""Empty file in a partition whose high watermark somebody else tells; in all others it is the end."""
+
 
 class LogSegments:
     """Changed under the partition's lock. Without it one attribute may be read: its value is or was right.
@@ -184,10 +187,6 @@ class LogSegments:
         }
         states = {name: self._files.state(self.directory / name) for name in sizes}
         return all(state is not None and state.size == sizes[name] for name, state in states.items())
-
-
-WATERMARK_NAME = "tiered-follows"
-"""Empty file in a partition whose high watermark somebody else tells; in all others it is the end."""
 
 
 class HighWatermark:

@@ -30,6 +30,11 @@ from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
 _BASE = attrgetter("base_offset")
 
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+"""What a timestamp below 0 asks for."""
+
+NO_EPOCH = -1
+
 
 class Isolation(enum.Enum):
     """How far a fetch reads: a follower to the end, ``read_uncommitted``, ``read_committed``."""
@@ -173,12 +178,6 @@ def _upper_offset(files: Files, view: View, extent: Extent, position: int, size:
         return bound
     at = view.extents.index(extent) + 1
     return view.extents[at].base_offset if at < len(view.extents) else view.end_offset
-
-
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
-"""What a timestamp below 0 asks for."""
-
-NO_EPOCH = -1
 
 
 class ListedOffset(NamedTuple):

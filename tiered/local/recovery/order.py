@@ -17,6 +17,12 @@ from tiered.format.walk import Offsets, Span
 from tiered.local.segment.scan import LogFile
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
+PIECE_BYTES = 4 * 1024 * 1024
+"""Bytes looked through at once."""
+
+_MAGIC_AT = 16
+_MAGIC = b"\x02"
+
 
 class BatchOrder:
     """``expected``: the end of the good batches so far. ``damage``: (position, offset) where the first bad one stands.
@@ -74,13 +80,6 @@ class BatchOrder:
         if base <= self.expected or self.damage is not None:
             return False
         return self._dense or self.expected < self._promised <= base
-
-
-PIECE_BYTES = 4 * 1024 * 1024
-"""Bytes looked through at once."""
-
-_MAGIC_AT = 16
-_MAGIC = b"\x02"
 
 
 def salvage(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Iterator[Span]:

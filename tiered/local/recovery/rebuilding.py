@@ -30,6 +30,8 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import Place, abort_markers, settle_txn_index
 from tiered.model import EpochEntry
 
+LOGGER = logging.getLogger("tiered.local")
+
 
 class Prefix(NamedTuple):
     """Reading goes on at ``position``, with the batch at ``base_offset``; ``indexes`` cover all up to that batch."""
@@ -119,9 +121,6 @@ class Rebuilding:
         """The indexes with their closing entry."""
         self.indexes.close_times(self._largest, self._at)
         return self.indexes
-
-
-LOGGER = logging.getLogger("tiered.local")
 
 
 def rebuild_txn_index(files: Files, place: Place) -> None:

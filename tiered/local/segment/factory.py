@@ -24,6 +24,8 @@ from tiered.local.segment.side_files import Place, abort_markers, settle_txn_ind
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.roll import jitter_ms
 
+LOGGER = logging.getLogger("tiered.local")
+
 
 @dataclass(slots=True)
 class FoundSegment:
@@ -51,9 +53,6 @@ class LoadedPartition:
 
     segments: list[FoundSegment]
     torn_bytes: int = 0
-
-
-LOGGER = logging.getLogger("tiered.local")
 
 
 class SegmentFactory:

@@ -23,6 +23,19 @@ from tiered.model import AbortedTxn, TopicPartition
 
 _BASE = attrgetter("base_offset")
 
+T = TypeVar("T")
+FRESH_VIEWS = 3
+"""How often a read that fails starts over without having read anything in between: then it is no cleaner's doing."""
+
+PATIENCE_TRIES = 100
+"""How often another process's directory is looked at while it exchanges segments, which takes milliseconds."""
+
+PATIENCE_SECONDS = 0.02
+"""Between two looks."""
+
+_MOVED = (OffsetOutOfRangeError, CorruptionError, NotFoundError)
+"""NotFoundError: a file was renamed, or is gone, between its name was asked for and it was opened."""
+
 
 class Readable(Protocol):
     """What a read needs of a segment; sealed, active and foreign ones have it."""
@@ -220,21 +233,6 @@ def open_extent(files: Files, view: View, extent: Extent, offset: int) -> LogFil
             tried, path = path, extent.segment.path  # renamed on its way out, between the two
             if path == tried:
                 raise out_of_range(view._replace(start_offset=extent.end_offset), offset) from None
-
-
-T = TypeVar("T")
-
-FRESH_VIEWS = 3
-"""How often a read that fails starts over without having read anything in between: then it is no cleaner's doing."""
-
-PATIENCE_TRIES = 100
-"""How often another process's directory is looked at while it exchanges segments, which takes milliseconds."""
-
-PATIENCE_SECONDS = 0.02
-"""Between two looks."""
-
-_MOVED = (OffsetOutOfRangeError, CorruptionError, NotFoundError)
-"""NotFoundError: a file was renamed, or is gone, between its name was asked for and it was opened."""
 
 
 def patient_view(view: Callable[[], View], clock: Clock) -> View:

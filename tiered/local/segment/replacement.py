@@ -51,6 +51,9 @@ COPIED_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
 BUFFER_BYTES = 1024 * 1024
 """Batches are written in pieces of about this size."""
 
+LOGGER = logging.getLogger("tiered.local")
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
 
 class SegmentCopy:
     """A segment being written as ``.cleaned``: batches go in with their offsets, indexes are made along the way."""
@@ -209,11 +212,6 @@ def split_overflowed(files: Files, directory: Path, base_offset: int, interval_b
 
 def _fits(base_offset: int, last_offset: int) -> bool:
     return last_offset - base_offset <= MAX_RELATIVE_OFFSET
-
-
-LOGGER = logging.getLogger("tiered.local")
-
-INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 
 
 def settle_leftovers(files: Files, directory: Path) -> list[int]:

@@ -21,6 +21,8 @@ from tiered.model import TopicPartition
 from tiered.plan.transactions import TransactionCoordinator, TxnMarker
 from tiered.plan.visibility import OpenTxn
 
+LOGGER = logging.getLogger("tiered.local")
+
 
 class Markers:
     """Thread-safe. ``sees_all``: whether a partition that cannot be found is gone, or may only be elsewhere now."""
@@ -68,9 +70,6 @@ class Markers:
             transactional=True,
             control=True,
         )
-
-
-LOGGER = logging.getLogger("tiered.local")
 
 
 class Leftover(NamedTuple):
