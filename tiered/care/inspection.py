@@ -196,7 +196,11 @@ class LogInspection:
         return self.end()
 
     def feed(self, data: bytes) -> None:
-        """The next bytes."""
+        """The next bytes. Looked at in windows, which stay in the processor's cache."""
+        for start in range(0, len(data), WINDOW_BYTES):
+            self._piece(data[start : start + WINDOW_BYTES])
+
+    def _piece(self, data: bytes) -> None:
         self._scan.crc32c = crc32c(data, self._scan.crc32c)
         if written := len(data.rstrip(b"\0")):
             self._zeros_from = self._fed + written

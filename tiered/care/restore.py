@@ -220,8 +220,7 @@ def _plan(url: str, options: RestoreOptions) -> Steps[tuple[tuple[PartitionPlan,
 
 def _pin(entry: TopicEntry, partition: int) -> Steps[Snapshot | None]:
     try:
-        known = Known(made=entry.roots)
-        return (yield from RootView(entry.topic_id, partition, entry.name, known).pin())
+        return (yield from RootView(entry.topic_id, partition, entry.name, Known(made=entry.roots)).pin())
     except CorruptionError as damage:
         damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
         raise
@@ -254,9 +253,7 @@ def _entries(
 
 
 def _is_taken(directory: Path, files: Files) -> bool:
-    if files.is_directory(directory):
-        return bool(files.names(directory))
-    return files.state(directory) is not None
+    return bool(files.names(directory)) if files.is_directory(directory) else files.state(directory) is not None
 
 
 def _need_space(directory: Path, plans: Sequence[PartitionPlan], files: Files) -> None:
@@ -413,8 +410,7 @@ class _Segment:
         else:
             self.files.replace(self.directory / index_name(self.row.base), indexes.offset_index)
             self.files.replace(self.directory / time_index_name(self.row.base), indexes.time_index)
-        notes += self._write_side_files(indexes)
-        return notes
+        return notes + self._write_side_files(indexes)
 
     def _fetch_log(self) -> Steps[None]:
         files, handle, position, checksum = self.files, -1, 0, 0

@@ -100,5 +100,5 @@ def advice_command(app: Application, *, topics: tuple[str, ...]) -> int:
         "not_looked_at": list(advised.not_looked_at),
     }
     code = CorruptionError.exit_code if lines else EXIT_WARNINGS if advised.not_looked_at else 0
-    nothing = "nothing that could be looked at is lost" if code else "nothing is lost"
-    return app.out.result("repair advice", fields, lines or [nothing], code)
+    lines = lines or ["nothing that could be looked at is lost" if code else "nothing is lost"]
+    return app.out.result("repair advice", fields, lines, code)
