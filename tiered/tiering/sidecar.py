@@ -164,7 +164,7 @@ class Mirror:
 
     def _follow(self, tp: TopicPartition, theirs: Path, safe: int, held: int) -> int:
         """Links of one partition; returns the bytes that are held with them."""
-        ours, bases = self.path / partition_dir(tp), log_bases(self._files, theirs)
+        ours, bases = self.path / partition_dir(tp), self._bases(theirs)
         end = self._end(ours)
         if end is not None and read_topic_id(ours, self._files) != read_topic_id(theirs, self._files):
             raise ConfigError(
@@ -189,6 +189,11 @@ class Mirror:
         else:
             self._need_joint(tp, end, bases[-1])
         return held
+
+    def _bases(self, theirs: Path) -> list[int]:
+        """Of its segments, but for sealed ones that the cleaner left empty: the one before each reaches over it."""
+        bases = log_bases(self._files, theirs)
+        return [base for base in bases[:-1] if self._size(theirs, base)] + bases[-1:]
 
     @staticmethod
     def _need_joint(tp: TopicPartition, end: int, base: int) -> None:

@@ -188,6 +188,27 @@ def test_a_rewritten_log_is_refused(broker: Broker, url: str) -> None:
     assert sidecar(broker.path, url).code == 14
 
 
+def test_an_older_disk_of_the_broker_is_told(broker: Broker, finished: Path, url: str) -> None:
+    end = broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    for base in broker.bases[2:4]:
+        (broker.folder / log_name(base)).unlink()
+    ending = sidecar(broker.path, url)
+    assert (ending.code, "below" in str(ending)) == (14, True)
+    judge(url, finished, end)
+
+
+def test_a_segment_that_the_cleaner_left_empty_belongs_to_the_one_before(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    end = broker.roll(4)
+    (broker.folder / log_name(broker.bases[2])).write_bytes(b"")
+    assert sidecar(broker.path, url).code == 0
+    without = range(broker.bases[2], broker.bases[3])
+    expected = {at: value for at, value in values(finished, "t").items() if at < end and at not in without}
+    assert read(url, "t") == expected
+
+
 def test_a_topic_that_was_made_again(broker: Broker, finished: Path, url: str, tmp_path: Path) -> None:
     end = broker.roll(3)
     assert sidecar(broker.path, url).code == 0
