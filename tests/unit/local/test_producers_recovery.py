@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.local.bench import TP
 from tests.unit.local.producer_bench import PID, ProducerBench, data, end
 from tiered.care.run import check as check_directory
 from tiered.errors import OutOfOrderSequenceError
@@ -15,6 +16,8 @@ from tiered.format.batch import read_header
 from tiered.format.keys import log_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.txn_index import decode_txns
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.replica import Replica
 from tiered.model import AbortedTxn
 from tiered.testing.clock import START_MS
@@ -330,6 +333,24 @@ def test_a_tiered_log_keeps_the_state_where_its_disk_begins(tmp_path: Path) -> N
     assert bench.send(0, txn=True).offset == 0
     bench.mark(abort=True)
     assert bench.aborted()[0].first_offset == 0
+
+
+def test_a_tiered_log_that_starts_again_knows_that_nothing_was_open(tmp_path: Path) -> None:
+    """A marker without a transaction needs no entry there, also when the note of its segment is lost."""
+    bench = ProducerBench(tmp_path / "log")
+    bench.plain(5)
+    bench.partition.roll()
+    bench.partition.set_uploaded(5)
+    UploadCheckpoint(bench.directory, PosixFiles()).write({TP: PartitionUpload(5)})
+    bench.partition.truncate_fully_and_start_at(5)
+    bench.mark(abort=True)
+    bench.partition.roll()
+    bench.plain(1)
+    assert bench.snapshots == [5, 6]
+    bench.kill()
+    (bench.folder / f"{5:020d}.seal").unlink()
+    bench.open()
+    assert (bench.aborted(), bench.snapshots) == ([], [5, 6, 7])
 
 
 def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:

@@ -131,7 +131,9 @@ class PartitionProducers:
         known = self._files.state(path) is not None
         self._unmark()
         self._files.replace(path, NO_PRODUCERS)
-        self._on_disk, self._birth = True, None if known else end
+        # Of a tiered log it says, where a segment begins, that what came before is none of that segment's: it stays.
+        lasting = known or (self._condition.upload is not None and end == self._segments.active.base_offset)
+        self._on_disk, self._birth = True, None if lasting else end
 
     def _unmark(self) -> None:
         if self._marked:
