@@ -1250,6 +1250,112 @@ COLD = [
         ),
         ("all prefixes listed", 'return {"Condition": {operator: {"s3:prefix": value}}}', "return {}"),
     ),
+    *of(
+        "tests/unit/plan/test_maintenance.py",
+        "tiered/plan/maintenance.py",
+        ("merges of too few", "if sum(1 for row in group if row.size) < MERGE_LEAST_ROWS:"),
+        ("a large row for every few small ones", "if 2 * group[largest].size > sum(row.size for row in group):"),
+        (
+            "what was just uploaded",
+            "return row.size < self._small and row.size <= self._most and at_rest",
+            "return True",
+        ),
+        (
+            "trash before its grace",
+            'return trash.where((columns["removed_version"] <= limit) & (columns["removed_ms"] <= now_ms - grace_ms))',
+            'return trash.where(columns["removed_version"] <= limit)',
+        ),
+    ),
+    *of(
+        "tests/unit/plan/test_maintenance.py",
+        "tiered/plan/retention.py",
+        (
+            "a compacted topic goes by time",
+            "elif retention_ms >= 0 and _newest_ms(row, stored_ms) <= expired:",
+            "elif config.retention_ms >= 0 and _newest_ms(row, stored_ms) <= now_ms - config.retention_ms:",
+        ),
+        (
+            "a compacted topic goes by size",
+            "elif retention_bytes >= 0 and excess > 0 and excess >= row.size:",
+            "elif config.retention_bytes >= 0 and whole - config.retention_bytes >= row.size:",
+        ),
+        (
+            "a wrong clock pins the bucket",
+            "return min(row.max_ts, stored_ms.get(row.base, row.max_ts))",
+            "return row.max_ts",
+        ),
+    ),
+    *of(
+        "tests/unit/remote/test_rewrites.py",
+        "tiered/remote/rewrite.py",
+        ("an input with more than its offsets", "if taken != row.size:"),
+    ),
+    *of(
+        "tests/unit/remote/test_rewrites.py",
+        "tiered/remote/merge.py",
+        ("parts of what failed", "yield from output.abandon()"),
+    ),
+    *of(
+        "tests/unit/remote/test_rewrites.py",
+        "tiered/remote/compact.py",
+        (
+            "the newest producers go with a hole",
+            "ends = not output.written[0] and rows[-1].next == self._snapshot.next_offset",
+            "ends = False",
+        ),
+    ),
+    *of(
+        "tests/property/test_remote_compaction.py",
+        "tiered/remote/compact.py",
+        ("transactions that were aborted", "txns = kept.take_aborted()", "txns = ()"),
+        (
+            "a horizon from another clock",
+            "now_ms=self._now_ms,",
+            "now_ms=0,",
+        ),
+    ),
+    *of(
+        "tests/unit/remote/test_maintain.py",
+        "tiered/remote/maintain.py",
+        ("an object that was lost", "yield from self._need_superseded(gone)"),
+        (
+            "when an object of the future was stored",
+            "stored[found.pinned.base] = head.last_modified_ms if isinstance(head, Object) else now_ms",
+            "stored[found.pinned.base] = now_ms",
+        ),
+        (
+            "the clean end is forgotten",
+            "cleaned = max((entry.end_offset for entry in snapshot.root.cleaned), default=None)",
+            "cleaned = None",
+        ),
+    ),
+    *of(
+        "tests/unit/paged/test_collect.py",
+        "tiered/remote/collect.py",
+        ("no floor", "root = yield from self._catalog.commit(GcFloorIntent(before.version))", "root = before"),
+        (
+            "pins hold nothing",
+            "due = self._due(root, floor if pins.lowest is None else min(floor, pins.lowest), pins.date_ms)",
+            "due = self._due(root, floor, pins.date_ms)",
+        ),
+        ("a pin holds for ever", 'if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:'),
+        ("a key that was refused is forgotten", "self.kept |= {number for key, number in group if key in refused}"),
+        ("a page goes before what it names", "work.needed.add((leaf, number))"),
+        ("a right that is missing", "if ACCESS_DENIED in why:"),
+        (
+            "live rows of a page that is partly dead",
+            "yield from work.add(_row_keys(root, content.where((ends > entry.base) & (ends <= entry.end))), number)",
+            "yield from work.add(_row_keys(root, content), number)",
+        ),
+    ),
+    *of(
+        "tests/unit/paged/test_sweep.py",
+        "tiered/remote/sweep.py",
+        ("an epoch that may still commit", "if name.epoch >= root.roles[name.role.value].epoch:"),
+        ("a young object", "elif date_ms - entry.last_modified_ms >= ORPHAN_MS:", "else:"),
+        ("what waits in the trash", "yield from _drop_trash(root, entry, candidates)"),
+        ("pages of inner pages", "_drop(candidates, children)"),
+    ),
 ]
 
 

@@ -70,7 +70,8 @@ STATES = (STATE_OPEN, STATE_SEALED, STATE_DELETING)
 class Commit:
     """Who made this version. ``id`` is unique, so no two bodies are equal and ETags never repeat.
 
-    ``ts_ms`` is the committer's wall clock, but at least one more than the version before.
+    ``ts_ms`` is the committer's wall clock, but at least one more than the version before. ``owner`` says who it was,
+    and behind a colon why, where there is a reason.
     """
 
     id: str

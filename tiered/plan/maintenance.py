@@ -44,6 +44,9 @@ MAX_DELETE_KEYS = 1000
 READ_BYTES = 8 * 1024 * 1024
 """One GET of what is rewritten."""
 
+PART_BYTES = 16 * 1024 * 1024
+"""What is written goes in parts of this size; one that fits into a part goes in one PUT."""
+
 
 class Kind(enum.StrEnum):
     """Kinds of maintenance; the words of ``--only``."""
@@ -155,6 +158,7 @@ class MergePlanner:
         size = sum(row.size for row in group)
         held = [row for row in group if row.size]
         bundles = [row for row in held if row is held[-1] or row.flags & FLAG_ABORTED_TXNS]
+        puts = 1 if size <= PART_BYTES else 2 - (-size // PART_BYTES)
         return Action(
             Kind.MERGE,
             group[0].base,
@@ -164,7 +168,7 @@ class MergePlanner:
             rows_out=1,
             bytes_read=size,
             bytes_written=size,
-            requests=sum(-(-row.size // READ_BYTES) for row in held) + len(bundles) + 4,
+            requests=sum(-(-row.size // READ_BYTES) for row in held) + len(bundles) + puts + 3,
             garbage_objects=2 * len(held),
             garbage_bytes=size,
             frees_at_ms=self._now_ms + self._config.gc_grace_ms,

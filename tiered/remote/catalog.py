@@ -228,19 +228,24 @@ class Catalog(RootView):
 
         return (yield from self.commit(intent, before=keep))
 
-    def trim(self, offset: int) -> Steps[Root]:
+    def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
         """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end."""
-        return (yield from self.commit(TrimIntent(offset)))
+        return (yield from self.commit(TrimIntent(offset), reason=reason))
 
-    def commit(self, intent: Intent, *, before: Callable[[], Steps[None]] | None = None) -> Steps[Root]:
-        """Commits an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent."""
-        (result,) = yield from self.commit_all((intent,), before=before)
+    def commit(
+        self, intent: Intent, *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
+    ) -> Steps[Root]:
+        """Commits an intent of the held role. ``before`` runs once, before the first PUT; if it raises none is sent.
+
+        ``reason``: why, for people; it stands behind the owner in the root's ``commit``.
+        """
+        (result,) = yield from self.commit_all((intent,), before=before, reason=reason)
         if isinstance(result, TieredError):
             raise result
         return result
 
     def commit_all(
-        self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None
+        self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[list[Root | TieredError]]:
         """Commits intents of the held role, in order, as one version: one PUT of the root. Gives of each the
         acknowledged root, or why it was refused on the root that the others are in."""
@@ -250,7 +255,8 @@ class Catalog(RootView):
             attempt = 0
             while True:
                 root = self._current()
-                stamp = yield from self._stamp(held.role, held.epoch, held.owner)
+                owner = f"{held.owner}: {reason}" if reason else held.owner
+                stamp = yield from self._stamp(held.role, held.epoch, owner)
                 folded = yield from self._folded(intents, root, stamp)
                 if folded.root is root:
                     return self._results(intents, folded, root)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from tiered.config import TopicConfig
@@ -115,7 +116,7 @@ class Maintainer:
         """
         yield from self._claimed()
         if action.kind is Kind.RETENTION:
-            yield from self._catalog.trim(action.end)
+            yield from self._catalog.trim(action.end, reason=action.reason)
             return Done(action)
         if action.kind is Kind.COLLECT:
             collected = yield from Collector(self._catalog, self._config.gc_grace_ms).run()
@@ -132,7 +133,7 @@ class Maintainer:
         try:
             if action.kind is Kind.MERGE:
                 merged = yield from merge_rows(shop, action.rows)
-                yield from self._commit(action.rows, merged, None)
+                yield from self._replace(action, action.rows, merged, None)
                 return Done(action, action.bytes_read, merged.size + merged.idx_len)
             return (yield from self._compact(action, shop, memory_bytes))
         except SegmentGone as gone:
@@ -152,8 +153,9 @@ class Maintainer:
         if not self._catalog.claim_epoch:
             yield from self._catalog.claim(Role.MAINTAINER, self._owner)
 
-    def _commit(self, old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
-        yield from self._catalog.commit(ReplaceIntent(tuple(old), (new,), cleaned))
+    def _replace(self, action: Action, old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
+        intent = ReplaceIntent(tuple(old), (new,), cleaned)
+        yield from self._catalog.commit(intent, reason=f"{action.kind}, {action.reason}")
 
     def _compact(self, action: Action, shop: Workshop, memory_bytes: int) -> Steps[Done]:
         """Rounds until nothing is dirty: more than one where the keys do not fit into the map."""
@@ -174,7 +176,7 @@ class Maintainer:
             if candidate is None or not candidate.cleanable_bytes:
                 break
             work = Compaction(shop, snapshot, state, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
-            report = yield from work.run(self._commit)
+            report = yield from work.run(partial(self._replace, action))
             read, written = read + report.bytes_read, written + report.bytes_written
             if not report.groups:
                 break

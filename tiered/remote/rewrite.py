@@ -26,13 +26,13 @@ from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role, SegmentName, in
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.model import EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.plan.maintenance import READ_BYTES
+from tiered.plan.maintenance import PART_BYTES, READ_BYTES
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.fetch import read_range
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
 from tiered.store.base import Capabilities, Steps
-from tiered.store.puts import PART_BYTES, ObjectWriter, put_unique
+from tiered.store.puts import ObjectWriter, put_unique
 
 Spend = Callable[[int], None]
 """Told how many bytes were read; may raise."""

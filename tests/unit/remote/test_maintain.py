@@ -34,7 +34,8 @@ class Bucket:
         self.clock = FakeClock()
         self.store = RecordingStore(MemoryStore(clock=self.clock))
         self.log = RemoteLog(self.store, clock=self.clock)
-        self.log.fill(end)
+        if end:
+            self.log.fill(end)
         self.clock.advance(31 * 86_400)
 
     def maintainer(self, config: TopicConfig | None = None, owner: str = "m:1") -> Maintainer:
@@ -108,8 +109,22 @@ def test_a_merge_is_one_commit_and_costs_what_its_plan_says(bucket: Bucket) -> N
     assert not [r for r in made if isinstance(r, List | Head | Delete)]
     assert (done.bytes_read, bucket.ranges, bucket.root.version) == (action.bytes_read, [(0, 500)], before + 1)
     assert (bucket.root.commit.op, bucket.root.commit.role, len(bucket.root.trash)) == ("replace", "m", 5)
+    assert bucket.root.commit.owner == "m:1: merge, 5 neighbours below 16777216 bytes"
     assert offsets(bucket.face(), 10) == list(range(10, 500))
     assert bucket.plan(maintainer, Kind.MERGE).actions == ()
+
+
+def test_the_price_of_a_merge_that_is_sent_in_parts() -> None:
+    bucket = Bucket(0)
+    for at in range(0, 400, 100):
+        bucket.log.add(seal(batches(at, at + 100, each=20, size=100_000)))
+    maintainer = bucket.maintainer()
+    (action,) = bucket.plan(maintainer, Kind.MERGE).actions
+    bucket.run(maintainer, bucket.plan(maintainer, begin_at=10).actions[0])
+    bucket.store.forget()
+    bucket.run(maintainer, action)
+    made = [r for r in bucket.store.requests if not (isinstance(r, Get) and r.key == bucket.log.root_key)]
+    assert len(made) == action.requests == 4 * 2 + 1 + (2 + 3) + 1 + 2
 
 
 def test_a_writer_that_appends_meanwhile_is_not_disturbed(bucket: Bucket) -> None:

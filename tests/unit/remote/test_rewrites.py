@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tracemalloc
 from collections.abc import Callable
 
@@ -13,11 +14,11 @@ from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemoteUnavailableError
-from tiered.format.batch import decode_records
+from tiered.format.batch import decode_records, encode_batch
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.txn_index import decode_txns
-from tiered.model import AbortedTxn
+from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import hole
@@ -120,6 +121,16 @@ def test_an_output_larger_than_a_part_is_sent_in_parts(rewriter: Rewriter, log: 
     assert sum(isinstance(request, StartUpload | CompleteUpload) for request in recorded(log)) == 2
 
 
+def test_bug_5_an_input_with_more_than_its_offsets_stops_the_merge(rewriter: Rewriter, log: RemoteLog) -> None:
+    """What an uploader sealed so would be dropped without a word."""
+    rows = log.fill(300)
+    more = seal(batches(300, 420))
+    rows.append(log.add(dataclasses.replace(more, descriptor=dataclasses.replace(more.descriptor, end_offset=400))))
+    with pytest.raises(CorruptionError, match="its batches up to offset 400"):
+        rewriter.merge(rows)
+    assert outputs(log) == []
+
+
 @pytest.mark.parametrize("part_bytes", [4096, 1 << 20])
 def test_bug_5_an_input_that_is_cut_short_stops_the_merge(rewriter: Rewriter, log: RemoteLog, part_bytes: int) -> None:
     rewriter.part_bytes = part_bytes
@@ -194,6 +205,18 @@ def test_a_range_without_survivors_becomes_a_hole(rewriter: Rewriter, log: Remot
     assert (rows[0].base, rows[-1].next, sum(row.records for row in rows)) == (0, 500, 7)
     assert offsets(log) == list(range(493, 500))
     assert rewriter.compact(log.clock.now_ms()) is None
+
+
+def test_the_end_of_the_log_never_becomes_a_hole(rewriter: Rewriter, log: RemoteLog) -> None:
+    """Its bundle alone knows the producers. Records without a key would all go."""
+    log.fill(100)
+    unkeyed = encode_batch([NewRecord(b"v", timestamp=1)] * 10, base_offset=100, leader_epoch=0)
+    producers = encode_snapshot([ProducerEntry(7, 0, 0, 399, 9, 5, -1, -1)])
+    last = log.add(seal([unkeyed], end=120, snapshot=producers))
+    rewriter.config = TopicConfig(cleanup_policy="compact", segment_bytes=last.size)
+    rewriter.compact(log.clock.now_ms())
+    assert rewriter.rows[-1] == last
+    assert rewriter.rows[0].records == 7
 
 
 def test_a_group_that_stays_as_it_is_is_not_written_again(rewriter: Rewriter, log: RemoteLog) -> None:
