@@ -11,6 +11,7 @@ import pytest
 import tiered
 from tests.integration.servers.commands import BUCKET, S3Server
 from tests.integration.servers.conftest import OpenPrefix
+from tests.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.remote.building import TOPIC_ID, batches, seal
 from tiered.errors import RemoteUnavailableError
 from tiered.format.keys import Role
@@ -23,7 +24,6 @@ from tiered.store.base import Steps, Store
 from tiered.store.driver import drive
 from tiered.store.probe import probe
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.testing.proxy import Fault, FaultKind, FaultProxy
 
 COMMITS = 12
 T = TypeVar("T")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.model_cleaning import Cleaned, clean
 from tests.property.history.checks import same
 from tests.property.history.geometry import Segment, bases_on_disk, expired_bases, segments_of
 from tests.property.history.world import Subject, World
 from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.partition.writer import PartitionWriter
 from tiered.plan.cleaning import CleaningCandidate
-from tiered.testing.model_cleaning import Cleaned, clean
 
 
 def take_start(subject: Subject, writer: PartitionWriter) -> None:

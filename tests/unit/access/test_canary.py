@@ -18,6 +18,7 @@ import pytest
 from botocore.config import Config
 
 import tiered
+from tests.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.access.work import read, samples, write
 from tests.unit.cli.conftest import Cli
 from tiered.errors import TieredError
@@ -25,7 +26,6 @@ from tiered.spark.source import TieredDataSource
 from tiered.store.base import ABSENT, Get, Put
 from tiered.store.location import StoreLocation
 from tiered.testing.moto import locked_moto, make_bucket
-from tiered.testing.proxy import Fault, FaultKind, FaultProxy
 from uploader.config import resolve
 
 CANARY = {

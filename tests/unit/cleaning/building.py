@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tests.model_cleaning import ProducerTails
 from tests.unit.cleaning.rounds import MemoryLog, MemorySegment
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.control import ControlType, marker
 from tiered.model import AbortedTxn, NewRecord
-from tiered.testing.model_cleaning import ProducerTails
 
 Pairs = Sequence[tuple[bytes | None, bytes | None]]
 

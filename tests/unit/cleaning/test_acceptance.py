@@ -9,6 +9,7 @@ import dataclasses
 
 import pytest
 
+from tests.model_cleaning import ProducerTails
 from tests.unit.cleaning.building import LogBuilder, compacted
 from tests.unit.cleaning.rounds import TP, MemoryLog, MemorySegment, clean, markers, visible
 from tiered.config import MAX_INT, MAX_LONG, TopicConfig
@@ -20,7 +21,6 @@ from tiered.model import NewRecord, Record, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, Dropped
 from tiered.plan.cleaning import LogState, SegmentState, choose_filthiest, cleaning_candidate, group_segments
 from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
-from tiered.testing.model_cleaning import ProducerTails
 
 LATER = 10**15
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.proxy import Fault, FaultKind, FaultProxy
 from tests.unit.cli.conftest import Cli
 from tiered.cli.doctor import NOBODY
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
-from tiered.testing.proxy import Fault, FaultKind, FaultProxy
 
 OWNER = "123456789012"
 REMOTE = "s3://guarded/p"

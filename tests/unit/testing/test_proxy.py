@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tiered.testing.proxy import Fault, FaultKind, FaultProxy
+from tests.proxy import Fault, FaultKind, FaultProxy
 
 BIG = b"x" * 300_000
 

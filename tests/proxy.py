@@ -247,7 +247,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         proxy._note(Seen(self.command, self.path, kind, answer.status))
         self._send(answer, truncate=kind is FaultKind.TRUNCATE)
 
-    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _relay  # noqa: N815 - names of the base class
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _relay
 
     def _read_body(self) -> bytes:
         """The body as sent; a chunked one with its framing (``aws-chunked`` trailers are part of a signature)."""
