@@ -17,16 +17,21 @@ from uuid import UUID
 from tiered.errors import (
     CommitUnknown,
     FencedError,
+    NotFoundError,
     OffsetGapError,
     OffsetOutOfRangeError,
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.keys import join_uid, parse_hist_key, root_key, split_uid
+from tiered.format.keys import FLAG_MAINTAINER, join_uid, parse_hist_key, root_key, split_uid
+from tiered.format.page import PageKind, Pointer, Pointers, verified_page
 from tiered.format.root import Root, decode_root
+from tiered.format.rows import Rows
 from tiered.model import Row
+from tiered.plan.commit import Shape
 from tiered.plan.invariants import check_root
 from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.rewrite import ReplaceIntent, TrimIntent
 from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.remote.fence import Claim
 from tiered.store.base import (
@@ -50,11 +55,16 @@ from tiered.store.base import (
     PutStatus,
     Steps,
     Time,
+    Together,
 )
 from tiered.testing.clock import SeededIds
 
 TOPIC_ID = UUID(int=77)
 LIMITS = CommitLimits(deadline_ms=15_000)
+PAGED = CommitLimits(
+    deadline_ms=15_000,
+    shape=Shape(leaf_rows=2, tail_rows=3, fan_out=2, root_leaves=3, small_leaf=2, trash_entries=6, trash_page=3),
+)
 BACKOFF_SECONDS = 3.0
 
 
@@ -158,11 +168,19 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Variant:
-    """How processes behave; the default is the product. ``late_proof``: the proof is kept after the CAS."""
+    """How processes behave; the default is the product. ``late_proof``: the proof is kept after the CAS.
+
+    ``paged``: pages of two rows, and maintainers that replace rows, too.
+    """
 
     make: Callable[..., Catalog] = Catalog
     forged_proof: bool = False
     late_proof: bool = False
+    paged: bool = False
+
+    @property
+    def limits(self) -> CommitLimits:
+        return PAGED if self.paged else LIMITS
 
 
 class World:
@@ -180,6 +198,7 @@ class World:
         self.ever: set[str] = set()
         self.content: dict[str, str] = {}
         self.counts = {"acked": 0, "failed": 0, "unknown": 0, "claims": 0, "refused": 0, "crashes": 0, "trims": 0}
+        self.counts |= {"replaced": 0, "gone": 0, "inner": 0}
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -230,6 +249,11 @@ class World:
                     return self.bucket.execute(request)
                 except TieredError as error:
                     return error
+            case Together(requests):
+                try:
+                    return tuple([self.bucket.execute(one) for one in requests if isinstance(one, Get)])
+                except TieredError as error:
+                    return error
         raise AssertionError(request)
 
     def _crash_disk(self, disks: list[Disk], index: int) -> None:
@@ -259,12 +283,43 @@ class World:
         if violations:
             raise Violated("; ".join(map(str, violations)))
         self.root = root
-        present = {join_uid(row.id_hi, row.id_lo): row for row in root.rows}
+        rows = self.rows(root)
+        if rows and (rows[-1].next != root.next_offset or not rows[0].base <= root.start_offset < rows[0].next):
+            raise Violated(f"{rows[0].base}..{rows[-1].next} in a log of {root.start_offset}..{root.next_offset}")
+        if Rows.from_rows(rows).tally != root.added - root.removed:
+            raise Violated("rows do not add up")
+        present = {join_uid(row.id_hi, row.id_lo): row for row in rows}
         self.ever |= set(present)
         for uid, row in self.acked.items():
-            if uid not in present and row.next > root.start_offset:
+            if uid not in present and row.next > root.start_offset and not self._covered(row, rows):
                 raise Violated(f"acknowledged {row} is missing")
         self._check_failed()
+
+    def rows(self, root: Root) -> list[Row]:
+        """All that lives, from the pages that are in the bucket now: every one that is named must be there."""
+        pointers: list[Pointer] = []
+        for top in root.inner:
+            self.counts["inner"] += 1
+            held = self._page(root, top, PageKind.INNER)
+            assert isinstance(held, Pointers)
+            pointers += held
+        found: list[Row] = []
+        for pointer in [*pointers, *root.leaves]:
+            rows = self._page(root, pointer, PageKind.LEAF)
+            assert isinstance(rows, Rows)
+            found += rows
+        return [row for row in [*found, *root.rows] if row.next > root.start_offset]
+
+    def _page(self, root: Root, pointer: Pointer, kind: PageKind) -> Rows | Pointers:
+        key = root.page_key(pointer)
+        if key not in self.bucket.objects:
+            raise Violated(f"page {key} is named and not there")
+        return verified_page(self.bucket.objects[key][0], pointer, key=key, kind=kind)
+
+    def _covered(self, row: Row, rows: list[Row]) -> bool:
+        """Whether rows of a maintainer stand where ``row`` stood."""
+        over = [one for one in rows if one.base < row.next and row.base < one.next]
+        return bool(over) and all(one.flags & FLAG_MAINTAINER for one in over)
 
     def _check_failed(self) -> None:
         if self.failed & self.ever:
@@ -298,7 +353,7 @@ class Writer:
             disk = self.disk
             kept: list[tuple[str | None, str | None]] = []
             persist = partial(keep_later, kept) if self.world.variant.late_proof else disk.persist
-            catalog = self.world.variant.make(TOPIC_ID, 0, "t", persist=persist, limits=LIMITS)
+            catalog = self.world.variant.make(TOPIC_ID, 0, "t", persist=persist, limits=self.world.variant.limits)
             try:
                 yield from self._reign(catalog, disk, kept)
             except (CommitUnknown, RemoteUnavailableError):
@@ -321,7 +376,7 @@ class Writer:
         keep_all(disk, kept)
         self._granted(disk, claim)
         for _ in range(world.rng.randrange(1, 12)):
-            if world.rng.random() < 0.15:
+            if world.rng.random() < (0.05 if world.variant.paged else 0.15):
                 yield from self._trim(catalog)
             elif not (yield from self._append(catalog, disk)):
                 return
@@ -335,9 +390,12 @@ class Writer:
             return
         if disk.end < claim.next_offset:
             raise Violated(f"granted to a volume that ends at {disk.end}, the catalog at {claim.next_offset}")
-        rows = {row.base: row for row in claim.root.rows}
+        alive = self.world.rows(claim.root)
+        rows = {row.base: row for row in alive}
         for base, end, content in disk.segments:
             row = rows.get(base)
+            if self.world._covered(Row(base, end, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), alive):
+                continue
             if base >= claim.next_offset or end <= claim.root.start_offset:
                 continue
             if row is None or row.next != end or self.world.content[join_uid(row.id_hi, row.id_lo)] != content:
@@ -408,20 +466,65 @@ def writer_life(world: World, disks: list[Disk], index: int) -> Steps[None]:
 def maintainer_life(world: World) -> Steps[None]:
     """Claims its role and trims, for ever."""
     while True:
-        catalog = world.variant.make(TOPIC_ID, 0, "t", limits=LIMITS)
+        catalog = world.variant.make(TOPIC_ID, 0, "t", limits=world.variant.limits)
         try:
             claim = yield from catalog.claim("m", "gc")
             root: Root = claim.root
             for _ in range(world.rng.randrange(1, 10)):
-                yield from trim_some(world, catalog, root)
+                if world.variant.paged and world.rng.random() < 0.6:
+                    yield from replace_some(world, catalog, root)
+                else:
+                    yield from trim_some(world, catalog, root)
                 root = (yield from catalog.load()) or root
         except (CommitUnknown, RemoteUnavailableError, FencedError):
             world.counts["unknown"] += 1
 
 
+def replace_some(world: World, catalog: Catalog, root: Root) -> Steps[None]:
+    """One row for some neighbours, as they were in a root that may be old by now; then perhaps a trim with it."""
+    if any(root.page_key(pointer) not in world.bucket.objects for pointer in [*root.inner, *root.leaves]):
+        return
+    rows = world.rows(root)
+    if not rows:
+        return
+    at = world.rng.randrange(len(rows))
+    old = tuple(rows[at : at + world.rng.randrange(1, 4)])
+    uid = world.ids.uid()
+    high, low = split_uid(uid)
+    row = Row(old[0].base, old[-1].next, 0, 0, 1, 0, high, low, 1, catalog.claim_epoch, 1, FLAG_MAINTAINER, 0)
+    row = row._replace(leader_epoch=old[-1].leader_epoch)
+    trim = [TrimIntent(world.rng.randint(old[0].base, old[-1].next))] if world.rng.random() < 0.3 else []
+    try:
+        result, *_ = yield from catalog.commit_all([ReplaceIntent(old, (row,)), *trim])
+    except FencedError:
+        world.report_failed(uid)
+        raise
+    if isinstance(result, TieredError):
+        world.counts["gone"] += 1
+        world.report_failed(uid)
+    else:
+        world.counts["replaced"] += 1
+        trimmed = world.root is not None and row.next <= world.root.start_offset  # perhaps by the same commit
+        if uid not in world.ever and not trimmed:
+            raise Violated(f"acknowledged and never committed: {row}")
+        if world.rng.random() < 0.3:
+            yield from replace_again(world, catalog, old, row)
+
+
+def replace_again(world: World, catalog: Catalog, old: tuple[Row, ...], row: Row) -> Steps[None]:
+    """What is gone cannot be replaced a second time."""
+    high, low = split_uid(world.ids.uid())
+    (again,) = yield from catalog.commit_all([ReplaceIntent(old, (row._replace(id_hi=high, id_lo=low),))])
+    if not isinstance(again, NotFoundError):
+        raise Violated(f"replaced twice: {old}")
+    world.counts["gone"] += 1
+
+
 def trim_some(world: World, catalog: Catalog, root: Root) -> Steps[None]:
     """Trims to somewhere in the log, or a little beyond it."""
-    end = root.next_offset + 1 if world.rng.random() < 0.2 else (root.start_offset * 3 + root.next_offset) // 4
+    part = 16 if world.variant.paged else 4  # a log that stays long has inner pages
+    end = (root.start_offset * (part - 1) + root.next_offset) // part
+    end = root.next_offset + 1 if world.rng.random() < (0.05 if world.variant.paged else 0.2) else end
     try:
         yield from catalog.trim(world.rng.randint(root.start_offset, max(root.start_offset, end)))
         world.counts["trims"] += 1

@@ -44,6 +44,16 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
         assert totals[what] >= least, totals  # a simulation in which nothing happens proves nothing
 
 
+@pytest.mark.parametrize("first", range(0, SEEDS, 40))
+def test_no_seed_violates_an_invariant_with_pages(first: int) -> None:
+    """Pages of two rows below inner pages of two; maintainers replace what writers append and others trim."""
+    totals: Counter[str] = Counter()
+    for seed in range(first, first + 40):
+        totals.update(run(seed, Variant(paged=True), 500).counts)
+    for what, least in {"acked": 200, "unknown": 50, "trims": 100, "replaced": 100, "gone": 20, "inner": 200}.items():
+        assert totals[what] >= least, totals
+
+
 class LostMeansFailed(Catalog):
     """412 is reported as failed without comparing commit ids."""
 
