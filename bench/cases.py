@@ -15,6 +15,7 @@ from botocore.config import Config
 from confluent_kafka import Producer
 
 import tiered
+from bench.catalog_cases import catalog
 from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
@@ -269,4 +270,5 @@ CASES = (
     compaction,
     daemon_partitions,
     spark_planning,
+    catalog,
 )

@@ -92,8 +92,10 @@ class Snapshot:
 
     def at(self, offset: int) -> Steps[Row | None]:
         """The row whose range holds ``offset``, None outside all of them."""
-        rows = yield from self._leaf(offset)
-        return rows.row(0) if len(rows) and rows.base[0] <= offset else None
+        start = max(offset, self.start_offset)
+        rows = yield from self._held(start)
+        index = rows.first_above(start)
+        return rows.row(index) if index < len(rows) and rows.base[index] <= offset else None
 
     def first(self) -> Steps[Row | None]:
         """The row with the smallest offsets."""
@@ -137,29 +139,39 @@ class Snapshot:
     def _leaf(self, offset: int, accept: Accept | None = None) -> Steps[Rows]:
         """Rows that lie together and end above ``offset``: of the first page that may hold what is wanted, or of the
         root; none below the start of the log. Empty behind the last."""
-        root, at = self.root, max(offset, self.start_offset)
-        if root.inner is NO_POINTERS and root.leaves is NO_POINTERS:
-            return root.rows.slice(root.rows.first_above(at))
-        for pointer in _candidates(root.inner, at, accept):
-            children = yield from self._children(pointer)
-            for child in _candidates(children, at, accept):
-                return (yield from self._rows(child, at))
-        for pointer in _candidates(root.leaves, at, accept):
-            return (yield from self._rows(pointer, at))
-        return root.rows.slice(root.rows.first_above(at))
+        at = max(offset, self.start_offset)
+        rows = yield from self._held(at, accept)
+        return rows.slice(rows.first_above(at))
+
+    def _held(self, at: int, accept: Accept | None = None) -> Steps[Rows]:
+        """All rows of the first page that ends above ``at`` and may hold what is wanted, or of the root."""
+        root = self.root
+        if root.inner is not NO_POINTERS or root.leaves is not NO_POINTERS:
+            for pointer in _candidates(root.inner, at, accept):
+                children = yield from self._children(pointer)
+                for child in _candidates(children, at, accept):
+                    return (yield from self._rows(child))
+            for pointer in _candidates(root.leaves, at, accept):
+                return (yield from self._rows(pointer))
+        return root.rows
 
     def _children(self, pointer: Pointer) -> Steps[Pointers]:
-        (held,) = yield from read_pages(self.root, PageKind.INNER, (pointer,), self._cache)
-        return held if isinstance(held, Pointers) else Pointers.of([])
+        held = self._cache.get(pointer)
+        if held is None:
+            (held,) = yield from read_pages(self.root, PageKind.INNER, (pointer,), self._cache)
+        return held if isinstance(held, Pointers) else NO_POINTERS
 
-    def _rows(self, pointer: Pointer, offset: int) -> Steps[Rows]:
-        (held,) = yield from read_pages(self.root, PageKind.LEAF, (pointer,), self._cache)
-        return held.slice(held.first_above(offset)) if isinstance(held, Rows) else NO_ROWS
+    def _rows(self, pointer: Pointer) -> Steps[Rows]:
+        held = self._cache.get(pointer)
+        if held is None:
+            (held,) = yield from read_pages(self.root, PageKind.LEAF, (pointer,), self._cache)
+        return held if isinstance(held, Rows) else NO_ROWS
 
     def _times_from(self, pointer: Pointer, kind: PageKind) -> Steps[list[tuple[int, int]]]:
         """Times in the page in which the log starts, of what lives of it."""
         if kind is PageKind.LEAF:
-            return [_times_of((yield from self._rows(pointer, self.start_offset)))]
+            rows = yield from self._rows(pointer)
+            return [_times_of(rows.slice(rows.first_above(self.start_offset)))]
         children = yield from self._children(pointer)
         alive = list(children.slice(children.first_above(self.start_offset)))
         found = [(child.min_ts, child.max_ts) for child in alive if child.base >= self.start_offset]
@@ -171,6 +183,8 @@ class Snapshot:
 
 def _candidates(pointers: Pointers, offset: int, accept: Accept | None) -> Iterator[Pointer]:
     """Pointers, in order, that end above ``offset`` and are accepted."""
+    if pointers is NO_POINTERS:
+        return
     at = pointers.first_above(offset)
     if accept is None:
         yield from (pointers.pointer(index) for index in range(at, len(pointers)))

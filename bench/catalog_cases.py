@@ -1,0 +1,172 @@
+"""Figures of the catalog: what a commit and a lookup cost by the number of segments, from a thousand to ten million."""
+
+from __future__ import annotations
+
+import dataclasses
+from uuid import UUID
+
+import numpy as np
+
+from bench.measure import Figure, compare
+from tiered.format.keys import PageName, Role, root_key
+from tiered.format.page import Page, Pointers, encode_page
+from tiered.format.root import Root, encode_root
+from tiered.format.rows import Rows
+from tiered.model import Row
+from tiered.plan.commit import SHAPE
+from tiered.plan.lifecycle import VolumeProof
+from tiered.remote.catalog import Catalog
+from tiered.remote.root_view import RootView
+from tiered.store.base import ABSENT, Get, Match, Object, Outcome, Put, StoreRequest
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+
+TOPIC_ID = UUID(int=2)
+SIZES = (10**3, 10**5, 10**6, 10**7)
+SPAN = 100
+"""Offsets of one row."""
+COMMITS = 50
+LOOKUPS = 200
+
+
+class CountingStore:
+    """A memory store that counts GETs and the bytes of roots."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore()
+        self.gets = 0
+        self.root_bytes = 0
+
+    @property
+    def url(self) -> str:
+        """Of the memory store."""
+        return self.inner.url
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One attempt."""
+        self.gets += isinstance(request, Get)
+        if isinstance(request, Put) and request.key.endswith("/root") and isinstance(request.body, bytes):
+            self.root_bytes = len(request.body)
+        return self.inner.execute(request)
+
+    def close(self) -> None:
+        """Nothing to release."""
+        self.inner.close()
+
+
+def _rows(first: int, count: int) -> Rows:
+    """Rows as an uploader would have made them, in columns at once."""
+    number = np.arange(first, first + count, dtype=np.int64)
+    same = np.ones(count, np.int64)
+    values = {
+        "base": number * SPAN,
+        "next": (number + 1) * SPAN,
+        "min_ts": number * 1000,
+        "max_ts": number * 1000 + 999,
+        "size": number % 977 + 1_000_000,
+        "crc": number * 2_654_435_761 % 2**32,
+        "id_hi": number + 1,
+        "id_lo": -number,
+        "idx_len": same * 700,
+        "claim_epoch": same,
+        "records": same * SPAN,
+        "flags": same * 0,
+        "leader_epoch": same * 0,
+        "reserved": same * 0,
+    }
+    return Rows({name: values[name] for name in Row._fields})
+
+
+class _Builder:
+    """A catalog made straight from pages: committing ten million rows would take hours."""
+
+    def __init__(self, store: CountingStore) -> None:
+        self._store, self._pages = store, 0
+
+    def page(self, content: Rows | Pointers) -> Page:
+        """One page, stored."""
+        self._pages += 1
+        page = encode_page(TOPIC_ID, 0, PageName(Role.WRITER, 1, f"{self._pages:032x}"), content)
+        self._store.execute(Put(page.key, page.body, ABSENT, page.pointer.crc))
+        return page
+
+    def root(self, first: Root, count: int) -> Root:
+        """``first``, which has no rows yet, with ``count`` rows, all but the newest 128 in pages."""
+        full = max(count - 128, 0) // SHAPE.leaf_rows
+        leaves = [self.page(_rows(at * SHAPE.leaf_rows, SHAPE.leaf_rows)).pointer for at in range(full)]
+        inner = []
+        while len(leaves) >= SHAPE.root_leaves:
+            inner.append(self.page(Pointers.of(leaves[: SHAPE.fan_out])).pointer)
+            leaves = leaves[SHAPE.fan_out :]
+        root = dataclasses.replace(
+            first,
+            inner=Pointers.of(inner),
+            leaves=Pointers.of(leaves),
+            rows=_rows(full * SHAPE.leaf_rows, count - full * SHAPE.leaf_rows),
+            next_offset=count * SPAN,
+        )
+        return dataclasses.replace(root, added=root.held)
+
+
+class _Case:
+    """A catalog of ``count`` rows, its writer, and a reader that has seen it."""
+
+    def __init__(self, count: int) -> None:
+        self.store, self.count = CountingStore(), count
+        self.writer = Catalog(TOPIC_ID, 0, "bench", persist=lambda token, last_append: None)
+        claim = drive(self.store, self.writer.claim("w", "bench", VolumeProof("v", empty=True, end_offset=0)))
+        root = _Builder(self.store).root(claim.root, count)
+        got = self.store.execute(Get(root_key(TOPIC_ID, 0)))
+        assert isinstance(got, Object)
+        self.store.execute(Put(root.key, encode_root(root), Match(got.etag)))
+        drive(self.store, self.writer.load())
+        self.pinned = drive(self.store, RootView(TOPIC_ID, 0, "bench").pin())
+        self.uid = 2**40
+
+    def commits(self) -> None:
+        """Appends of one row each."""
+        for _ in range(COMMITS):
+            end = self.writer.root.next_offset if self.writer.root else 0
+            self.uid += 1
+            row = Row(end, end + SPAN, 0, 9, 1000, 5, self.uid, 0, 700, 1, SPAN, 0, 0)
+            drive(self.store, self.writer.append([row]))
+
+    def offsets(self) -> list[int]:
+        """Spread over the log, the same few leaves each time, so that they stay in the cache."""
+        return [self.count * SPAN * at // 10 + at for at in range(10)]
+
+    def warm(self) -> None:
+        """Lookups in pages that are in memory."""
+        if self.pinned is not None:
+            for _ in range(LOOKUPS // 10):
+                for offset in self.offsets():
+                    drive(self.store, self.pinned.at(offset))
+
+    def cold(self) -> None:
+        """Lookups by readers that know nothing: three GETs at most."""
+        for offset in self.offsets():
+            before = self.store.gets
+            pinned = drive(self.store, RootView(TOPIC_ID, 0, "bench").pin())
+            if pinned is None or drive(self.store, pinned.at(offset)) is None or self.store.gets - before > 3:
+                raise RuntimeError(f"a cold lookup took {self.store.gets - before} GETs")
+
+
+def catalog(rounds: int) -> list[Figure]:
+    """Commit and lookup by the number of segments, each beside the smallest catalog."""
+    cases = [_Case(count) for count in SIZES]
+    small, figures = cases[0], list[Figure]()
+    for name, units in (("commits", COMMITS), ("warm", LOOKUPS), ("cold", 10)):
+        what = {"commits": "commit of one segment", "warm": "warm lookup", "cold": "cold lookup, 3 GETs at most"}[name]
+        for case in cases[1:]:
+            figures.append(
+                compare(
+                    f"{what}, {case.count:,} segments",
+                    getattr(case, name),
+                    units=units,
+                    unit="/s",
+                    peer=f"{small.count:,} segments",
+                    theirs=getattr(small, name),
+                    rounds=rounds,
+                )
+            )
+    return figures
