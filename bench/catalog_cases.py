@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from uuid import UUID
 
 import numpy as np
@@ -155,18 +156,22 @@ def catalog(rounds: int) -> list[Figure]:
     """Commit and lookup by the number of segments, each beside the smallest catalog."""
     cases = [_Case(count) for count in SIZES]
     small, figures = cases[0], list[Figure]()
-    for name, units in (("commits", COMMITS), ("warm", LOOKUPS), ("cold", 10)):
-        what = {"commits": "commit of one segment", "warm": "warm lookup", "cold": "cold lookup, 3 GETs at most"}[name]
-        for case in cases[1:]:
-            figures.append(
-                compare(
-                    f"{what}, {case.count:,} segments",
-                    getattr(case, name),
-                    units=units,
-                    unit="/s",
-                    peer=f"{small.count:,} segments",
-                    theirs=getattr(small, name),
-                    rounds=rounds,
-                )
+    kinds = (
+        ("commit of one segment", _Case.commits, COMMITS),
+        ("warm lookup", _Case.warm, LOOKUPS),
+        ("cold lookup, 3 GETs at most", _Case.cold, 10),
+    )
+    for what, method, units in kinds:
+        figures += [
+            compare(
+                f"{what}, {case.count:,} segments",
+                partial(method, case),
+                units=units,
+                unit="/s",
+                peer=f"{small.count:,} segments",
+                theirs=partial(method, small),
+                rounds=rounds,
             )
+            for case in cases[1:]
+        ]
     return figures
