@@ -1217,7 +1217,7 @@ COLD = [
         ),
     ),
     *of(
-        "tests/unit/access tests/unit/store/test_guards.py",
+        "tests/unit/store/test_guards.py",
         "tiered/store/s3_requests.py",
         (
             "no owner",
@@ -1236,7 +1236,7 @@ COLD = [
         ),
     ),
     *of(
-        "tests/unit/access",
+        "tests/unit/access/test_roles.py",
         "tiered/plan/access.py",
         (
             "a writer deletes",

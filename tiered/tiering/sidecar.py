@@ -92,6 +92,7 @@ class Mirror:
         self._files = files
         self._compacted = frozenset(compacted)
         self._held_bytes = held_bytes
+        self._full = False
         self._uploads = UploadCheckpoint(path, files)
         self._ends = OffsetsFile(path, RECOVERY_POINT_NAME, files)
 
@@ -129,6 +130,7 @@ class Mirror:
         ours = DirectoryView.look(self.path, self._files).partitions
         held = sum(self._let_go(folder, committed.get(tp, -1)) for tp, folder in ours.items())
         broken: dict[TopicPartition, TieredError] = {}
+        was_full, self._full = self._full, False
         for tp, folder in DirectoryView.look(self.broker, self._files).partitions.items():
             if tp.topic in INTERNAL or (tp in cleaned and tp.topic not in self._compacted):
                 self._skip(tp)
@@ -138,6 +140,10 @@ class Mirror:
             except TieredError as error:
                 broken[tp] = error
         self.broken = broken
+        if self._full and not was_full:
+            LOGGER.warning(
+                "sidecar_full held=%d limit=%d: the broker's retention may outrun the uploads", held, self._held_bytes
+            )
         ends = {tp: self._end(folder) for tp, folder in DirectoryView.look(self.path, self._files).partitions.items()}
         flushed = {tp: end for tp, end in ends.items() if end is not None}
         if flushed != self._ends.read():
@@ -182,6 +188,7 @@ class Mirror:
             self._need_joint(tp, end, base)
             state = self._files.state(theirs / log_name(base))
             size = 0 if state is None else state.size
+            self._full |= after <= safe and held + size > self._held_bytes
             if after > safe or held + size > self._held_bytes:
                 break
             self._link_segment(theirs, ours, base, after)

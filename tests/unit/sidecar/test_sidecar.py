@@ -221,11 +221,16 @@ def test_a_topic_that_was_made_again(broker: Broker, finished: Path, url: str, t
     judge(url, finished, end)
 
 
-def test_links_hold_no_more_than_the_limit(broker: Broker, finished: Path, url: str) -> None:
+def test_links_hold_no_more_than_the_limit(
+    broker: Broker, finished: Path, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.roll(4)
     sizes = [(broker.folder / log_name(base)).stat().st_size for base in broker.bases[:4]]
-    mirror_of(broker, held_bytes=sizes[0] + sizes[1]).look()
+    full = mirror_of(broker, held_bytes=sizes[0] + sizes[1])
+    for _ in range(3):
+        full.look()
     assert links(broker) == broker.bases[:3]
+    assert [each.message.split()[0] for each in caplog.records].count("sidecar_full") == 1
     for _ in range(3):  # what one run uploads, the next lets go
         assert sidecar(broker.path, url, sidecar_held=sizes[0] + sizes[1]).code == 0
     judge(url, finished, broker.bases[4])
