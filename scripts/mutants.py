@@ -415,11 +415,15 @@ HOT = [
     ),
     *of(
         "tests/unit/local/test_claims_file.py",
+        "tiered/local/disk/files.py",
+        ("a claim that is not fsynced", "self.sync(file)"),
+        ("a torn claim stays below the next", "if self.size(file) > position:"),
+    ),
+    *of(
+        "tests/unit/local/test_claims_file.py",
         "tiered/local/disk/claims.py",
-        ("a line that is not fsynced", "self._files.sync(handle)"),
         ("the CRC of a line", 'if line[:_PAYLOAD_AT] != expected or line[-1:] != b"}":', 'if line[-1:] != b"}":'),
         ("a damaged line among others", "if number + 1 < len(lines):"),
-        ("a torn line stays below the next", "if self._files.size(handle) > self._end:"),
         (
             "a line in doubt is written behind",
             (

@@ -126,7 +126,7 @@ def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_e
             f"indexes of segment {descriptor.base_offset} have {position} bytes, more than a row can name"
         )
     head = _encode_head(descriptor, claim_epoch, sections)
-    return b"".join([head, *(data for _, data in contents)])
+    return b"".join([head, *[data for _, data in contents]])
 
 
 def decode_bundle_head(prefix: bytes, *, key: str = "") -> BundleHead:
@@ -185,7 +185,7 @@ def verify_section(section: Section, data: bytes | memoryview, *, key: str = "")
 
 def encode_leader_epochs(entries: Sequence[EpochEntry]) -> bytes:
     """``epoch i4 | start_offset i8`` each."""
-    return b"".join(_EPOCH.pack(*entry) for entry in entries)
+    return b"".join([_EPOCH.pack(*entry) for entry in entries])
 
 
 def decode_leader_epochs(data: bytes, *, key: str = "") -> tuple[EpochEntry, ...]:

@@ -346,36 +346,23 @@ class PartitionDir(NamedTuple):
     kind: str = ""
 
 
-def log_name(base: int) -> str:
-    """``00000000000000000042.log``."""
-    return local_name(base, LOG_SUFFIX)
-
-
-def index_name(base: int) -> str:
-    """The offset index beside it."""
-    return local_name(base, INDEX_SUFFIX)
-
-
-def time_index_name(base: int) -> str:
-    """The time index beside it."""
-    return local_name(base, TIME_INDEX_SUFFIX)
-
-
-def txn_index_name(base: int) -> str:
-    """The index of aborted transactions beside it."""
-    return local_name(base, TXN_INDEX_SUFFIX)
-
-
-def snapshot_name(end: int) -> str:
-    """The producer snapshot; its number is the exclusive end offset of the state."""
-    return local_name(end, SNAPSHOT_SUFFIX)
-
-
 def local_name(base: int, suffix: str, work: str = "") -> str:
     """Base offset as 20 digits and the suffixes."""
     if not 0 <= base <= MAX_INT64:
         _bounded(base, MAX_INT64, "base offset")  # which says so
     return f"{base:020d}{suffix}{work}"
+
+
+log_name = functools.partial(local_name, suffix=LOG_SUFFIX)
+"""``00000000000000000042.log``."""
+index_name = functools.partial(local_name, suffix=INDEX_SUFFIX)
+"""The offset index beside it."""
+time_index_name = functools.partial(local_name, suffix=TIME_INDEX_SUFFIX)
+"""The time index beside it."""
+txn_index_name = functools.partial(local_name, suffix=TXN_INDEX_SUFFIX)
+"""The index of aborted transactions beside it."""
+snapshot_name = functools.partial(local_name, suffix=SNAPSHOT_SUFFIX)
+"""The producer snapshot; its number is the exclusive end offset of the state."""
 
 
 def parse_local_name(name: str) -> LocalFile | None:

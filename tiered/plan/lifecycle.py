@@ -99,7 +99,7 @@ class Grant:
 
 def held_ids(value: str) -> tuple[str, ...]:
     """The ids in a held value, the oldest first."""
-    return tuple(part for part in value.split(HELD_SEPARATOR) if part)
+    return tuple(filter(None, value.split(HELD_SEPARATOR)))
 
 
 def hold(value: str, *more: str) -> str:
@@ -108,7 +108,7 @@ def hold(value: str, *more: str) -> str:
     Beyond ``HELD_LIMIT`` the first and the newest stay: the first is the one that the root was seen to carry
     (``since``), and it must outlive any number of pending ones.
     """
-    ids = list(dict.fromkeys([*held_ids(value), *(part for one in more for part in held_ids(one))]))
+    ids = list(dict.fromkeys(held_ids(HELD_SEPARATOR.join((value, *more)))))
     return HELD_SEPARATOR.join(ids if len(ids) <= HELD_LIMIT else [ids[0], *ids[1 - HELD_LIMIT :]])
 
 

@@ -33,7 +33,6 @@ from tiered.store.key_rules import check_key
 from tiered.store.limit import AioLimitedStore, LimitedStore, Limits
 from tiered.store.memory import MemoryStore
 from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
-from tiered.store.outage import AioNoticingStore, NoticingStore
 from tiered.store.retry import RETRY_DEADLINE_SECONDS, AioRetryingStore, RetryingStore
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import (
@@ -200,13 +199,14 @@ class StoreLocation:
         ``notice_outages``: the log says when the store stops to answer and when it answers again.
         """
         store: Store = MeteredStore(
-            self.raw_store(clock=clock, ids=ids, create=create), metrics or StoreMetrics(), clock=clock
+            self.raw_store(clock=clock, ids=ids, create=create),
+            metrics or StoreMetrics(),
+            clock=clock,
+            notice_outages=notice_outages,
         )
         if requests_per_second is not None or bytes_per_second is not None:
             limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
             store = LimitedStore(store, limits)
-        if notice_outages:
-            store = NoticingStore(store, clock=clock)
         return RetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
 
     def open_aio(
@@ -227,12 +227,10 @@ class StoreLocation:
             raw = AioS3Store(self.target())
         else:
             raw = ThreadedAioStore(self.raw_store(clock=clock, ids=ids, create=create))
-        store: AioStore = AioMeteredStore(raw, metrics or StoreMetrics(), clock=clock)
+        store: AioStore = AioMeteredStore(raw, metrics or StoreMetrics(), clock=clock, notice_outages=notice_outages)
         if requests_per_second is not None or bytes_per_second is not None:
             limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
             store = AioLimitedStore(store, limits)
-        if notice_outages:
-            store = AioNoticingStore(store, clock=clock)
         return AioRetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
 
 

@@ -25,6 +25,7 @@ from tiered.store.base import (
     UploadPart,
 )
 from tiered.store.limit import sent_bytes
+from tiered.store.outage import Outages
 
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histogram of request seconds; one more bucket holds what is above."""
@@ -120,12 +121,15 @@ def request_metrics(metrics: StoreMetrics) -> list[Metric]:
 
 
 class MeteredStore:
-    """Records every attempt of ``inner`` in ``metrics``."""
+    """Records every attempt of ``inner`` in ``metrics``. ``notice_outages``: the log says when it stops to answer."""
 
-    def __init__(self, inner: Store, metrics: StoreMetrics, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, inner: Store, metrics: StoreMetrics, *, clock: Clock | None = None, notice_outages: bool = False
+    ) -> None:
         self.inner, self.url = inner, inner.url
         self._metrics = metrics
         self._clock = clock or SystemClock()
+        self._outages = Outages(inner.url, self._clock) if notice_outages else None
 
     def __repr__(self) -> str:
         return f"MeteredStore({self.inner!r})"
@@ -133,12 +137,16 @@ class MeteredStore:
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
         begun = self._clock.monotonic()
+        answer: Outcome | BaseException
         try:
-            outcome = self.inner.execute(request)
+            answer = outcome = self.inner.execute(request)
         except BaseException as error:
-            self._metrics.add(request, error, self._clock.monotonic() - begun)
+            answer = error
             raise
-        self._metrics.add(request, outcome, self._clock.monotonic() - begun)
+        finally:
+            self._metrics.add(request, answer, self._clock.monotonic() - begun)
+            if self._outages is not None:
+                self._outages.heard(answer)
         return outcome
 
     def close(self) -> None:
@@ -149,10 +157,13 @@ class MeteredStore:
 class AioMeteredStore:
     """The same for asyncio; a cancelled request counts as ``cancelled``."""
 
-    def __init__(self, inner: AioStore, metrics: StoreMetrics, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, inner: AioStore, metrics: StoreMetrics, *, clock: Clock | None = None, notice_outages: bool = False
+    ) -> None:
         self.inner, self.url = inner, inner.url
         self._metrics = metrics
         self._clock = clock or SystemClock()
+        self._outages = Outages(inner.url, self._clock) if notice_outages else None
 
     def __repr__(self) -> str:
         return f"AioMeteredStore({self.inner!r})"
@@ -160,12 +171,16 @@ class AioMeteredStore:
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
         begun = self._clock.monotonic()
+        answer: Outcome | BaseException
         try:
-            outcome = await self.inner.execute(request)
+            answer = outcome = await self.inner.execute(request)
         except BaseException as error:
-            self._metrics.add(request, error, self._clock.monotonic() - begun)
+            answer = error
             raise
-        self._metrics.add(request, outcome, self._clock.monotonic() - begun)
+        finally:
+            self._metrics.add(request, answer, self._clock.monotonic() - begun)
+            if self._outages is not None:
+                self._outages.heard(answer)
         return outcome
 
     async def close(self) -> None:

@@ -65,10 +65,13 @@ def put_unique(
     Raises ``RemoteUnavailableError`` when the outcome is still unknown at the deadline (the object may exist: the
     key must not be used for other bytes), ``CorruptionError`` if the body does not have ``crc32c``.
     """
-    deadline = yield from _deadline(deadline_seconds)
+    deadline = (yield Now()).monotonic + deadline_seconds
     attempt = 0
     while True:
-        result: PutResult = yield from _outcome(Put(key, body, ABSENT, crc32c, tags))
+        try:
+            result: PutResult = yield Put(key, body, ABSENT, crc32c, tags)
+        except RemoteUnavailableError as error:  # a store that raises instead of answering ``UNKNOWN``: the same
+            result = PutResult(PutStatus.UNKNOWN, cause=str(error))
         settled = _settled(result)
         if settled is not None:
             return settled
@@ -90,17 +93,15 @@ def upload_object(
 ) -> Steps[PutResult]:
     """:func:`put_unique`, or :func:`upload_multipart` for a body larger than ``multipart_from_bytes``."""
     if body.size <= multipart_from_bytes:
-        return (yield from put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds))
-    return (
-        yield from upload_multipart(
-            key,
-            body,
-            part_bytes=part_bytes,
-            parallel_parts=parallel_parts,
-            tags=tags,
-            deadline_seconds=deadline_seconds,
-            on_started=on_started,
-        )
+        return put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds)
+    return upload_multipart(
+        key,
+        body,
+        part_bytes=part_bytes,
+        parallel_parts=parallel_parts,
+        tags=tags,
+        deadline_seconds=deadline_seconds,
+        on_started=on_started,
     )
 
 
@@ -120,7 +121,7 @@ def upload_multipart(
     repeats of the whole, not the parts of one attempt. Raises as :func:`put_unique`.
     """
     part_bytes = max(part_bytes, -(-body.size // MAX_PART_NUMBER))
-    deadline = yield from _deadline(deadline_seconds)
+    deadline = (yield Now()).monotonic + deadline_seconds
     attempt = 0
     while True:
         started = yield StartUpload(key, tags)
@@ -246,7 +247,10 @@ def _complete(request: CompleteUpload, deadline: float) -> Steps[PutResult]:
     """``LANDED``, or what only a new upload can mend."""
     attempt = 0
     while True:
-        result: PutResult = yield from _outcome(request)
+        try:
+            result: PutResult = yield request
+        except RemoteUnavailableError as error:
+            result = PutResult(PutStatus.UNKNOWN, cause=str(error))
         settled = _settled(result)
         if settled is not None or result.status is PutStatus.CONFLICT:
             return settled or result
@@ -259,26 +263,12 @@ def _complete(request: CompleteUpload, deadline: float) -> Steps[PutResult]:
         yield from _wait(attempt, deadline, f"CompleteUpload {request.key}", result)
 
 
-def _outcome(request: Put | CompleteUpload) -> Steps[PutResult]:
-    """The result; a store that raises instead of answering ``UNKNOWN`` means the same."""
-    try:
-        result: PutResult = yield request
-    except RemoteUnavailableError as error:
-        return PutResult(PutStatus.UNKNOWN, cause=str(error))
-    return result
-
-
 def _settled(result: PutResult) -> PutResult | None:
     if result.status is PutStatus.LANDED:
         return result
     if result.status is PutStatus.LOST:
         return PutResult(PutStatus.LANDED, cause="an earlier attempt landed")
     return None
-
-
-def _deadline(seconds: float) -> Steps[float]:
-    now = yield Now()
-    return float(now.monotonic) + seconds
 
 
 def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[None]:

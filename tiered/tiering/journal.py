@@ -44,7 +44,7 @@ class Entry:
 
     def lines(self) -> list[dict[str, Any]]:
         """The objects of its lines."""
-        put = {
+        put: dict[str, Any] = {
             "op": "put",
             "topic": self.tp.topic,
             "partition": self.tp.partition,
@@ -52,9 +52,10 @@ class Entry:
             "base": self.base,
             "log": self.log_key,
             "idx": self.idx_key,
-            **({} if self.role is Role.WRITER else {"role": self.role.value}),
         }
-        return [put, *(_part(self.log_key, upload_id) for upload_id in self.upload_ids)]
+        if self.role is not Role.WRITER:
+            put["role"] = self.role.value
+        return [put, *[_part(self.log_key, upload_id) for upload_id in self.upload_ids]]
 
     def with_part(self, upload_id: str) -> Entry:
         """With one more multipart upload."""
@@ -158,7 +159,7 @@ class Journal:
     def _append(self, lines: list[dict[str, Any]], *, sync: bool) -> None:
         if self._handle is None:
             raise ClosedError(f"{self._path} was closed before")
-        data = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
+        data = b"".join([json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines])
         self._files.write_at(self._handle, data, self._end)
         if sync:
             self._files.sync(self._handle)

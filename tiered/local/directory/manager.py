@@ -259,7 +259,7 @@ class LocalLog:
             if broken is not None:
                 raise broken.with_traceback(None)
         else:
-            found = self.roster.find(tp)
+            found = self.roster.logs.get(tp) or self.roster.find(tp)
         if found is None:
             hint = "a log over several directories is opened with all of them; `tiered status` names what lies here"
             raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint=hint)

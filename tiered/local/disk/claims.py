@@ -247,14 +247,7 @@ class Claims:
             self._rewrite(changed)
             return
         self._suspect = True
-        handle = self._files.open_write(self.path)
-        try:
-            if self._files.size(handle) > self._end:
-                self._files.truncate(handle, self._end)
-            self._files.write_at(handle, line, self._end)
-            self._files.sync(handle)
-        finally:
-            self._files.close(handle)
+        self._files.patch(self.path, line, self._end, sync=True)
         self._suspect = False
         self._take(changed)
         self._end += len(line)

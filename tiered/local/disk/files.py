@@ -117,6 +117,9 @@ class Files(Protocol):
     def replace(self, path: Path, data: bytes) -> None:
         """The file holds ``data``, durably, or what it held before: written aside, fsynced, renamed, folder fsynced."""
 
+    def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
+        """A small file ends with ``data``, at ``position``; created if missing. What stood behind is cut off first."""
+
     def try_lock(self, path: Path) -> int | None:
         """A handle that holds the exclusive lock of the file (created if missing), None if somebody else has it."""
 
@@ -275,6 +278,17 @@ class PosixFiles:
                 self.unlink(temporary)
             raise
         self.sync_directory(path.parent)
+
+    def patch(self, path: Path, data: bytes, position: int, *, sync: bool) -> None:
+        file = self.open_write(path)
+        try:
+            if self.size(file) > position:
+                self.truncate(file, position)
+            self.write_at(file, data, position)
+            if sync:
+                self.sync(file)
+        finally:
+            self.close(file)
 
     def try_lock(self, path: Path) -> int | None:
         handle = self.open_write(path)

@@ -20,6 +20,7 @@ import heapq
 import itertools
 import resource
 import threading
+from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import NoReturn
@@ -51,20 +52,18 @@ def default_open_files() -> int:
     return max(LEAST_OPEN_FILES, min(MOST_OPEN_FILES, soft - min(RESERVED_DESCRIPTORS, soft // 2)))
 
 
+@dataclass(slots=True)
 class Lease:
     """One handle for writing. ``descriptor`` -1: given up; ``closed``: the file as it was then."""
 
-    __slots__ = ("closed", "descriptor", "dirty", "failed", "lock", "number", "path", "used")
-
-    def __init__(self, number: int, path: Path, descriptor: int) -> None:
-        self.number = number
-        self.path = path
-        self.descriptor = descriptor
-        self.lock = threading.Lock()
-        self.dirty = False
-        self.used = 0
-        self.failed: TieredError | None = None
-        self.closed: FileState | None = None
+    number: int
+    path: Path
+    descriptor: int
+    used: int
+    dirty: bool = False
+    failed: TieredError | None = None
+    closed: FileState | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class PooledFiles:
@@ -87,7 +86,7 @@ class PooledFiles:
         self.make_directory, self.remove_directory = inner.make_directory, inner.remove_directory
         self.names, self.state, self.set_modified = inner.names, inner.state, inner.set_modified
         self.is_directory, self.read, self.replace = inner.is_directory, inner.read, inner.replace
-        self.try_lock, self.space, self.link = inner.try_lock, inner.space, inner.link
+        self.try_lock, self.space, self.link, self.patch = inner.try_lock, inner.space, inner.link, inner.patch
 
     @property
     def open_count(self) -> int:
@@ -97,8 +96,7 @@ class PooledFiles:
     def open_write(self, path: Path) -> int:
         if len(self._open) >= self.limit:
             self._make_room()
-        lease = Lease(next(self._numbers), path, self.inner.open_write(path))
-        lease.used = next(self._uses)
+        lease = Lease(next(self._numbers), path, self.inner.open_write(path), next(self._uses))
         with self._lock:
             self._leases[lease.number] = self._open[lease.number] = lease
         return lease.number
@@ -133,12 +131,11 @@ class PooledFiles:
             return
         lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
-            descriptor = lease.descriptor
-            if descriptor < 0 or lease.failed is not None:
-                descriptor = self._reopen(lease)
+            if lease.descriptor < 0 or lease.failed is not None:
+                self._reopen(lease)
             lease.used = next(self._uses)
             lease.dirty = True
-            self.inner.write_at(descriptor, data, position)
+            self.inner.write_at(lease.descriptor, data, position)
 
     def read_into(self, handle: int, buffer: bytearray | memoryview, position: int) -> int:
         if handle < FIRST_LEASE:
@@ -167,9 +164,11 @@ class PooledFiles:
             return
         lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
-            descriptor = self._ready(lease)
+            if lease.descriptor < 0 or lease.failed is not None:
+                self._reopen(lease)
+            lease.used = next(self._uses)
             lease.dirty = True
-            self.inner.truncate(descriptor, size)
+            self.inner.truncate(lease.descriptor, size)
 
     def sync(self, handle: int) -> None:
         """An error is kept: the lease is of no use afterwards."""
@@ -178,9 +177,11 @@ class PooledFiles:
             return
         lease = self._leases.get(handle) or _closed(handle)
         with lease.lock:
-            descriptor = self._ready(lease)
+            if lease.descriptor < 0 or lease.failed is not None:
+                self._reopen(lease)
+            lease.used = next(self._uses)
             try:
-                self.inner.sync(descriptor)
+                self.inner.sync(lease.descriptor)
             except TieredError as error:
                 lease.failed = error
                 raise
@@ -190,10 +191,10 @@ class PooledFiles:
         """The descriptor, open; the lease's lock is held."""
         lease.used = next(self._uses)
         if lease.descriptor < 0 or lease.failed is not None:
-            return self._reopen(lease)
+            self._reopen(lease)
         return lease.descriptor
 
-    def _reopen(self, lease: Lease) -> int:
+    def _reopen(self, lease: Lease) -> None:
         if lease.failed is not None:
             raise LocalIOError(
                 f"{lease.path}: an earlier fsync or close failed: {lease.failed.message}", hint=lease.failed.hint
@@ -211,7 +212,6 @@ class PooledFiles:
         with self._lock:
             self._open[lease.number] = lease
             self.reopened += 1
-        return lease.descriptor
 
     def _make_room(self, wanting: Lease | None = None, *, spare: int = 0) -> None:
         """Gives descriptors up, those unused for longest first; what is in use at this moment is left alone."""

@@ -47,7 +47,7 @@ class Flusher:
     def durable_segments(self) -> tuple[SealedLocalSegment, ...]:
         """Sealed segments whose files are durable, and whose records are on every replica."""
         bound = min(self.flushed, self._watermark.offset)
-        return tuple(segment for segment in self._segments.sealed if segment.end_offset <= bound)
+        return tuple([segment for segment in self._segments.sealed if segment.end_offset <= bound])
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""

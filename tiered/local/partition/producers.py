@@ -210,21 +210,12 @@ class PartitionProducers:
             return
         try:
             if not self._marked:
-                self._touch(PLAIN_NAME, b"")
+                self._files.patch(self._directory / PLAIN_NAME, b"", 0, sync=False)
                 self._marked = True
-            self._touch(snapshot_name(end), NO_PRODUCERS)
+            self._files.patch(self._directory / snapshot_name(end), NO_PRODUCERS, 0, sync=False)
             self._plain_end = end
         except TieredError as error:
             LOGGER.warning("snapshot_failed directory=%s offset=%d error=%s", self._directory, end, error)
-
-    def _touch(self, name: str, data: bytes) -> None:
-        handle = self._files.open_write(self._directory / name)
-        try:
-            self._files.write_at(handle, data, 0)
-            if self._files.size(handle) > len(data):
-                self._files.truncate(handle, len(data))
-        finally:
-            self._files.close(handle)
 
     def raise_log_start(self) -> None:
         """Records below the log start are gone; the snapshots of their segments leave with them."""

@@ -68,13 +68,13 @@ class Roster:
         self._topic_of = topic_of
         self._upload_of = upload_of
         self._lock = threading.RLock()
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self.logs: dict[TopicPartition, PartitionLog] = {}
         self._sleeping: dict[TopicPartition, Sleeper] = {}
         self.broken: dict[TopicPartition, TieredError] = {}
         self._aside: dict[TopicPartition, Sleeper] = {}
 
     def __contains__(self, tp: TopicPartition) -> bool:
-        return tp in self._logs or tp in self._sleeping or tp in self.broken
+        return tp in self.logs or tp in self._sleeping or tp in self.broken
 
     def put_aside(self, tp: TopicPartition, why: TieredError, noted: Sleeper) -> None:
         """A partition that is out of service: it is not opened, and what was ``noted`` of it stays noted."""
@@ -84,7 +84,7 @@ class Roster:
     def names(self) -> list[TopicPartition]:
         """All partitions, sorted; none is woken."""
         with self._lock:
-            return sorted((*self._logs, *self._sleeping, *self.broken))
+            return sorted((*self.logs, *self._sleeping, *self.broken))
 
     def awake(self) -> list[PartitionWriter]:
         """The writers of the partitions that are awake."""
@@ -93,10 +93,10 @@ class Roster:
 
     def find(self, tp: TopicPartition) -> PartitionLog | None:
         """The partition, woken if it slept; None if there is none. Raises why one is out of service."""
-        found = self._logs.get(tp)
+        found = self.logs.get(tp)
         if found is None and (tp in self._sleeping or tp in self.broken):
             self._wake(tp)
-            found = self._logs.get(tp)
+            found = self.logs.get(tp)
         return found
 
     def put_to_sleep(self, tp: TopicPartition, sleeper: Sleeper) -> None:
@@ -128,7 +128,7 @@ class Roster:
             )
             writer.retention.settle_start()
             self.writers[tp] = writer
-            self._logs[tp] = writable_log(self._around, writer)
+            self.logs[tp] = writable_log(self._around, writer)
             self._sleeping.pop(tp, None)
             return writer
 
@@ -163,7 +163,7 @@ class Roster:
             writer.close(timeout_seconds)  # not under the lock: a seal in there writes a checkpoint
         with self._lock:
             self.writers.pop(tp, None)
-            self._logs.pop(tp, None)
+            self.logs.pop(tp, None)
             self._sleeping.pop(tp, None)
             self.broken.pop(tp, None)
             self._aside.pop(tp, None)

@@ -20,9 +20,9 @@ DONE = "everything that was asked for is committed"
 class Drain:
     """``targets``: committed end that each partition has to reach; ``ends``: where its records end on this disk.
 
-    Both are those of the moment when the drain began; ``follow`` raises them for what is found later. ``left`` are the
-    partitions that have not reached their target, ``unsealed`` those of them whose target lies in the active segment;
-    ``review`` keeps both, so that no event has to look at all partitions.
+    Both are those of the moment when the drain began (ends: of the last one); ``follow`` raises them for what is found
+    later. ``left`` are the partitions that have not reached their target, ``unsealed``, where active segments are to be
+    sent, those of them whose target lies in one; ``review`` keeps both, so that no event has to look at all partitions.
     """
 
     mode: DrainMode
@@ -40,11 +40,12 @@ class Drain:
     @staticmethod
     def begin(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
         """The drain that ``request`` asks for, on what is known of the partitions now."""
-        targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
-        if request.ends is not None:
-            targets = {tp: request.ends.get(tp, 0) for tp in partitions}
-        ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()}
         finishes = request.ends is not None
+        if request.ends is None:
+            targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
+        else:
+            targets = {tp: request.ends.get(tp, 0) for tp in partitions}
+        ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()} if request.last else {}
         drain = Drain(
             request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends, finishes, request.claims
         )
@@ -70,6 +71,8 @@ class Drain:
             self.forget(p.tp)
             return
         self.left.setdefault(p.tp)
+        if self.mode is not DrainMode.ALL:
+            return
         if p.sealed_end < self.targets[p.tp] and p.phase is not Phase.FENCED:
             self.unsealed.add(p.tp)
         else:
@@ -140,7 +143,9 @@ class Drain:
 
     def _all_sent(self, partitions: Mapping[TopicPartition, Partition]) -> Exit:
         """All that the mode allows is in the bucket; the last drain owns up to what it does not allow."""
-        kept = [p for p in partitions.values() if self.last and p.known_committed < self.ends.get(p.tp, 0)]
+        if not self.last:
+            return Exit(0, DONE)
+        kept = [p for p in partitions.values() if p.known_committed < self.ends.get(p.tp, 0)]
         if not kept:
             return Exit(0, DONE)
         reason = f"a drain of {self.mode.value} data sends no more: {_names(kept)} only on this disk"

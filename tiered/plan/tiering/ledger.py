@@ -85,10 +85,12 @@ class Ledger:
 
     # ------------------------------------------------------------------ orders
 
-    def order(self, make: Callable[[int], O], owner: Partition | None = None, work: Work | None = None) -> O:
+    def order(
+        self, make: Callable[..., O], *what: object, owner: Partition | None = None, work: Work | None = None
+    ) -> O:
         """Gives out an order under the next number."""
         self.last_order += 1
-        action = make(self.last_order)
+        action = make(self.last_order, *what)
         self.orders[self.last_order] = OpenOrder(action, owner, work)
         self.out.append(action)
         return action

@@ -91,10 +91,10 @@ class Partition:
 
         -1: never. A limit of -1 is none.
         """
-        limits = [limit for limit in (idle_ms, self.seal_ms) if limit >= 0]
-        if not limits or not self.active_bytes or self.active_since_ms <= NONE_MS:
+        if not self.active_bytes or self.active_since_ms <= NONE_MS:
             return NONE_MS
-        return self.active_since_ms + min(limits)
+        limits = [limit for limit in (idle_ms, self.seal_ms) if limit >= 0]
+        return self.active_since_ms + min(limits) if limits else NONE_MS
 
     @property
     def known_committed(self) -> int:

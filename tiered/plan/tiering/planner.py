@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tiered.model import TopicPartition
 from tiered.plan.tiering.ledger import Ledger, TopicState
 from tiered.plan.tiering.orders import Claim, Commit, Level, RegisterTopic, Settle, Upload
 from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
@@ -15,35 +14,39 @@ class Planner:
         self._books = books
 
     def pump_queue(self, now_ms: int) -> None:
-        while (tp := self._next_to_pump()) is not None:
-            p = self._books.partitions.get(tp)
+        """Who waits for a slot that is free now, then what something happened to."""
+        books = self._books
+        while True:
+            if books.claim_line and books.claims < books.limits.claims:
+                tp, _ = books.claim_line.popitem(last=False)
+            elif books.commit_line and books.commits < books.limits.commits:
+                tp, _ = books.commit_line.popitem(last=False)
+            elif books.queue:
+                tp, _ = books.queue.popitem(last=False)
+            else:
+                return
+            p = books.partitions.get(tp)
             if p is None:
                 continue
             work = p.next_upload() if self._pump(p, now_ms) else None
             if work is None:
-                self._books.ready.pop(tp, None)
+                books.ready.pop(tp, None)
             else:
-                self._books.make_ready(p, work)
-            self._books.track_wait(p, now_ms)
-
-    def _next_to_pump(self) -> TopicPartition | None:
-        """Who waits for a slot that is free now, else what something happened to."""
-        if self._books.claim_line and self._books.claims < self._books.limits.claims:
-            return self._books.claim_line.popitem(last=False)[0]
-        if self._books.commit_line and self._books.commits < self._books.limits.commits:
-            return self._books.commit_line.popitem(last=False)[0]
-        return self._books.queue.popitem(last=False)[0] if self._books.queue else None
+                books.make_ready(p, work)
+            books.track_wait(p, now_ms)
 
     def _pump(self, p: Partition, now_ms: int) -> bool:
         """Orders the next thing for ``p``, or puts it into line for a slot; whether it may upload."""
-        if p.phase is Phase.FENCED or self._may_rest(p):
+        if p.phase is Phase.FENCED:
             return False
+        if self._books.lazy and p.phase is Phase.NEW and p.committed < 0 and p.end <= max(p.noted, 0):
+            return False  # one-shot runs do not claim what an earlier run has noted as committed
         topic = self._books.topics[p.tp.topic]
         if not topic.registered:
             self._register(p.tp.topic, topic, now_ms)
             return False
         if not p.settled and not p.settle_order and p.settle_at_ms <= now_ms and p.phase is Phase.CLAIMED:
-            p.settle_order = self._books.order(lambda number: Settle(number, p.tp, p.claim_epoch, p.committed), p).order
+            p.settle_order = self._books.order(Settle, p.tp, p.claim_epoch, p.committed, owner=p).order
         if p.retry_at_ms > now_ms:
             return False
         if p.phase is Phase.NEW:
@@ -54,16 +57,14 @@ class Planner:
         if blocked is not None:
             self._books.say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
             return False
-        self._commit_if_due(p, now_ms)
+        first = p.works.get(p.committed)
+        if first is not None and first.row is not None and not p.commit_order:
+            self._commit_if_due(p, now_ms)
         return True
-
-    def _may_rest(self, p: Partition) -> bool:
-        """One-shot runs do not claim what an earlier run has noted as committed."""
-        return self._books.lazy and p.phase is Phase.NEW and p.committed < 0 and p.end <= max(p.noted, 0)
 
     def _register(self, name: str, topic: TopicState, now_ms: int) -> None:
         if not topic.order and topic.retry_at_ms <= now_ms:
-            topic.order = self._books.order(lambda number: RegisterTopic(number, name)).order
+            topic.order = self._books.order(RegisterTopic, name).order
 
     def _claim(self, p: Partition) -> None:
         if p.stale_uploads:
@@ -73,13 +74,11 @@ class Planner:
             return
         p.phase = Phase.CLAIMING
         self._books.claims += 1
-        self._books.order(lambda number: Claim(number, p.tp), p)
+        self._books.order(Claim, p.tp, owner=p)
 
     def _commit_if_due(self, p: Partition, now_ms: int) -> None:
         """Commits the stored prefix when it is full, old enough, or when nothing more is under way."""
         prefix = p.prefix()[: self._books.limits.commit_segments]
-        if p.commit_order or not prefix:
-            return
         if p.ready_since_ms == NONE_MS:
             p.ready_since_ms = now_ms
         due_ms = p.ready_since_ms + self._books.limits.commit_wait_ms
@@ -89,8 +88,8 @@ class Planner:
         if self._books.commits >= self._books.limits.commits:
             self._books.commit_line[p.tp] = None
             return
-        rows = tuple(work.row for work in prefix if work.row is not None)
-        p.commit_order = self._books.order(lambda number: Commit(number, p.tp, p.claim_epoch, rows), p).order
+        rows = tuple([work.row for work in prefix if work.row is not None])
+        p.commit_order = self._books.order(Commit, p.tp, p.claim_epoch, rows, owner=p).order
         p.ready_since_ms = NONE_MS
         self._books.commits += 1
 
@@ -104,7 +103,7 @@ class Planner:
             before = self._books.ready[p.tp]
             self._books.make_ready(p, work)
             if self._books.ready[p.tp] == before:
-                self._upload(p, now_ms)
+                self._upload(p, work, now_ms)
 
     def _may_upload(self, p: Partition, work: Work, now_ms: int) -> bool:
         """After a failure one upload at a time is the probe; a drain sends only what it promised."""
@@ -112,11 +111,8 @@ class Planner:
             return False
         return self._books.drain is None or self._books.drain.wants(p, work.segment.base, now_ms)
 
-    def _upload(self, p: Partition, now_ms: int) -> None:
-        work = p.next_upload()
-        if work is None:
-            return
-        action = self._books.order(lambda number: Upload(number, p.tp, work.segment, p.claim_epoch), p, work)
+    def _upload(self, p: Partition, work: Work, now_ms: int) -> None:
+        action = self._books.order(Upload, p.tp, work.segment, p.claim_epoch, owner=p, work=work)
         work.order = action.order
         p.uploading += 1
         self._books.uploads += 1
