@@ -1055,7 +1055,11 @@ COLD = [
         DAEMON,
         "tiered/tiering/steps.py",
         ("a claim of before", "if catalog.claim_epoch != claim_epoch:"),
-        ("an upload that is not written down first", "yield Blocking(lambda: journal.put(entry))", "pass"),
+        (
+            "an upload that is not written down first",
+            "journal.put(Entry(tp, self._role, claim_epoch, ref.base, plan.log_key, plan.idx_key))",
+            "pass",
+        ),
     ),
     *of(
         "tests/unit/uploader/test_uploader_parts.py",

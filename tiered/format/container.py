@@ -73,7 +73,11 @@ def pack(header: Mapping[str, Any], tables: Sequence[tuple[TableLayout, Columns]
     for layout, columns in tables:
         rows = len(columns[layout.columns[0][0]])
         described.append([layout.name, rows, layout.described])
-        parts += [_narrowed(name, columns[name], dtype) for name, dtype in layout.columns]
+        for name, dtype in layout.columns:
+            column = columns[name]
+            if dtype == "<i4" and rows and (column.max() > INT32_MAX or column.min() < -INT32_MAX - 1):
+                raise OverflowError(f"column {name} holds a value that does not fit 32 bits")
+            parts.append(column.astype(_DTYPES[dtype]).tobytes())
     raw = b"".join(parts)
     text = json.dumps(
         {**header, "tables": described, "codec": "zstd", "raw_len": len(raw)}, separators=(",", ":"), ensure_ascii=False
@@ -127,12 +131,6 @@ def unpack(
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
     return Container(fmt, header, _tables(raw, header, values["tables"], layouts(values["min_reader"])))
-
-
-def _narrowed(name: str, column: npt.NDArray[np.int64], dtype: str) -> bytes:
-    if dtype == "<i4" and len(column) and (column.max() > INT32_MAX or column.min() < -INT32_MAX - 1):
-        raise OverflowError(f"column {name} holds a value that does not fit 32 bits")
-    return column.astype(_DTYPES[dtype]).tobytes()
 
 
 def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> bytes:

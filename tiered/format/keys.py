@@ -171,7 +171,12 @@ def segment_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> s
 
 def index_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
     """The ``.idx`` bundle beside it, same uid."""
-    return _segment_stem(topic_id, partition, segment) + ".idx"
+    return index_key_of(segment_key(topic_id, partition, segment))
+
+
+def index_key_of(log_key: str) -> str:
+    """The key of the ``.idx`` bundle beside a ``.log`` object."""
+    return log_key.removesuffix(".log") + ".idx"
 
 
 def topic_key(topic: str) -> str:

@@ -175,7 +175,7 @@ class Catalog(RootView):
             root = yield from self.load()
             if root is not None:
                 return root
-            stamp = yield from self._stamp(Role.WRITER, 0, owner)
+            stamp = self._stamp(Role.WRITER, 0, owner, (yield NewId()), (yield Now()))
             first = create_root(self.topic_id, self.partition, self.topic, stamp)
             self._check(first, None)
             settled = yield from settle(root_put(first, ABSENT), deadline, self.name)
@@ -251,12 +251,13 @@ class Catalog(RootView):
         acknowledged root, or why it was refused on the root that the others are in."""
         with Exclusive(self.name, self._busy):
             held = self._require_claim()
-            deadline = yield from deadline_after(self._limits.deadline_ms)
+            deadline: Deadline | None = None
             attempt = 0
             while True:
-                root = self._current()
+                root, time = self._current(), (yield Now())
+                deadline = deadline or Deadline.after(self._limits.deadline_ms, time)
                 owner = f"{held.owner}: {reason}" if reason else held.owner
-                stamp = yield from self._stamp(held.role, held.epoch, owner)
+                stamp = self._stamp(held.role, held.epoch, owner, (yield NewId()), time)
                 folded = yield from self._folded(intents, root, stamp)
                 if folded.root is root:
                     return self._results(intents, folded, root)
@@ -338,7 +339,7 @@ class Catalog(RootView):
         if volume is not None:
             volume = known_to(volume, self._kept.token, self._kept.last_append)
         intent = ClaimIntent(role, owner, volume, token if role is Role.WRITER else "")
-        stamp = yield from self._stamp(role, root.roles[role.value].epoch, owner)
+        stamp = self._stamp(role, root.roles[role.value].epoch, owner, (yield NewId()), (yield Now()))
         planned = intent.apply(root, stamp)
         if isinstance(planned, Refusal):
             raise self._refused(planned, root, intent)
@@ -466,9 +467,7 @@ class Catalog(RootView):
             raise ConfigError(f"{self.name}: a commit needs a claim", hint="call claim first")
         return self._held
 
-    def _stamp(self, role: Role, epoch: int, owner: str) -> Steps[Stamp]:
-        commit_id = yield NewId()
-        time: Time = yield Now()
+    def _stamp(self, role: Role, epoch: int, owner: str, commit_id: str, time: Time) -> Stamp:
         lead_ms = self._lead_ms(time.now_ms, time)
         if lead_ms > self._limits.max_clock_lead_ms:
             raise ConfigError(

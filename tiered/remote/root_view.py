@@ -38,6 +38,7 @@ class RootView:
 
     def __init__(self, topic_id: UUID, partition: int, topic: str, known: Known = NOTHING_KNOWN) -> None:
         self.topic_id, self.partition, self.topic = topic_id, partition, topic
+        self.name = f"{topic}-{partition}"
         self.known = known
         self.key = root_key(topic_id, partition)
         self.root: Root | None = None
@@ -46,11 +47,6 @@ class RootView:
         self._pinned: Snapshot | None = None
         self._pinned_of: Root | None = None
         self._sent = b""  # the bytes of ``root`` between its PUT and the next look at it
-
-    @property
-    def name(self) -> str:
-        """``topic-partition``."""
-        return f"{self.topic}-{self.partition}"
 
     def load(self) -> Steps[Root | None]:
         """The newest root, None if the partition has no catalog yet. A conditional GET if one was seen before.

@@ -46,6 +46,11 @@ class Deadline:
     at: float
     after_ms: int
 
+    @classmethod
+    def after(cls, after_ms: int, time: Time) -> Deadline:
+        """``after_ms`` from ``time`` on."""
+        return cls(time.monotonic + after_ms / 1000, after_ms)
+
     def passed(self, time: Time) -> bool:
         """Whether it is over."""
         return time.monotonic >= self.at
@@ -53,8 +58,7 @@ class Deadline:
 
 def deadline_after(after_ms: int) -> Steps[Deadline]:
     """A deadline ``after_ms`` from now."""
-    time: Time = yield Now()
-    return Deadline(time.monotonic + after_ms / 1000, after_ms)
+    return Deadline.after(after_ms, (yield Now()))
 
 
 def settle(put: Put, deadline: Deadline, what: str) -> Steps[Settled]:

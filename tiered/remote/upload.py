@@ -26,7 +26,7 @@ from tiered.format.keys import (
     FLAG_MAINTAINER,
     Role,
     SegmentName,
-    index_key,
+    index_key_of,
     segment_key,
     split_uid,
 )
@@ -62,11 +62,8 @@ def plan_upload(
 ) -> UploadPlan:
     """Keys of the ``.log`` and the ``.idx`` of one upload of a segment; ``uid`` is 32 fresh hex digits."""
     name = SegmentName(Role(role), claim_epoch, descriptor.base_offset, uid)
-    return UploadPlan(
-        segment_key(descriptor.topic_id, descriptor.partition, name),
-        index_key(descriptor.topic_id, descriptor.partition, name),
-        uid,
-    )
+    log_key = segment_key(descriptor.topic_id, descriptor.partition, name)
+    return UploadPlan(log_key, index_key_of(log_key), uid)
 
 
 def upload_segment(

@@ -78,9 +78,8 @@ class Bucket:
             async with self._probing:
                 await self.drive(self.steps.probe())
         many = isinstance(order, orders.RegisterTopic | orders.Claim)
-        return await self.drive(
-            self.steps.carry_out(order), together=REGISTRATION_REQUESTS if many else TOGETHER_REQUESTS
-        )
+        steps, told = self.steps.carry_out(order)
+        return told(await self.drive(steps, together=REGISTRATION_REQUESTS if many else TOGETHER_REQUESTS))
 
     async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
         """The value of the steps."""

@@ -19,7 +19,7 @@ from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from tiered.plan.tiering.facts import SegmentRef
+from tiered.plan.tiering.facts import ClaimDone, SegmentRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class Extent:
 class Granted:
     """A claim whose root was read back; ``token`` is what the volume held of it on the disk then.
 
-    ``resumes``: a log without records goes on at ``next_offset``, under ``leader_epoch``. ``producers``: who wrote what
-    before, as a ``.snapshot`` file, empty if there are none.
+    ``resumes``: a log without records has yet to go on at ``next_offset``, under ``leader_epoch``. ``producers``: who
+    wrote what before, as a ``.snapshot`` file, empty if there are none.
     """
 
     token: str | None
@@ -51,6 +51,10 @@ class Granted:
     resumes: bool = False
     producers: bytes = field(default=b"", repr=False)
     warnings: tuple[str, ...] = ()
+
+    def as_answer(self, order: int) -> ClaimDone:
+        """As the rules are told."""
+        return ClaimDone(order, self.claim_epoch, self.start_offset, self.next_offset, self.resumes, self.warnings)
 
 
 class Disk(Protocol):

@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ClosedError, NotFoundError
-from tiered.format.keys import Role
+from tiered.format.keys import LOG_SUFFIX, Role
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import JOURNAL_NAME
 from tiered.model import TopicPartition
 
 COMPACT_LINES = 1_000
 """A file of more lines than this, three quarters of them done, is written anew."""
+
+UID_CHARS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,11 @@ class Entry:
     log_key: str
     idx_key: str
     upload_ids: tuple[str, ...] = ()
+
+    @property
+    def uid(self) -> str:
+        """The part of both names that no other upload has."""
+        return self.log_key.removesuffix(LOG_SUFFIX)[-UID_CHARS:]
 
     def lines(self) -> list[dict[str, Any]]:
         """The objects of its lines."""
@@ -116,9 +123,8 @@ class Journal:
     def done(self, log_keys: Iterable[str]) -> None:
         """Committed, or swept. Not fsynced: a lost line costs one needless look at the next start."""
         with self._lock:
-            known = [key for key in log_keys if self._drop(key)]
-            if known:
-                self._append([{"op": "done", "log": key} for key in known], sync=False)
+            if lines := [{"op": "done", "log": key} for key in log_keys if self._drop(key)]:
+                self._append(lines, sync=False)
             if self._lines > COMPACT_LINES and self._lines > 4 * len(self._entries):
                 self._compact()
 

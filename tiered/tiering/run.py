@@ -24,7 +24,7 @@ import os
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,8 +238,8 @@ class Tiering:
             raise _told(refused[0])
 
     def _is_committed(self, tp: TopicPartition, end: int) -> bool:
-        log = self.local.partition(tp)
-        if log.positions().uploaded_offset < end and not _is_empty(log):
+        at = self.local.partition(tp).positions()
+        if at.uploaded_offset < end and at.end_offset > at.local_start_offset:
             return False
         if self._has_claimed(tp):  # the checkpoint speaks of a bucket: is it this one?
             with contextlib.suppress(RemoteUnavailableError):
@@ -399,7 +399,9 @@ class Run:
 
         ``claims``: each is claimed anew, too.
         """
-        told: list[facts.Event] = [fact for tp, end in ends.items() for fact in self._seen(tp, end, anew=claims)]
+        told: list[facts.Event] = []
+        for tp, end in ends.items():
+            told += self._seen(tp, end, anew=claims)
         deadline_ms = None if self._deadline is None else int(self._deadline * 1000)
         self._post(*told, facts.DrainRequested(DrainMode.SEALED, deadline_ms, oneshot=True, ends=ends, claims=claims))
         with contextlib.ExitStack() as pools:  # leaving it waits for what is under way
@@ -408,16 +410,16 @@ class Run:
                     self._begin(self._orders.popleft(), pools)
                 else:
                     self._collect()
-        verdicts = {tp: self._verdict(tp, end) for tp, end in ends.items()}
-        return {tp: error for tp, error in verdicts.items() if error is not None}
+        return {tp: error for tp, end in ends.items() if (error := self._verdict(tp, end)) is not None}
 
     def _begin(self, order: orders.Order, pools: contextlib.ExitStack) -> None:
         """On this thread, but claims and uploads beside each other; nothing more for a partition that has failed."""
         if not isinstance(order, orders.RegisterTopic | orders.Seal | orders.Look) and order.tp in self._errors:
             return
         side_by_side = orders.Upload if self._steps.capabilities is None else orders.Upload | orders.Claim
-        together = self._running or any(isinstance(other, side_by_side) for other in self._orders)
-        if not isinstance(order, side_by_side) or not together:
+        if not isinstance(order, side_by_side) or not (
+            self._running or any(isinstance(other, side_by_side) for other in self._orders)
+        ):
             self._post(self._answer(order))
             return
         if self._pool is None:
@@ -451,23 +453,27 @@ class Run:
             hint="sync again, or run tiered-uploader; the data is safe on this disk meanwhile",
         )
 
-    def _seen(self, tp: TopicPartition, end: int, *, anew: bool) -> Iterator[facts.Event]:
+    def _seen(self, tp: TopicPartition, end: int, *, anew: bool) -> list[facts.Event]:
         """What is on the disk, and whether a claim of an earlier run stands."""
         log = self._tiering.local.partition(tp)
         at = log.positions()
-        yield facts.PartitionSeen(
-            tp, log.topic_id, at.local_start_offset, at.flushed_offset, at.end_offset, noted_offset=at.uploaded_offset
-        )
+        start = at.uploaded_offset
+        told: list[facts.Event] = [
+            facts.PartitionSeen(
+                tp, log.topic_id, at.local_start_offset, at.flushed_offset, at.end_offset, noted_offset=start
+            )
+        ]
         if anew:
-            return
-        start, held = at.uploaded_offset, self._steps.held(tp)
+            return told
+        held = self._steps.held(tp)
         if held is not None and held.root is not None:
             start = held.root.next_offset
-            yield facts.ClaimHeld(tp, held.claim_epoch, start)
+            told.append(facts.ClaimHeld(tp, held.claim_epoch, start))
         for segment in log.sealed_segments(start):
             if segment.base_offset < end:
                 ref = SegmentRef(segment.base_offset, segment.end_offset, segment.size_bytes, segment.appended_ms)
-                yield facts.SegmentSealed(tp, ref)
+                told.append(facts.SegmentSealed(tp, ref))
+        return told
 
     def _post(self, *told: facts.Event) -> None:
         for action in self._state.handle_all(told, int(self._clock.monotonic() * 1000)):
@@ -510,8 +516,8 @@ class Run:
         if isinstance(order, orders.Seal | orders.Look):
             raise TypeError(f"{order!r} is nothing that a run does")
         left_s = math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
-        steps = self._steps.carry_out(order, deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS))
-        return (self._tiering.asked if isinstance(order, orders.RegisterTopic) else self._tiering.drive)(steps)
+        steps, told = self._steps.carry_out(order, deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS))
+        return told((self._tiering.asked if isinstance(order, orders.RegisterTopic) else self._tiering.drive)(steps))
 
 
 def _told(error: TieredError) -> TieredError:

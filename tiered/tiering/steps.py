@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
-from uuid import UUID
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tiered.errors import (
     CommitUnknown,
@@ -30,7 +30,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.format.keys import Role, segment_key
+from tiered.format.keys import Role, join_uid
 from tiered.format.root import Root
 from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
@@ -44,7 +44,7 @@ from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_topic
-from tiered.remote.upload import plan_upload, upload_segment
+from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import AbortUpload, Backoff, Blocking, Capabilities, Delete, Deleted, NewId, Now, Steps
 from tiered.store.probe import check_capabilities, probe
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES, PUT_DEADLINE_SECONDS
@@ -68,6 +68,8 @@ class Prepared:
     descriptor: SegmentDescriptor
     source: ByteSource
     sealed_indexes: SealedIndexes
+    plan: UploadPlan
+    journal: Journal
 
     def open_log(self) -> ByteSource:
         """The open file."""
@@ -116,25 +118,25 @@ class BucketSteps:
 
     def carry_out(
         self, order: orders.AtTheBucket, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
-    ) -> Steps[facts.Answer]:
-        """What came of an order. ``deadline_seconds`` bounds how long each object of an upload is sent again."""
+    ) -> tuple[Steps[Any], Callable[[Any], facts.Answer]]:
+        """The steps of an order, and the fact that their value is.
+
+        ``deadline_seconds`` bounds how long each object of an upload is sent again.
+        """
         match order:
             case orders.RegisterTopic(number, topic):
-                yield from self.register(topic)
-                return facts.Done(number)
+                return self.register(topic), lambda _: facts.Done(number)
             case orders.Claim(number, tp):
-                granted = yield from self.claim(tp)
-                later = self._role is Role.WRITER and (yield Blocking(lambda: self._disk.begin(tp, granted)))
-                start, end, warnings = granted.start_offset, granted.next_offset, granted.warnings
-                return facts.ClaimDone(number, granted.claim_epoch, start, end, later, warnings)
+                return self.claim(tp), lambda granted: granted.as_answer(number)
             case orders.Settle(number, tp, epoch, next_offset):
-                return facts.SettleDone(number, (yield from self.settle(tp, epoch, next_offset)))
+                return self.settle(tp, epoch, next_offset), functools.partial(facts.SettleDone, number)
             case orders.Upload(number, tp, segment, epoch):
-                row = yield from self.upload(tp, segment, epoch, deadline_seconds=deadline_seconds)
-                return facts.UploadDone(number, row)
+                steps = self.upload(tp, segment, epoch, deadline_seconds=deadline_seconds)
+                return steps, functools.partial(facts.UploadDone, number)
             case orders.Commit(number, tp, epoch, rows):
-                root = yield from self.commit(tp, epoch, rows)
-                return facts.CommitDone(number, root.next_offset, root.start_offset)
+                return self.commit(tp, epoch, rows), lambda root: facts.CommitDone(
+                    number, root.next_offset, root.start_offset
+                )
 
     # ------------------------------------------------------------------ the store, topics
 
@@ -233,7 +235,7 @@ class BucketSteps:
         root = yield from catalog.read_back()
         self._unseen.discard(tp)
         resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
-        return Granted(
+        granted = Granted(
             self._disk.claims.of(tp).token,
             claim.epoch,
             claim.leader_epoch,
@@ -243,6 +245,8 @@ class BucketSteps:
             (yield from self.producers(tp, root)) if resumes else b"",
             tuple(filter(None, (claim.not_recovered, claim.dated_ahead))),
         )
+        later = self._role is Role.WRITER and (yield Blocking(lambda: self._disk.begin(tp, granted)))
+        return replace(granted, resumes=later)
 
     def take_grant(self, tp: TopicPartition) -> Steps[bool]:
         """Begins under the claim that another process made for this volume; whether the root carries one as it is now.
@@ -327,24 +331,20 @@ class BucketSteps:
         self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
     ) -> Steps[Row]:
         """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim."""
-        capabilities = yield from self.probe()
-        journal = self._journal()
-        prepared: Prepared = yield Blocking(lambda: self._prepare(tp, ref))
+        capabilities = self.capabilities or (yield from self.probe())
+        uid: str = yield NewId()
+        prepared: Prepared = yield Blocking(lambda: self._prepare(tp, ref, claim_epoch, uid))
         try:
-            uid: str = yield NewId()
-            plan = plan_upload(prepared.descriptor, uid=uid, claim_epoch=claim_epoch, role=self._role)
-            entry = Entry(tp, self._role, claim_epoch, ref.base, plan.log_key, plan.idx_key)
-            yield Blocking(lambda: journal.put(entry))
             return (
                 yield from upload_segment(
                     prepared,
-                    topic_id=self._disk.topic_id(tp),
+                    topic_id=prepared.descriptor.topic_id,
                     partition=tp.partition,
                     claim_epoch=claim_epoch,
                     capabilities=capabilities,
                     role=self._role,
-                    plan=plan,
-                    on_multipart=lambda upload_id: journal.part(plan.log_key, upload_id),
+                    plan=prepared.plan,
+                    on_multipart=functools.partial(prepared.journal.part, prepared.plan.log_key),
                     multipart_from_bytes=self._sizes.multipart_above_bytes,
                     part_bytes=self._sizes.part_bytes,
                     deadline_seconds=deadline_seconds,
@@ -353,10 +353,18 @@ class BucketSteps:
         finally:
             prepared.source.close()
 
-    def _prepare(self, tp: TopicPartition, ref: SegmentRef) -> Prepared:
+    def _prepare(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, uid: str) -> Prepared:
+        """Reads what is to be sent, then writes its names down: what cannot be told leaves no orphan."""
         segment = self._disk.segment(tp, ref)
-        descriptor, indexes = segment.descriptor, segment.indexes()  # first: what cannot be told leaves no orphan
-        return Prepared(descriptor, segment.open_log(), indexes)
+        descriptor, indexes = segment.descriptor, segment.indexes()
+        plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=self._role)
+        source, journal = segment.open_log(), self._journal()
+        try:
+            journal.put(Entry(tp, self._role, claim_epoch, ref.base, plan.log_key, plan.idx_key))
+        except BaseException:
+            source.close()
+            raise
+        return Prepared(descriptor, source, indexes, plan, journal)
 
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
         """The root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
@@ -374,21 +382,21 @@ class BucketSteps:
             raise
         self._unseen.add(tp)
         root = yield from _read_back(tp, catalog, rows)
-        yield from self._forget(tp, catalog.topic_id, rows)
+        yield from self._forget(tp, rows)
         self._unseen.discard(tp)
         return root
 
-    def _forget(self, tp: TopicPartition, topic_id: UUID, rows: Sequence[Row]) -> Steps[None]:
+    def _forget(self, tp: TopicPartition, rows: Sequence[Row]) -> Steps[None]:
         """Strikes out what is committed, and deletes what failed attempts of these segments left: no row names it.
 
         Only of these: what stands below them may be committed, whoever did not come to strike it out.
         A delete that fails costs an object that the collector finds later; the commit stands.
         """
         journal = self._journal()
-        committed = {segment_key(topic_id, tp.partition, row) for row in rows}
+        committed = {join_uid(row.id_hi, row.id_lo) for row in rows}
         done = []
         for entry in journal.between(tp, self._role, rows[0].base, rows[-1].next):
-            if entry.log_key not in committed and entry.epoch == rows[0].claim_epoch:
+            if entry.uid not in committed and entry.epoch == rows[0].claim_epoch:
                 try:
                     yield Delete((entry.log_key, entry.idx_key))
                 except TieredError:

@@ -60,6 +60,10 @@ class World:
             role=Role.MAINTAINER,
         )
 
+    def carried_out(self, engine: BucketSteps, order: orders.AtTheBucket) -> facts.Answer:
+        steps, told = engine.carry_out(order)
+        return told(self.drive(steps))
+
     def root(self) -> Root:
         root = self.drive(self.drive(self.maintainer().catalog(TP)).load())
         assert root is not None
@@ -77,7 +81,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def test_a_maintainer_claims_beside_the_writer(world: World) -> None:
     proof, writer = world.log.claims.of(TP), world.root().writer
-    answer = world.drive(world.maintainer().carry_out(orders.Claim(1, TP)))
+    answer = world.carried_out(world.maintainer(), orders.Claim(1, TP))
     assert answer == facts.ClaimDone(1, 1, 0, 3)
     root = world.root()
     assert (root.roles["m"].epoch, root.roles["m"].owner) == (1, "maintainer")

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
@@ -303,13 +304,14 @@ class LocalLogs:
         """What uploaders noted, in every directory in service."""
         self._each(LocalLog.refresh_uploads)
 
-    @contextlib.contextmanager
-    def sealing_many(self) -> Iterator[None]:
+    def sealing_many(self) -> AbstractContextManager[object]:
         """As :meth:`LocalLog.sealing_many`, in every directory in service."""
-        with contextlib.ExitStack() as stack:
-            for log in self._online():
-                stack.enter_context(log.sealing_many())
-            yield
+        if self._only is not None:
+            return self._only.sealing_many()
+        stack = contextlib.ExitStack()
+        for log in self._online():
+            stack.enter_context(log.sealing_many())
+        return stack
 
     def close(self) -> None:
         """Closes all; the first error is raised after the last."""

@@ -204,7 +204,8 @@ class Claims:
 
     def keep(self, tp: TopicPartition, token: str | None, last_append: str | None) -> None:
         """A catalog's ``persist`` on a volume (``remote.fence``): durable when it returns; None leaves one as it is."""
-        self.write(tp, token=SAME if token is None else token, last_append=SAME if last_append is None else last_append)
+        given: dict[str, Any] = {"token": token, "last_append": last_append}
+        self._write({tp: lambda proof: replace(proof, **{name: id_ for name, id_ in given.items() if id_ is not None})})
 
     def forget(self, gone: Collection[TopicPartition]) -> None:
         """Drops the proofs of partitions that are deleted."""

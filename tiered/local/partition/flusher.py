@@ -68,10 +68,10 @@ class Flusher:
                 new_names = segments.new_names
             try:
                 for segment in closing:
-                    segment.write_seal()
                     segment.sync()
                 active.sync()
-                if new_names:
+                noted = [segment.write_seal() for segment in closing]
+                if new_names and not any(noted):  # a note that was written has fsynced the directory
                     self._files.sync_directory(segments.directory)
             except TieredError as error:
                 self._condition.go_offline(error)

@@ -274,8 +274,8 @@ class ActiveSegment:
         self.stats.producers, self.stats.snapshot_crc = self._known.producers, self._known.crc
         return self.stats
 
-    def write_seal(self) -> None:
-        """The note beside the segment. It may fail: the log can be asked again.
+    def write_seal(self) -> bool:
+        """The note beside the segment, durable with its name. False if that failed: the log can be asked again.
 
         A snapshot that is missing comes first: noted, it counts as lost where what came before the segment has left.
         """
@@ -290,6 +290,8 @@ class ActiveSegment:
             write_note(self._files, self.path.with_suffix(SEAL_SUFFIX), self.noted())
         except TieredError as error:
             LOGGER.warning("seal_note_failed path=%s error=%s", self.path, error)
+            return False
+        return True
 
     def close(self) -> None:
         """Releases the handles; nothing is written."""

@@ -67,7 +67,8 @@ class Drain:
 
     def review(self, p: Partition) -> None:
         """``p`` has changed, or its target has."""
-        if self.is_met(p):
+        claimed = not self.claims or (p.phase is Phase.CLAIMED and (p.settled or p.settle_attempts > 0))
+        if claimed and p.known_committed >= self.targets.get(p.tp, 0):
             self.forget(p.tp)
             return
         self.left.setdefault(p.tp)
@@ -86,12 +87,6 @@ class Drain:
     def wants(self, p: Partition, base: int, now_ms: int) -> bool:
         """Whether the segment at ``base`` has to be uploaded before the end."""
         return base < self.targets.get(p.tp, 0) and not (self.finishes and self.is_over(now_ms))
-
-    def is_met(self, p: Partition) -> bool:
-        """Whether the bucket holds all of ``p`` that this drain is to send."""
-        if self.claims and (p.phase is not Phase.CLAIMED or not (p.settled or p.settle_attempts)):
-            return False
-        return p.known_committed >= self.targets.get(p.tp, 0)
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its time is up."""

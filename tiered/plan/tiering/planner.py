@@ -53,7 +53,7 @@ class Planner:
             self._claim(p)
         if p.phase is not Phase.CLAIMED:
             return False
-        blocked = p.blocked()
+        blocked = p.blocked() if p.works else None
         if blocked is not None:
             self._books.say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
             return False

@@ -65,11 +65,13 @@ class State:
             return ()
         for event in events:
             self._take(event, now_ms)
-        self._books.run_timers(now_ms)
+        if self._books.timers:
+            self._books.run_timers(now_ms)
         self._finisher.review_drain()
         self._finisher.seal_if_due(now_ms)
         self._planner.pump_queue(now_ms)
-        self._planner.fill_pool(now_ms)
+        if self._books.ready:
+            self._planner.fill_pool(now_ms)
         self._finisher.end_if_due(now_ms)
         if not self._finisher.exited:
             self._books.ask_for_wake()
