@@ -679,6 +679,15 @@ COLD = [
         ),
     ),
     *of(
+        "tests/unit/facade/test_claims.py",
+        "tiered/tiering/disk.py",
+        (
+            "a claim that comes while a grant is taken",
+            "log.begin_under(granted.token, granted.claim_epoch)",
+            "log.begin_under(self.claims.of(tp).token, granted.claim_epoch)",
+        ),
+    ),
+    *of(
         "tests/unit/catalog/test_commits.py",
         "tiered/remote/catalog.py",
         ("how an epoch ended is guessed", "if sealed is None:", "if sealed is None and False:"),

@@ -385,7 +385,7 @@ class Run:
         self._steps = tiering.steps
         self._clock = tiering.clock
         self._deadline = deadline
-        self._state = State(tiering.drive.ids, LIMITS)
+        self._state = State(tiering.drive.ids, LIMITS, watched=False)
         self._orders: deque[orders.Order] = deque()
         self._running: list[Future[facts.Answer]] = []
         self._pool: ThreadPoolExecutor | None = None

@@ -26,7 +26,7 @@ from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.tiering.facts import PartitionSeen, SegmentRef, SegmentSealed
 from tiered.remote.catalog import Catalog
-from tiered.store.base import Outcome, Put, PutResult, PutStatus, Store, StoreRequest
+from tiered.store.base import Get, Outcome, Put, PutResult, PutStatus, Store, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
@@ -48,6 +48,7 @@ class HookedStore:
     def __init__(self) -> None:
         self.inner = MemoryStore()
         self.on_root_put: Callable[[Put], PutResult] | None = None
+        self.on_bundle_get: Callable[[], object] | None = None
 
     @property
     def url(self) -> str:
@@ -57,6 +58,9 @@ class HookedStore:
         if self.on_root_put is not None and isinstance(request, Put) and request.key.endswith("/root"):
             hook, self.on_root_put = self.on_root_put, None
             return hook(request)
+        if self.on_bundle_get is not None and isinstance(request, Get) and request.key.endswith(".idx"):
+            self.on_bundle_get, told = None, self.on_bundle_get
+            told()
         return self.inner.execute(request)
 
     def close(self) -> None:
@@ -225,6 +229,27 @@ def test_while_a_newer_claim_of_the_volume_is_under_way_its_leader_epoch_is_wait
         write(log, "x")
         assert clock.slept == 1
         assert log._local.partition(TP).leader_epochs()[-1] == root_of(log, store).lineage[-1]
+    daemon.release()
+
+
+def test_a_claim_that_comes_while_the_grant_is_taken_is_not_the_one_that_was_granted(tmp_path: Path) -> None:
+    """Whoever takes a grant asks for the producers of the log, too: by then the root may be of a claim before."""
+    store = HookedStore()
+    path = rejoined_snapshot(tmp_path, store)
+    daemon = Daemon(path, store)
+    claims = Claims(path, PosixFiles())
+
+    def claim() -> None:
+        daemon.claim()
+        granted = claims.of(TP).token
+        store.on_bundle_get = lambda: claims.keep(TP, f"{granted},{'e' * 32}", None)
+
+    with open_log(path, store, clock=WaitingClock(claim)) as log:
+        topic(log)
+        assert store.on_bundle_get is None
+        assert log._local.partition(TP).positions().end_offset == 20
+        with pytest.raises(FencedError, match="an uploader has claimed it"):
+            write(log, "x")
     daemon.release()
 
 

@@ -61,8 +61,9 @@ class Ledger:
     which active segment is the oldest) is kept in heaps whose stale entries are dropped when they come up.
     """
 
-    def __init__(self, dice: Dice, limits: Limits, *, lazy: bool) -> None:
+    def __init__(self, dice: Dice, limits: Limits, *, lazy: bool, watched: bool) -> None:
         self.limits = limits
+        self.watched = watched
         self.dice = dice
         self.lazy = lazy
         self.partitions: dict[TopicPartition, Partition] = {}

@@ -33,7 +33,8 @@ class Planner:
                 books.ready.pop(tp, None)
             else:
                 books.make_ready(p, work)
-            books.track_wait(p, now_ms)
+            if books.watched:
+                books.track_wait(p, now_ms)
 
     def _pump(self, p: Partition, now_ms: int) -> bool:
         """Orders the next thing for ``p``, or puts it into line for a slot; whether it may upload."""
@@ -53,12 +54,13 @@ class Planner:
             self._claim(p)
         if p.phase is not Phase.CLAIMED:
             return False
-        blocked = p.blocked() if p.works else None
-        if blocked is not None:
-            self._books.say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
-            return False
         first = p.works.get(p.committed)
-        if first is not None and first.row is not None and not p.commit_order:
+        if first is None:
+            blocked = p.blocked()
+            if blocked is not None:
+                self._books.say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
+            return False
+        if first.row is not None and not p.commit_order:
             self._commit_if_due(p, now_ms)
         return True
 
@@ -121,4 +123,5 @@ class Planner:
             del self._books.ready[p.tp]
         else:
             self._books.make_ready(p, following)
-        self._books.track_wait(p, now_ms)
+        if self._books.watched:
+            self._books.track_wait(p, now_ms)

@@ -45,11 +45,20 @@ class State:
     """The uploader's mind. Not thread-safe: one event at a time."""
 
     def __init__(
-        self, dice: Dice, limits: Limits | None = None, *, lazy: bool = False, role: Role = Role.WRITER
+        self,
+        dice: Dice,
+        limits: Limits | None = None,
+        *,
+        lazy: bool = False,
+        watched: bool = True,
+        role: Role = Role.WRITER,
     ) -> None:
-        """``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs)."""
+        """``lazy``: partitions that the checkpoint notes as wholly committed are not claimed (one-shot runs).
+
+        ``watched``: somebody asks for ``views``, which tell since when each partition waits for what.
+        """
         self._role = role
-        self._books = Ledger(dice, limits or Limits(), lazy=lazy)
+        self._books = Ledger(dice, limits or Limits(), lazy=lazy, watched=watched)
         self._planner = Planner(self._books)
         self._finisher = Finisher(self._books)
         self._disk_said_ms = NONE_MS
