@@ -175,7 +175,7 @@ class ObjectWriter:
             body = bytes(self._buffer)
             return (yield from put_unique(self.key, body, self.crc32c, self._tags, deadline_seconds=deadline_seconds))
         yield from self._send(len(self._buffer))
-        deadline = yield from _deadline(deadline_seconds)
+        deadline = (yield Now()).monotonic + deadline_seconds
         result = yield from _complete(CompleteUpload(self.key, self._upload_id, tuple(self._parts)), deadline)
         if result.status is not PutStatus.LANDED:
             raise RemoteUnavailableError(

@@ -36,6 +36,14 @@ def test_a_replaced_file_and_its_name_are_durable(tmp_path: Path) -> None:
     assert (files.contents, files.directories) == ([b"new"], [tmp_path])
 
 
+def test_a_patch_ends_the_file_with_its_data_and_is_durable_if_it_is_to_be(tmp_path: Path) -> None:
+    files, path = Durable(), tmp_path / "claims"
+    files.patch(path, b"one,two", 0, sync=False)
+    files.patch(path, b"2", 4, sync=True)  # what stood behind is cut off: here a line that a crash tore
+    files.patch(path, b",3", 5, sync=True)
+    assert (path.read_bytes(), files.contents) == (b"one,2,3", [b"one,2", b"one,2,3"])
+
+
 def test_the_names_of_new_directories_are_durable_from_the_top(tmp_path: Path) -> None:
     files = Durable()
     files.make_directory(tmp_path / "a" / "b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 from typing import Any
@@ -605,3 +606,20 @@ def test_closed_is_closed(bench: Bench) -> None:
     ):
         with pytest.raises(ClosedError):
             call()
+
+
+@pytest.mark.parametrize("note_fails", [False, True])
+def test_a_seal_makes_files_durable_then_its_note_and_the_names(tmp_path: Path, note_fails: bool) -> None:
+    bench = Bench(tmp_path / "log")
+    bench.append(b"a")
+    folder = bench.directory / "t-0"
+    bench.files.effects.clear()
+    bench.files.fail = lambda what, path: errno.EACCES if note_fails and ".seal." in path.name else 0
+    assert bench.partition.roll()
+    inside = [
+        (what, path.name.partition(".")[2].split(".")[0]) for what, path in bench.files.effects if path.parent == folder
+    ]
+    files = [("sync", "log"), ("sync", "index"), ("sync", "timeindex"), ("sync", "log")]
+    durable = [each for each in inside if each[0] in ("sync", "rename")]
+    assert durable == (files if note_fails else [*files, ("sync", "seal"), ("rename", "seal")])
+    assert [what for what, path in bench.files.effects if path == folder] == ["sync_directory"]

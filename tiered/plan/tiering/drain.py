@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -102,7 +101,7 @@ class Drain:
         """The end, if it has come: all sent, nothing more can be sent, or the deadline."""
         if not self.left:
             return self._all_sent(partitions)
-        if self.is_over(now_ms) and not (self.finishes and any(_is_at_work(partitions[tp]) for tp in self.left)):
+        if self.is_over(now_ms) and not (self.finishes and any(partitions[tp].at_work for tp in self.left)):
             reason = f"the time to drain is over: {_names(self._sorted_left(partitions))} only on this disk"
             return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
         if self._goes_on(partitions, obstacle):
@@ -120,17 +119,16 @@ class Drain:
         self, partitions: Mapping[TopicPartition, Partition], obstacle: Callable[[Partition], Failure | None]
     ) -> bool:
         """Whether a partition that is left can go on without help. Those that cannot are tried last, and less often."""
-
-        def moves(tp: TopicPartition) -> bool:
+        moving, self._moving = self._moving, None
+        stuck = []
+        for tp in (moving, *self.left) if moving in self.left else self.left:
             p = partitions[tp]
-            return _is_at_work(p) or obstacle(p) is None
-
-        if self._moving in self.left and moves(self._moving):
-            return True
-        stuck = list(itertools.takewhile(lambda tp: not moves(tp), self.left))
+            if p.at_work or obstacle(p) is None:
+                self._moving = tp
+                break
+            stuck.append(tp)
         for tp in stuck:
             self.left[tp] = self.left.pop(tp)
-        self._moving = next(iter(self.left)) if len(stuck) < len(self.left) else None
         return self._moving is not None
 
     def _sorted_left(self, partitions: Mapping[TopicPartition, Partition]) -> list[Partition]:
@@ -145,10 +143,6 @@ class Drain:
             return Exit(0, DONE)
         reason = f"a drain of {self.mode.value} data sends no more: {_names(kept)} only on this disk"
         return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
-
-
-def _is_at_work(p: Partition) -> bool:
-    return bool(p.uploading or p.commit_order)
 
 
 def _target(p: Partition, mode: DrainMode) -> int:

@@ -97,6 +97,11 @@ class Partition:
         return self.active_since_ms + min(limits) if limits else NONE_MS
 
     @property
+    def at_work(self) -> bool:
+        """Whether something of it is on its way."""
+        return bool(self.uploading or self.commit_order)
+
+    @property
     def known_committed(self) -> int:
         """Committed end as the root said, or as the checkpoint of an earlier run did; 0 if neither."""
         return max(self.committed, self.noted, 0) if self.committed < 0 else self.committed
