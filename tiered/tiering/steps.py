@@ -69,7 +69,6 @@ class Prepared:
     source: ByteSource
     sealed_indexes: SealedIndexes
     plan: UploadPlan
-    journal: Journal
 
     def open_log(self) -> ByteSource:
         """The open file."""
@@ -333,7 +332,22 @@ class BucketSteps:
         """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim."""
         capabilities = self.capabilities or (yield from self.probe())
         uid: str = yield NewId()
-        prepared: Prepared = yield Blocking(lambda: self._prepare(tp, ref, claim_epoch, uid))
+        journal = self._journal()
+
+        def prepare() -> Prepared:
+            """Reads what is to be sent, then writes its names down: what cannot be told leaves no orphan."""
+            segment = self._disk.segment(tp, ref)
+            descriptor, indexes = segment.descriptor, segment.indexes()
+            plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=self._role)
+            source = segment.open_log()
+            try:
+                journal.put(Entry(tp, self._role, claim_epoch, ref.base, plan.log_key, plan.idx_key))
+            except BaseException:
+                source.close()
+                raise
+            return Prepared(descriptor, source, indexes, plan)
+
+        prepared: Prepared = yield Blocking(prepare)
         try:
             return (
                 yield from upload_segment(
@@ -344,7 +358,7 @@ class BucketSteps:
                     capabilities=capabilities,
                     role=self._role,
                     plan=prepared.plan,
-                    on_multipart=functools.partial(prepared.journal.part, prepared.plan.log_key),
+                    on_multipart=functools.partial(journal.part, prepared.plan.log_key),
                     multipart_from_bytes=self._sizes.multipart_above_bytes,
                     part_bytes=self._sizes.part_bytes,
                     deadline_seconds=deadline_seconds,
@@ -352,19 +366,6 @@ class BucketSteps:
             )
         finally:
             prepared.source.close()
-
-    def _prepare(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, uid: str) -> Prepared:
-        """Reads what is to be sent, then writes its names down: what cannot be told leaves no orphan."""
-        segment = self._disk.segment(tp, ref)
-        descriptor, indexes = segment.descriptor, segment.indexes()
-        plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=self._role)
-        source, journal = segment.open_log(), self._journal()
-        try:
-            journal.put(Entry(tp, self._role, claim_epoch, ref.base, plan.log_key, plan.idx_key))
-        except BaseException:
-            source.close()
-            raise
-        return Prepared(descriptor, source, indexes, plan, journal)
 
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
         """The root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
