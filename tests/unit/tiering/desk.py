@@ -36,6 +36,8 @@ class Desk:
                 self.send(facts.Done(register.order))
             (claim,) = self.of(orders.Claim)
             self.send(facts.ClaimDone(claim.order, epoch, 0, next_offset))
+            for settle in self.of(orders.Settle):
+                self.send(facts.SettleDone(settle.order))
         return self
 
     def seal(self, *bases: int, at: int = 0, first_ms: int = 0) -> list[orders.Action]:

@@ -466,3 +466,19 @@ def test_a_commit_costs_the_same_work_however_many_partitions_are_held(draining:
     assert pumps <= few_pumps * 1.1
     assert waits <= few_waits * 1.1
     assert walks == few_walks <= 2  # the end of a drain looks at all, once
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nothing_is_committed_before_what_dead_claims_left_was_looked_at(fails: bool) -> None:
+    """What lies below the committed end is no longer swept: a kill in between would leave it for ever."""
+    desk = Desk()
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 10, 10))
+    desk.send(facts.Done(desk.of(orders.RegisterTopic)[0].order))
+    desk.send(facts.ClaimDone(desk.of(orders.Claim)[0].order, 7, 0, 0))
+    (settle,) = desk.of(orders.Settle)
+    desk.seal(0)
+    desk.store(desk.of(orders.Upload)[0])
+    assert desk.of(orders.Commit) == []
+    order = settle.order
+    desk.send(facts.Failed(order, failure(FailureKind.RETRIABLE)) if fails else facts.SettleDone(order, 3))
+    assert [commit.claim_epoch for commit in desk.of(orders.Commit)] == [7]

@@ -60,8 +60,8 @@ class Planner:
             if blocked is not None:
                 self._books.say_once(p, Level.ERROR, blocked[0], blocked[1], now_ms)
             return False
-        if first.row is not None and not p.commit_order:
-            self._commit_if_due(p, now_ms)
+        if first.row is not None and not p.commit_order and (p.settled or p.settle_attempts):
+            self._commit_if_due(p, now_ms)  # not before the sweep: what lies below the end is no longer swept
         return True
 
     def _register(self, name: str, topic: TopicState, now_ms: int) -> None:
