@@ -468,6 +468,17 @@ def test_a_commit_costs_the_same_work_however_many_partitions_are_held(draining:
     assert walks == few_walks <= 2  # the end of a drain looks at all, once
 
 
+def test_a_log_that_has_begun_where_the_bucket_ends_before_the_claim_is_told_is_noted_at_once() -> None:
+    """Its writer reads the root, too; the scanner tells what changed, and nothing may change after that."""
+    desk = Desk()
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 0))
+    desk.send(facts.Done(desk.of(orders.RegisterTopic)[0].order))
+    (claim,) = desk.of(orders.Claim)
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 100, 100, 101))
+    desk.send(facts.ClaimDone(claim.order, 4, 0, 100, resumes=True))
+    assert desk.of(orders.Note) == [orders.Note(tp(0), 100, 4, fenced=False, start_offset=0)]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_nothing_is_committed_before_what_dead_claims_left_was_looked_at(fails: bool) -> None:
     """What lies below the committed end is no longer swept: a kill in between would leave it for ever."""

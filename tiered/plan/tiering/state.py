@@ -269,7 +269,8 @@ class State:
         for text in event.warnings:
             self._books.say(Level.WARN, "resumed", text, p.tp)
         p.claim_epoch, p.committed, p.remote_start = event.claim_epoch, event.next_offset, event.start_offset
-        p.resume_at = event.next_offset if event.resumes else -1
+        yet_to = event.resumes and p.local_start < event.next_offset  # its writer may have been faster than our answer
+        p.resume_at = event.next_offset if yet_to else -1
         if self._diverged(p, now_ms):
             return
         p.phase, p.settled, p.settle_at_ms, p.settle_attempts = Phase.CLAIMED, False, 0, 0
