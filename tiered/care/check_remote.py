@@ -35,6 +35,7 @@ from tiered.format.keys import (
 )
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.root import Root, decode_root
+from tiered.format.rows import NO_ROWS, Rows
 from tiered.format.time_index import TimeIndex
 from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_root
@@ -87,14 +88,28 @@ class RemoteCheck:
         yield from self._tell(catalog.about(*self._tp))
         if pinned is None:
             return
-        last = yield from pinned.last()
-        self._last_base = last.base if last is not None else -1
         at = 0
-        while len(rows := (yield from pinned.piece(at))):
+        try:
+            last = yield from pinned.last()
+            self._last_base = last.base if last is not None else -1
+        except CorruptionError:
+            self._last_base = -1  # told below, when the rows get there
+        while len(rows := (yield from self._piece(pinned, at))):
             held = list(rows)
             for start in range(0, len(held), ROWS_TOGETHER):
                 yield from self._rows(held[start : start + ROWS_TOGETHER], read_data=read_data)
             at = rows.end_offset
+
+    def _piece(self, pinned: Snapshot, at: int) -> Steps[Rows]:
+        """Rows of the catalog; none behind a page that is lost or damaged, which is told."""
+        try:
+            return (yield from pinned.piece(at))
+        except CorruptionError as damage:
+            found = Findings(damage.path_or_key)
+            what = f"{damage.message}; what offsets from {max(damage.offset, at)} on are in is not known without it"
+            found.error("page", what, position=damage.position, offset=damage.offset)
+            yield from self._tell(found.about(*self._tp))
+            return NO_ROWS
 
     def orphans(self) -> Steps[None]:
         """Objects of the partition that neither the root nor its trash names. Never an error."""
