@@ -1357,7 +1357,7 @@ COLD = [
         ),
         ("a pin holds for ever", 'if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:'),
         ("a key that was refused is forgotten", "self.kept |= {number for key, number in group if key in refused}"),
-        ("a page goes before what it names", "work.needed.add((leaf, number))"),
+        ("a page goes before what it names", "work.needed.add((key, number))"),
         ("a right that is missing", "if ACCESS_DENIED in why:"),
         (
             "live rows of a page that is partly dead",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import socket
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.plan.maintenance import Action, Kind, PartitionPlan
@@ -28,6 +29,9 @@ from tiered.times import format_time
 
 PROGRAM = "tiered maintain"
 EXIT_WARNINGS = 3
+
+Failed = dict[TopicPartition, TieredError]
+"""Partitions that were left, and why."""
 
 
 @click.group("maintain", cls=Group)
@@ -109,8 +113,9 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
     app.need_remote()
     done: list[Done] = []
     swept: dict[TopicPartition, Swept] = {}
+    failed: Failed = {}
     with open_tiers(app, with_local=False) as tiers:
-        planned = list(_planned(tiers, wanted))
+        planned = list(_planned(tiers, wanted, failed))
         plans = [plan for _, plan in planned]
         work = [(maintainer, plan, action) for maintainer, plan in planned for action in plan.actions]
         if (work or wanted.orphans) and not dry_run:
@@ -118,13 +123,28 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
                 app.out.say(line)
             what = f"Do {counted(len(work), 'action')}" + (", delete orphans?" if wanted.orphans else "?")
             confirm(app, name, what, yes=yes)
-            done = _carry_out(app, tiers, work)
-        if wanted.orphans:
-            swept = {plan.tp: tiers.run(each.sweep(delete=not dry_run)) for each, plan in planned}
-    return _conclude(app, name, plans, None if dry_run else done, swept)
+            done = _carry_out(app, tiers, work, failed)
+        for each, plan in planned if wanted.orphans else ():
+            with _by_itself(plan.tp, failed):
+                swept[plan.tp] = tiers.run(each.sweep(delete=not dry_run))
+    for tp, error in failed.items():
+        app.out.warn(f"{tp}: {error.message}")
+    code = next((error.exit_code for error in failed.values()), 0)
+    return _conclude(app, name, plans, None if dry_run else done, swept, code)
 
 
-def _carry_out(app: Application, tiers: Tiers, work: Sequence[tuple[Maintainer, PartitionPlan, Action]]) -> list[Done]:
+@contextlib.contextmanager
+def _by_itself(tp: TopicPartition, failed: Failed) -> Iterator[None]:
+    """What is wrong with one partition keeps no other from its turn."""
+    try:
+        yield
+    except (CorruptionError, FencedError, LogDestroyedError) as error:
+        failed[tp] = error
+
+
+def _carry_out(
+    app: Application, tiers: Tiers, work: Sequence[tuple[Maintainer, PartitionPlan, Action]], failed: Failed
+) -> list[Done]:
     """One action after the other, under a bar."""
     capabilities = tiers.run(probe())
     check_capabilities(capabilities, app.need_remote())
@@ -137,13 +157,16 @@ def _carry_out(app: Application, tiers: Tiers, work: Sequence[tuple[Maintainer, 
             def spend(count: int, note: str = note) -> None:
                 progress.advance(count, note)
 
-            done.append(tiers.run(maintainer.run(action, capabilities, spend=spend)))
-            if done[-1].note:
-                app.out.warn(f"{note} {action.start} to {action.end}: {done[-1].note}")
+            if plan.tp in failed:
+                continue
+            with _by_itself(plan.tp, failed):
+                done.append(tiers.run(maintainer.run(action, capabilities, spend=spend)))
+                if done[-1].note:
+                    app.out.warn(f"{note} {action.start} to {action.end}: {done[-1].note}")
     return done
 
 
-def _planned(tiers: Tiers, wanted: Wanted) -> Iterator[tuple[Maintainer, PartitionPlan]]:
+def _planned(tiers: Tiers, wanted: Wanted, failed: Failed) -> Iterator[tuple[Maintainer, PartitionPlan]]:
     name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     if wanted.begin_at is not None and partition is None:
         raise ConfigError("--start-offset is for one partition", hint="name it: TOPIC:P")
@@ -154,7 +177,9 @@ def _planned(tiers: Tiers, wanted: Wanted) -> Iterator[tuple[Maintainer, Partiti
             maintainer = _maintainer(facts, number, owner)
             if maintainer is None:
                 continue
-            plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
+            plan = None
+            with _by_itself(TopicPartition(facts.name, number), failed):
+                plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
             if plan is not None:
                 yield maintainer, plan
 
@@ -166,12 +191,13 @@ def _maintainer(facts: TopicFacts, partition: int, owner: str) -> Maintainer | N
     return Maintainer(tp, facts.entry.topic_id, config, owner=owner, known=NOTHING_KNOWN)
 
 
-def _conclude(
+def _conclude(  # noqa: PLR0917 - private, what one run has come to
     app: Application,
     name: str,
     plans: list[PartitionPlan],
     done: list[Done] | None,
     swept: dict[TopicPartition, Swept],
+    code: int,
 ) -> int:
     for plan in plans:
         for note in plan.notes:
@@ -189,7 +215,7 @@ def _conclude(
         verb = "would be deleted" if done is None else "deleted"
         text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")
     incomplete = any(one.note for one in done or ()) or any(found.failed for found in swept.values())
-    return app.out.result(name, fields, text, EXIT_WARNINGS if incomplete else 0)
+    return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 
 def _table(plans: list[PartitionPlan]) -> list[str]:

@@ -231,7 +231,6 @@ class Collector:
                 if isinstance(rows, Rows):
                     yield from work.add(_row_keys(root, rows), number)
                     work.leaves.append((leaf, number))
-                    work.needed.add((leaf, number))
             work.lists.append((key, number))
         elif entry.what == TRASH_ROWS:
             ends = content.columns["next"]

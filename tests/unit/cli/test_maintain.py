@@ -126,3 +126,21 @@ def test_settings_that_cannot_be_change_nothing(cli: Cli, bucket: str, tmp_path:
     assert cli("topics", "alter", "u", "--set", "retention.ms=1", *both).code == 10
     config = cli("topics", "describe", "t", *both, "--json").summary["config"]
     assert (config["retention.bytes"], config["retention.ms"], config["local.retention.bytes"]) == ("4000", "-1", "-1")
+
+
+def test_what_is_wrong_with_one_partition_keeps_no_other_from_its_turn(cli: Cli, tmp_path: Path) -> None:
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        for name in ("a", "b", "c"):
+            topic = log.topic(name, create=True, config={**SETTINGS, "merge.min.bytes": 0})
+            for number in range(40):
+                topic.append(b"%02d" % number + b"x" * 100)
+        log.sync(timeout=60)
+    ids = {name: cli("topics", "describe", name, "--remote", url, "--json").summary["topic_id"] for name in "abc"}
+    (root,) = (tmp_path / "store").glob(f"??/{ids['b'].replace('-', '')}-0/root.obj")
+    root.write_bytes(root.read_bytes()[:-1])
+    seen = cli("maintain", "run", "--remote", url, "--yes", "--json")
+    assert seen.code == 13
+    assert [entry["topic"] for entry in seen.summary["partitions"]] == ["a", "c"]
+    assert [done["action"] for done in seen.summary["done"]] == ["retention", "retention"]
+    assert any(warning.startswith("b-0: ") for warning in seen.summary["warnings"])

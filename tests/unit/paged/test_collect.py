@@ -14,15 +14,9 @@ from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, TINY, Place
 from tiered.config import DAY_MS
 from tiered.errors import CorruptionError, RemotePermissionError
-from tiered.format.keys import (
-    PageName,
-    Role,
-    join_uid,
-    page_key,
-    pin_key,
-)
+from tiered.format.keys import PageName, Role, join_uid, page_key, pin_key, segment_key
 from tiered.format.root import encode_root
-from tiered.format.rows import TRASH_TREE
+from tiered.format.rows import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.plan.maintenance import PIN_MS
 from tiered.remote.collect import Collected
 from tiered.store.base import (
@@ -190,11 +184,14 @@ def test_bug_25_a_key_that_is_refused_keeps_its_own_entry_and_no_other(place: Pl
 
 
 def test_a_page_stays_as_long_as_something_that_it_names_is_there(place: Place) -> None:
+    """A leaf that a trim left partly dead, and a replacement whole: the one entry lists its rows, the other ends it."""
     place.append(50)
-    place.trim(333)
+    refused = segment_key(TOPIC_ID, 0, place.rows()[0])
+    place.trim(15)
+    place.replace(*place.rows()[1:3])
+    kinds = [entry.what for entry in place.root.trash]
+    assert kinds[:4] == [TRASH_ROWS, TRASH_OBJECT, TRASH_OBJECT, TRASH_PAGE]
     place.wait()
-    gone = sorted(place.keys - place.named)
-    refused = next(key for key in gone if key.endswith(".log"))
 
     def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
         if isinstance(request, Delete) and refused in request.keys:
