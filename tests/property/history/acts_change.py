@@ -175,7 +175,7 @@ def upload(world: World, subject: Subject) -> None:
     if subject.uploaded is None:
         subject.model.remote_start = subject.model.start
     subject.uploaded = world.dice.choice(ends)
-    note = PartitionUpload(subject.uploaded, 1)
+    note = PartitionUpload(subject.uploaded, 1, start_offset=subject.log_start)
     log = world.home(subject)
     log.uploads.update({subject.tp: note})
     world.say(f"upload {subject.name} below {subject.uploaded}")

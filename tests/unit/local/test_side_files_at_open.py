@@ -12,6 +12,8 @@ from tests.unit.local.aborting import TP, cut_entry, flip_first_offset, forget_n
 from tiered.errors import CorruptionError
 from tiered.format.txn_index import decode_txns
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn
 from tiered.read.stream import ReadRange
 from tiered.topic import PartitionStream
@@ -204,6 +206,20 @@ def test_what_was_never_uploaded_has_no_beginning_elsewhere(tmp_path: Path, clea
     with LocalLog.open(tmp_path) as log:
         assert committed(log) == [b"good"]
         assert [entry[1:] for entry in decode_txns(index.read_bytes(), 2)] == [(2, 3, 4)]
+
+
+@pytest.mark.parametrize(("start", "known"), [(1, False), (2, True), (-1, False)])
+def test_a_bucket_whose_log_begins_with_the_disk_holds_no_beginning(tmp_path: Path, start: int, known: bool) -> None:
+    index = fill_tiered(tmp_path, None)
+    UploadCheckpoint(tmp_path, PosixFiles()).write({TP: PartitionUpload(3, 1, start_offset=start)})
+    reopened_uncleanly(tmp_path)
+    index.unlink()
+    with LocalLog.open(tmp_path) as log:
+        if known:
+            assert [entry[1:] for entry in decode_txns(index.read_bytes(), 2)] == [(2, 3, 4)]
+            return
+        with pytest.raises(CorruptionError, match="what came before it has left this disk"):
+            log.partition(TP).aborted_txns(0, 6)
 
 
 def test_a_cut_keeps_what_was_known_of_the_aborted(tmp_path: Path) -> None:

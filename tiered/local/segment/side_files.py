@@ -190,9 +190,12 @@ class _Beside:
         return self._told
 
     def _was_uploaded(self) -> bool:
-        """Whether a bucket may hold what came before the first segment."""
-        noted = UploadCheckpoint(self._place.directory.parent, self._files).read()
-        return noted.get(self._place.tp, PartitionUpload(0)).end_offset > 0
+        """Whether a bucket may hold what came before the first segment; not where the log begins with that."""
+        directory = self._place.directory
+        noted = UploadCheckpoint(directory.parent, self._files).read()
+        upload = noted.get(self._place.tp, PartitionUpload(0))
+        first = min([self._place.base_offset, *log_bases(self._files, directory)])
+        return upload.end_offset > 0 and upload.start_offset < first
 
 
 def _read(files: Files, path: Path) -> bytes | None:
