@@ -215,14 +215,20 @@ def _root(name: str, data: bytes) -> Iterator[Entry]:
         "state": root.state,
         "start_offset": root.start_offset,
         "next_offset": root.next_offset,
-        "segments": len(rows),
-        "size_bytes": rows.size_bytes,
+        "segments": root.added.segments - root.removed.segments,
+        "size_bytes": root.added.size_bytes - root.removed.size_bytes,
+        "pages": len(root.inner) + len(root.leaves),
         "commit": {"id": root.commit.id, "op": root.commit.op, "ts_ms": root.commit.ts_ms, "owner": root.commit.owner},
         "writer": {"epoch": root.writer.epoch, "owner": root.writer.owner, "volume": root.writer.volume},
         "lineage": [list(entry) for entry in root.lineage],
         "trash": len(root.trash),
     }
     yield Entry("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
+    for kind, pointers in (("inner_page", root.inner), ("leaf_page", root.leaves)):
+        for pointer in pointers:
+            shown = ("base", "next", "min_ts", "max_ts", "size", "records", "rows", "page_len", "crc")
+            values = {"key": root.page_key(pointer), **{name: getattr(pointer, name) for name in shown}}
+            yield Entry(kind, values, " ".join(f"{key} {value}" for key, value in values.items()))
     for row in rows:
         values = {column: value for column, value in row._asdict().items() if column != "reserved"}
         values["uid"] = join_uid(values.pop("id_hi"), values.pop("id_lo"))

@@ -11,7 +11,9 @@ import pytest
 from tests.unit.check.building import TOPIC, Scenario, scenario
 from tests.unit.paged.model import TINY
 from tiered.care.run import check
+from tiered.dump.small_files import small_items
 from tiered.findings import Severity
+from tiered.model import BytesSource
 from tiered.plan.housekeeping import GcFloorIntent
 from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.store.driver import drive
@@ -48,3 +50,11 @@ def test_a_page_that_is_lost_or_damaged_is_named(log: Scenario, damage: str) -> 
         data[-10] ^= 1
         log.replace(key, bytes(data if damage == "flipped" else data[:-1]))
     assert errors(log) == [("page", key)]
+
+
+def test_a_dump_of_the_root_names_its_pages(log: Scenario) -> None:
+    root = log.root()
+    head, *rest = [entry.fields() for entry in small_items("root", BytesSource(log.read(log.root_key())))]
+    assert (head["segments"], head["pages"]) == (root.added.segments, len(root.leaves))
+    assert [entry["key"] for entry in rest if "key" in entry] == [root.page_key(pointer) for pointer in root.leaves]
+    assert sum(entry.get("rows", 1) for entry in rest) == root.added.segments
