@@ -14,7 +14,7 @@ from tests.unit.remote.rewriting import Rewriter
 from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
-from tiered.format.keys import txn_index_name
+from tiered.format.keys import local_name
 from tiered.model import NewRecord
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.store.memory import MemoryStore
@@ -95,6 +95,10 @@ class Twins:
             assert theirs.dropped == ours.dropped
         self.compare()
 
+    def file(self, base: int, suffix: str) -> bytes:
+        path = self.bench.folder / local_name(base, suffix)
+        return path.read_bytes() if path.exists() else b""
+
     def compare(self) -> None:
         sealed = self.bench.partition.sealed_segments(0)
         rows = self.remote.rows
@@ -105,13 +109,12 @@ class Twins:
             source.close()
             assert self.remote.data(row) == data, row
             if row.size:
-                here, there = segment.indexes(), self.remote.bundle(row).indexes
-                assert there.offset_index == here.offset_index
-                assert there.time_index == here.time_index
-                txns = self.bench.folder / txn_index_name(
-                    row.base
-                )  # a rebuilt one may know of transactions without data
-                assert there.txn_index == (txns.read_bytes() if txns.exists() else b"")
+                there = self.remote.bundle(row).indexes
+                # Of the files: to ask the segment would rebuild a transaction index that names data of before.
+                files = {suffix: self.file(row.base, suffix) for suffix in (".index", ".timeindex", ".txnindex")}
+                assert there.offset_index == files[".index"]
+                assert there.time_index == files[".timeindex"]
+                assert there.txn_index == files[".txnindex"]
                 wanted = segment.descriptor
                 found = self.remote.bundle(row).descriptor
                 assert found == wanted
