@@ -15,7 +15,9 @@ from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.keys import local_name
-from tiered.model import NewRecord
+from tiered.format.txn_index import decode_txns
+from tiered.format.walk import walk_headers
+from tiered.model import AbortedTxn, NewRecord
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.store.memory import MemoryStore
 
@@ -99,6 +101,20 @@ class Twins:
         path = self.bench.folder / local_name(base, suffix)
         return path.read_bytes() if path.exists() else b""
 
+    def txns(self, data: bytes, base: int) -> list[AbortedTxn]:
+        """Each from the first of its batches that is left: a disk that rebuilt its index knows of none before it."""
+        headers = [header for row in self.remote.rows for _, header in walk_headers(self.remote.data(row))]
+        return [
+            txn._replace(
+                first_offset=min(
+                    header.base_offset
+                    for header in headers
+                    if header.producer_id == txn.producer_id and txn.first_offset <= header.base_offset
+                )
+            )
+            for txn in decode_txns(data, base)
+        ]
+
     def compare(self) -> None:
         sealed = self.bench.partition.sealed_segments(0)
         rows = self.remote.rows
@@ -110,17 +126,16 @@ class Twins:
             assert self.remote.data(row) == data, row
             if row.size:
                 there = self.remote.bundle(row).indexes
-                # Of the files: to ask the segment would rebuild a transaction index that names data of before.
                 files = {suffix: self.file(row.base, suffix) for suffix in (".index", ".timeindex", ".txnindex")}
                 assert there.offset_index == files[".index"]
                 assert there.time_index == files[".timeindex"]
-                assert there.txn_index == files[".txnindex"]
+                assert self.txns(there.txn_index, row.base) == self.txns(files[".txnindex"], row.base)
                 wanted = segment.descriptor
                 found = self.remote.bundle(row).descriptor
                 assert found == wanted
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(12), 247])
 def test_the_bucket_is_compacted_as_the_disk_is(tmp_path: Path, seed: int) -> None:
     twins = Twins(tmp_path / "log", seed)
     acts = [twins.plain] * 4 + [twins.produce] * 6 + [twins.decide, twins.wait, twins.clean]
