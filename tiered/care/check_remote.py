@@ -27,7 +27,6 @@ from tiered.format.keys import (
     FLAG_HOLE,
     FLAG_MAINTAINER,
     index_key,
-    join_uid,
     parse_segment_key,
     partition_prefix,
     root_key,
@@ -42,6 +41,7 @@ from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.remote.root_view import root_get
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Begin, Get, Head, List, Missing, Object, Page, Steps, StoreRequest, Take
 
@@ -112,24 +112,28 @@ class RemoteCheck:
             return NO_ROWS
 
     def orphans(self) -> Steps[None]:
-        """Objects of the partition that neither the root nor its trash names. Never an error."""
+        """Segments that neither the catalog names nor its trash, pages and all. Never an error."""
         listed = yield from self._listing()
         pinned = yield from self._pin(Findings(self._key))
-        uids = {join_uid(entry.id_hi, entry.id_lo) for entry in pinned.root.trash} if pinned is not None else set()
-        at = 0
-        while pinned is not None and len(rows := (yield from pinned.piece(at))):
-            uids |= {join_uid(row.id_hi, row.id_lo) for row in rows}
-            at = rows.end_offset
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
+        unnamed = {parsed.name.uid: key for key, _ in listed if (parsed := parse_segment_key(key)) is not None}
+        if pinned is not None:
+            try:
+                yield from drop_named(pinned, unnamed)
+            except CorruptionError as damage:
+                what = f"{damage.message}; which objects no catalog names is not known without it"
+                found.add(Severity.WARNING, "orphans_unknown", what, offset=damage.offset)
+                yield from self._tell(found.about(*self._tp))
+                return
         for key, size_bytes in listed:
             parsed = parse_segment_key(key)
             code, what = "uncommitted", "not committed: under way, or left by a crash"
             if parsed is None:
                 code, what = "foreign_object", "is not named as ours"
+            elif parsed.name.uid not in unnamed:
+                continue
             elif pinned is None:  # no root says what of it counts: nothing of it may be deleted
                 code, what = "orphan", "there is no root to name it"
-            elif parsed.name.uid in uids:
-                continue
             elif parsed.name.epoch < pinned.root.roles[parsed.name.role.value].epoch:
                 code, what = "orphan", "an orphan of a dead epoch"
             found.add(Severity.INFO, code, f"{key} ({size_bytes} bytes): {what}")

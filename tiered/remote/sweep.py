@@ -9,6 +9,7 @@ A page that cannot be read ends the sweep: what it names is not known then.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tiered.format.keys import PageName, SegmentName, join_uid, parse_page_key, parse_segment_key, partition_prefix
 from tiered.format.page import PageKind, Pointers
@@ -23,6 +24,8 @@ from tiered.store.base import Delete, Deleted, List, ListEntry, Now, Page, Steps
 
 MAX_CANDIDATES = 100_000
 """Keys that are held against the catalog at a time: the catalog is read once for so many."""
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -51,7 +54,7 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
                 return found
             _drop_young_epochs(root, candidates)
             if candidates:
-                yield from _drop_named(root, candidates)
+                yield from drop_named(Snapshot.of(root), candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
             found.count += len(dead)
             found.size_bytes += sum(entry.size for entry in dead)
@@ -93,12 +96,14 @@ def _drop_young_epochs(root: Root, candidates: _Candidates) -> None:
             del candidates[uid]
 
 
-def _drop_named(root: Root, candidates: _Candidates) -> Steps[None]:
-    """Those that ``root`` names: in itself, in its pages, in its trash."""
-    cache = PageCache()
-    snapshot = Snapshot.of(root, cache)
-    at = snapshot.start_offset
-    while len(rows := (yield from snapshot.piece(at))):
+def drop_named(pinned: Snapshot, candidates: dict[str, T]) -> Steps[None]:
+    """Takes those out, by uid, that a catalog names: in its root, in its pages, in its trash and all that this names.
+
+    Raises CorruptionError for a page that cannot be read: what it names is not known then.
+    """
+    root, cache = pinned.root, PageCache()
+    at = pinned.start_offset
+    while len(rows := (yield from pinned.piece(at))):
         _drop(candidates, rows)
         at = rows.end_offset
     _drop(candidates, root.inner)
@@ -110,12 +115,12 @@ def _drop_named(root: Root, candidates: _Candidates) -> Steps[None]:
         yield from _drop_trash(root, entry, candidates)
 
 
-def _drop(candidates: _Candidates, named: Rows | Pointers | Trash) -> None:
+def _drop(candidates: dict[str, T], named: Rows | Pointers | Trash) -> None:
     for high, low in zip(named.columns["id_hi"].tolist(), named.columns["id_lo"].tolist(), strict=True):
         candidates.pop(join_uid(high, low), None)
 
 
-def _drop_trash(root: Root, entry: TrashEntry, candidates: _Candidates) -> Steps[None]:
+def _drop_trash(root: Root, entry: TrashEntry, candidates: dict[str, T]) -> Steps[None]:
     """An entry and everything that it names: it waits for its grace."""
     candidates.pop(join_uid(entry.id_hi, entry.id_lo), None)
     if entry.what in (TRASH_OBJECT, TRASH_PAGE):
