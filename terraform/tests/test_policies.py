@@ -22,6 +22,7 @@ KEYS = {
     "index": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.idx",
     "rewritten": f"{PARTITION}/s/m00000003/00000000000000000042-00ff.log",
     "pin": f"{PARTITION}/pin/00ff",
+    "snapshot": f"{PARTITION}/snap/release-1",
     "history": f"{PARTITION}/hist/0000000000000001",
     "audit": "logs/jobs/gc/0000000000000001-00ff",
     "strange": "logs/jobs/compact-1/plan",
@@ -30,18 +31,19 @@ KEYS = {
     "sibling": "logs-of-others/topics/orders",
 }
 LOG = {"topic", "root", "page", "segment", "index", "rewritten"}
+PAST = {"snapshot", "history"}
 WRITERS = {"segment", "index"}
 SWAPPED = {"topic", "root", "history", "probe"}
 
 # The whole table: every key kind that is not named here is refused.
 ALLOWED: dict[tuple[str, str], set[str]] = {
-    ("reader", "s3:GetObject"): LOG,
+    ("reader", "s3:GetObject"): LOG | PAST,
     ("reader", "s3:PutObject"): set(),
     ("reader", "s3:DeleteObject"): set(),
-    ("spark", "s3:GetObject"): LOG,
+    ("spark", "s3:GetObject"): LOG | PAST,
     ("spark", "s3:PutObject"): set(),
     ("spark", "s3:DeleteObject"): set(),
-    ("auditor", "s3:GetObject"): LOG | {"pin", "history"},
+    ("auditor", "s3:GetObject"): LOG | PAST | {"pin"},
     ("auditor", "s3:PutObject"): set(),
     ("auditor", "s3:DeleteObject"): set(),
     ("writer", "s3:GetObject"): LOG | {"probe"},
@@ -49,9 +51,9 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:AbortMultipartUpload"): WRITERS,
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): LOG | {"pin", "history", "probe"},
-    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "audit"},
-    ("maintainer", "s3:DeleteObject"): WRITERS | {"rewritten", "page", "history", "pin", "probe"},
+    ("maintainer", "s3:GetObject"): LOG | PAST | {"pin", "probe"},
+    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit"},
+    ("maintainer", "s3:DeleteObject"): WRITERS | PAST | {"rewritten", "page", "pin", "probe"},
 }
 FORBIDDEN = (
     "s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "s3:DeleteBucket",
@@ -93,6 +95,8 @@ def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: s
         ("spark", "logs/topics/", "Allow"),
         ("spark", "logs/", "None"),
         ("spark", f"{PARTITION}/", "None"),
+        ("spark", f"{PARTITION}/hist/", "Allow"),
+        ("spark", f"{PARTITION}/snap/", "Allow"),
         ("reader", f"{PARTITION}/", "Allow"),
         ("writer", "logs/topics/", "Allow"),
         ("writer", "logs/", "Allow"),

@@ -51,6 +51,7 @@ COMMANDS = {
     "repair": "tiered.cli.repair",
     "maintain": "tiered.cli.maintain",
     "gc": "tiered.cli.gc",
+    "snapshot": "tiered.cli.snapshot",
     "local": "tiered.cli.local",
     "transactions": "tiered.cli.transactions",
     "truncate": "tiered.cli.truncate",

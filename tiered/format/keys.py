@@ -7,6 +7,7 @@ Object keys, relative to the URL that the store was opened with::
     {h2}/{topic_id}-{partition}/s/{role}{epoch:08x}/{base:020d}-{uid}.log   and .idx, same uid
     {h2}/{topic_id}-{partition}/p/{role}{epoch:08x}/{uid}.page
     {h2}/{topic_id}-{partition}/pin/{uid}
+    {h2}/{topic_id}-{partition}/snap/{name}
     {h2}/{topic_id}-{partition}/hist/{version:016x}
     jobs/gc/{ts_ms:016x}-{uid}
     probe/{uid}
@@ -123,6 +124,8 @@ _SEGMENT_KEY = re.compile(
     + r"s/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<base>[0-9]{20})-(?P<uid>[0-9a-f]{32})\.(?P<suffix>log|idx)"
 )
 _PAGE_KEY = re.compile(_PARTITION + r"p/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<uid>[0-9a-f]{32})\.page")
+_SNAPSHOT = r"(?!now(?:[+-]|$))[a-zA-Z][a-zA-Z0-9._-]{0,99}"
+_SNAP_KEY = re.compile(_PARTITION + rf"snap/(?P<name>{_SNAPSHOT})")
 _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
 
@@ -156,6 +159,26 @@ def hist_prefix(topic_id: UUID, partition: int) -> str:
 def pin_key(topic_id: UUID, partition: int, uid: str) -> str:
     """A reader's pin."""
     return partition_prefix(topic_id, partition) + f"pin/{_check_uid(uid)}"
+
+
+def check_snapshot_name(name: str) -> str:
+    """The name itself: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, no time, or ConfigError."""
+    if not re.fullmatch(_SNAPSHOT, name):
+        raise ConfigError(
+            f"snapshot name {name[:100]!r} is not allowed",
+            hint="a letter, then up to 99 of a-z A-Z 0-9 . _ -; no time (now-1h), no number (a version)",
+        )
+    return name
+
+
+def snap_key(topic_id: UUID, partition: int, name: str) -> str:
+    """A snapshot: a create-only copy of the root that holds what it names until it is deleted."""
+    return snap_prefix(topic_id, partition) + check_snapshot_name(name)
+
+
+def snap_prefix(topic_id: UUID, partition: int) -> str:
+    """What the keys of all snapshots begin with."""
+    return partition_prefix(topic_id, partition) + "snap/"
 
 
 def page_key(topic_id: UUID, partition: int, name: PageName) -> str:
@@ -207,6 +230,7 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "segment": f"{partition}s/{epoch}/*",
         "page": f"{partition}p/{epoch}/*",
         "pin": partition + "pin/*",
+        "snapshot": partition + "snap/*",
         "history": partition + "hist/*",
         "audit": "jobs/gc/*",
         "probe": "probe/*",
@@ -229,6 +253,12 @@ def parse_hist_key(key: str) -> int | None:
     if _partition_of(match) is None or match is None or match["version"] is None:
         return None
     return int(match["version"], 16)
+
+
+def parse_snap_key(key: str) -> str | None:
+    """The name of a snapshot, None for any other key."""
+    match = _SNAP_KEY.fullmatch(key)
+    return None if match is None or _partition_of(match) is None else match["name"]
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:

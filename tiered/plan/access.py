@@ -30,7 +30,9 @@ def policy(
     """
     own = Role.MAINTAINER if role == "maintainer" else Role.WRITER
     statements = _LOG[role](_Keys(f"{bucket_arn}/{prefix}", own))
-    listed = ["topics/*"] if role == "spark" else ["", "topics/*", "??/*"]  # names for check, restore, repair advice
+    # Names for check, restore, repair advice; Spark's are for reading as of a time.
+    past = [wildcards()[kind] for kind in ("snapshot", "history")]
+    listed = ["topics/*", *past] if role == "spark" else ["", "topics/*", "??/*"]
     statements += [
         _allow("List", ["s3:ListBucket"], bucket_arn) | _when("StringLike", [f"{prefix}{kind}" for kind in listed]),
         # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.
@@ -62,11 +64,11 @@ class _Keys:
 
 
 def _read(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment"))]
+    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment", "snapshot", "history"))]
 
 
 def _audit(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment", "pin", "history"))]
+    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment", "snapshot", "history", "pin"))]
 
 
 def _write(keys: _Keys) -> list[Policy]:
@@ -83,9 +85,9 @@ def _maintain(keys: _Keys) -> list[Policy]:
     return [
         *_audit(keys),
         _allow("Create", _CREATE, keys.own("segment")),
-        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("audit")]),
+        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("snapshot", "audit")]),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
-        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "pin", "history")),
+        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "pin", "snapshot", "history")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]
 

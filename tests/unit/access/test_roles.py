@@ -197,14 +197,14 @@ def test_without_the_statement_an_absent_topic_is_a_refusal(tmp_path: Path, url:
         reader.topic("absent")
 
 
-LATER = {(action, kind) for action in ACTIONS for kind in ("page", "history", "pin", "audit")}
+LATER = {(action, kind) for action in ACTIONS for kind in ("page", "snapshot", "history", "pin", "audit")}
 REWRITING = ("s3:GetObject", "s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload")
 REWRITES = {(action, "segment") for action in REWRITING}
 DELETION = {("s3:PutObject", "topic")}
 COLLECTION = {("s3:DeleteObject", "segment"), ("s3:ListBucket", "log"), ("s3:ListBucket", "partition")}
 WITHOUT_WORK: dict[str, set[Need]] = {
-    "reader": {("s3:GetObject", "page")},
-    "spark": {("s3:GetObject", "page")},
+    "reader": {("s3:GetObject", kind) for kind in ("page", "snapshot", "history")},
+    "spark": {("s3:GetObject", kind) for kind in ("page", "snapshot", "history")},
     "auditor": LATER,
     "writer": LATER | {("s3:ListBucket", "partition")},  # a topic from before roots were made with it
     "maintainer": LATER | REWRITES | DELETION | COLLECTION,

@@ -29,6 +29,7 @@ def samples() -> dict[str, list[str]]:
         "maintainer's segment": [make(TOPIC_ID, 12, maintainer) for make in (keys.segment_key, keys.index_key)],
         "maintainer's page": [keys.page_key(TOPIC_ID, 12, PageName(Role.MAINTAINER, 5, UID))],
         "pin": [keys.pin_key(TOPIC_ID, 12, UID)],
+        "snapshot": [keys.snap_key(TOPIC_ID, 12, "release-1")],
         "history": [keys.hist_key(TOPIC_ID, 12, 9)],
         "audit": [keys.gc_audit_key(1, UID)],
         "probe": [keys.probe_key(UID)],
@@ -36,12 +37,13 @@ def samples() -> dict[str, list[str]]:
 
 
 LOG = {"topic", "root", "segment", "page", "maintainer's segment", "maintainer's page"}
-ALL = LOG | {"pin", "history"}
+PAST = {"snapshot", "history"}
+ALL = LOG | PAST | {"pin"}
 OWN = {"segment", "page"}
 MINE = {"maintainer's segment", "maintainer's page"}
 ALLOWED = {
-    ("reader", "s3:GetObject"): LOG,
-    ("spark", "s3:GetObject"): LOG,
+    ("reader", "s3:GetObject"): LOG | PAST,
+    ("spark", "s3:GetObject"): LOG | PAST,
     ("auditor", "s3:GetObject"): ALL,
     ("writer", "s3:GetObject"): LOG | {"probe"},
     ("writer", "s3:PutObject"): OWN | {"topic", "root", "history", "probe"},
@@ -49,10 +51,10 @@ ALLOWED = {
     ("writer", "s3:AbortMultipartUpload"): {"segment"},
     ("writer", "s3:DeleteObject"): {"probe"},
     ("maintainer", "s3:GetObject"): ALL | {"probe"},
-    ("maintainer", "s3:PutObject"): MINE | {"topic", "root", "history", "pin", "audit", "probe"},
+    ("maintainer", "s3:PutObject"): MINE | PAST | {"topic", "root", "pin", "audit", "probe"},
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
     ("maintainer", "s3:AbortMultipartUpload"): {"maintainer's segment"},
-    ("maintainer", "s3:DeleteObject"): OWN | MINE | {"history", "pin", "probe"},
+    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"pin", "probe"},
 }
 ACTIONS = sorted(
     {action for _, action in ALLOWED} | {"s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutObjectAcl"}
