@@ -5,22 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import socket
+import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import click
 
-from tiered.config import TopicConfig
+from tiered.config import TopicConfig, parse_duration_ms
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, TieredError
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.plan.maintenance import Action, Kind, PartitionPlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
-from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_tiers
+from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_remote, open_tiers
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
+from tiered.program.upkeep import EVERY_MS, Scope, Upkeep
 from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.sweep import Swept
@@ -47,6 +52,15 @@ def _only(_context: click.Context, _parameter: click.Parameter, value: str | Non
     if unknown:
         raise ConfigError(f"--only {unknown[0]!r} is no kind of maintenance", hint=f"one of {', '.join(Kind)}")
     return tuple(Kind(word) for word in words)
+
+
+def _every(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    if value is None:
+        return None
+    found = parse_duration_ms(value)
+    if found < 1:
+        raise ConfigError(f"--every {value}: it is not longer than nothing", hint="10m, 1h")
+    return found
 
 
 _SELECTED = click.argument("selected", required=False, metavar="[TOPIC[:P]]")
@@ -78,6 +92,8 @@ def plan_command(app: Application, *, selected: str | None, kinds: tuple[Kind, .
 @_BEGIN
 @click.option("--dry-run", is_flag=True, help="print the plan only")
 @click.option("--yes", is_flag=True, help="do not ask")
+@click.option("--loop", is_flag=True, help="again and again until SIGTERM, which ends between two actions; needs --yes")
+@click.option("--every", callback=_every, metavar="TIME", help="with --loop: the rest between rounds, 10m by default")
 @pass_application
 def run_command(
     app: Application,
@@ -87,6 +103,8 @@ def run_command(
     begin_at: int | None,
     dry_run: bool,
     yes: bool,
+    loop: bool,
+    every: int | None,
 ) -> int:
     """Do what `maintain plan` prints, one action after the other. Readers and writers go on meanwhile.
 
@@ -94,7 +112,18 @@ def run_command(
     Examples:
       tiered maintain run flights --remote s3://acme-logs/prod --dry-run
       tiered maintain run --remote s3://acme-logs/prod --only retention,merge --yes
+      tiered maintain run --remote s3://acme-logs/prod --loop --every 1h --yes
     """
+    if loop:
+        if dry_run or begin_at is not None or not yes:
+            wrong = "--dry-run" if dry_run else "--start-offset" if begin_at is not None else ""
+            raise ConfigError(
+                f"{wrong} is for one run, --loop for many" if wrong else "--loop never asks before it acts",
+                hint="leave one of them out" if wrong else "pass --yes; `tiered maintain plan` prints what is due now",
+            )
+        return _loop(app, selected, kinds, EVERY_MS if every is None else every)
+    if every is not None:
+        raise ConfigError("--every is for --loop", hint="pass --loop, too")
     return maintain(app, "maintain run", Wanted(selected, kinds, begin_at), dry_run=dry_run, yes=yes)
 
 
@@ -216,6 +245,67 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
         text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")
     incomplete = any(one.note for one in done or ()) or any(found.failed for found in swept.values())
     return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
+
+
+def _loop(app: Application, selected: str | None, kinds: tuple[Kind, ...], every_ms: int) -> int:
+    """Rounds on a thread of their own: a signal handler must not meet a lock that its own thread holds."""
+    name, partition = split_topic(selected) if selected is not None else (None, None)
+
+    def on_done(tp: TopicPartition, done: Done) -> None:
+        size = f"{human_bytes(done.bytes_read)} read, {human_bytes(done.bytes_written)} written"
+        if app.out.json_mode:
+            app.out.message("done", topic=tp.topic, partition=tp.partition, **_done_fields(done))
+        else:
+            app.out.line(f"{tp} {done.action.kind} {done.action.start} to {done.action.end}: {done.note or size}")
+        app.out.flush()
+
+    def on_failed(tp: TopicPartition | None, error: TieredError) -> None:
+        app.out.warn(f"{tp}: {error.message}" if tp is not None else error.message)
+
+    app.out.begin("maintain run", rounds=0, actions=0)
+    store = open_remote(app)
+    upkeep = Upkeep(
+        store,
+        owner=owner_of(socket.gethostname(), os.getpid(), PROGRAM),
+        clock=app.clock,
+        ids=app.ids,
+        scope=Scope(kinds, name, partition),
+        on_done=on_done,
+        on_failed=on_failed,
+    )
+    try:
+        with ThreadPoolExecutor(1, "maintain") as thread, _ends_by_sigterm(upkeep):
+            try:
+                thread.submit(upkeep.run, every_ms, patient=False).result()
+            finally:
+                upkeep.end()
+    finally:
+        store.close()
+    view = upkeep.view
+    actions = sum(view.actions.values())
+    if not app.out.json_mode:
+        app.out.line(f"ended after {counted(view.rounds, 'round')}, {counted(actions, 'action')} done")
+    app.out.summary(0, rounds=view.rounds, actions=actions)
+    return 0
+
+
+@contextlib.contextmanager
+def _ends_by_sigterm(upkeep: Upkeep) -> Iterator[None]:
+    """The first SIGTERM ends between two actions, a second one at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, before)
+        upkeep.end()
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _table(plans: list[PartitionPlan]) -> list[str]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tiered.program import application
+from tiered.testing.clock import FakeClock
 
 SETTINGS = {"segment.bytes": 1000, "retention.bytes": 4000}
 
@@ -144,3 +150,55 @@ def test_what_is_wrong_with_one_partition_keeps_no_other_from_its_turn(cli: Cli,
     assert [entry["topic"] for entry in seen.summary["partitions"]] == ["a", "c"]
     assert [done["action"] for done in seen.summary["done"]] == ["retention", "retention"]
     assert any(warning.startswith("b-0: ") for warning in seen.summary["warnings"])
+
+
+class Terminating(FakeClock):
+    """SIGTERM comes in the second rest between two rounds; ``rests`` are those that were begun."""
+
+    rests: ClassVar[list[float]] = []
+
+    def wait(self, event: threading.Event, seconds: float | None) -> bool:
+        if seconds is None or seconds < 60:  # somebody else's wait
+            return super().wait(event, seconds)
+        self.rests.append(seconds)
+        if len(self.rests) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return event.wait()
+        return super().wait(event, seconds)
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the loop rested; it is terminated in the second rest."""
+    monkeypatch.setattr(application, "SystemClock", Terminating)
+    monkeypatch.setattr(Terminating, "rests", [])
+    return Terminating.rests
+
+
+def test_a_loop_goes_on_until_it_is_terminated(cli: Cli, bucket: str, rests: list[float]) -> None:
+    seen = cli("maintain", "run", "--remote", bucket, "--loop", "--every", "1h", "--yes", "--json")
+    assert (seen.code, rests) == (0, [3600.0, 3600.0])
+    assert (seen.summary["rounds"], seen.summary["actions"]) == (2, 1)
+    done = [message for message in seen.messages if message["message_type"] == "done"]
+    assert [(one["topic"], one["partition"], one["action"]) for one in done] == [("t", 0, "retention")]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_loop_says_what_it_does_and_rests_ten_minutes(cli: Cli, bucket: str, rests: list[float]) -> None:
+    (plan,) = cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"]
+    seen = cli("maintain", "run", "t:0", "--remote", bucket, "--loop", "--yes")
+    assert rests == [600.0, 600.0]
+    end = plan["actions"][0]["end_offset"]
+    assert seen.text.splitlines() == [
+        f"t-0 retention 0 to {end}: 0 B read, 0 B written",
+        "ended after 2 rounds, 1 action done",
+    ]
+
+
+def test_a_loop_is_refused_where_it_makes_no_sense(cli: Cli, bucket: str) -> None:
+    line = ("maintain", "run", "t:0", "--remote", bucket)
+    for more in (("--loop",), ("--loop", "--yes", "--dry-run"), ("--loop", "--yes", "--start-offset", "1")):
+        assert cli(*line, *more).code == 2, more
+    assert cli(*line, "--yes", "--every", "1m").code == 2
+    assert cli(*line, "--loop", "--yes", "--every", "0s").code == 2
+    assert cli("maintain", "run", "u", "--remote", bucket, "--loop", "--yes").code == 10

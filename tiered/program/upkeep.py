@@ -1,0 +1,183 @@
+"""Maintenance of a whole bucket, round after round: of ``maintain run --loop``, and beside the uploads of a daemon.
+
+One thread, one action at a time; the end that is asked for comes between two of them. Each round knows topics and
+settings anew, and claims only what it has something to do for. What is wrong with one partition, whatever it is,
+keeps no other from its turn; what is wrong with the store is told, and tried again in the next round.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from tiered.clock import Clock, IdSource
+from tiered.config import TopicConfig
+from tiered.errors import TieredError, UnknownTopicError
+from tiered.metrics import Metric, metric
+from tiered.model import TopicPartition
+from tiered.plan.maintenance import Kind
+from tiered.program.doors import chosen_partitions
+from tiered.program.wording import as_error
+from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
+from tiered.store.base import Capabilities, Steps, Store
+from tiered.store.driver import drive
+from tiered.store.probe import check_capabilities, probe
+
+EVERY_MS = 600_000
+"""From the end of one round to the beginning of the next."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What is maintained: ``topic`` None is all of them, ``partition`` None all of the topic's."""
+
+    kinds: tuple[Kind, ...] = tuple(Kind)
+    topic: str | None = None
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UpkeepView:
+    """Where it is. ``doing``: the partition that has its turn, empty between two rounds; times are 0 before the first.
+
+    ``failed``: what the newest turn of a partition came to, if it failed; ``trouble``: the whole round did.
+    """
+
+    rounds: int = 0
+    began_ms: int = 0
+    ended_ms: int = 0
+    doing: str = ""
+    actions: Mapping[Kind, int] = field(default_factory=dict)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    failed: Mapping[TopicPartition, TieredError] = field(default_factory=dict)
+    trouble: TieredError | None = None
+
+    def metrics(self) -> list[Metric]:
+        """Under the names of ``/metrics``."""
+        return [
+            metric("maintain_rounds_total", self.rounds),
+            *(metric("maintain_actions_total", self.actions.get(kind, 0), {"kind": kind.value}) for kind in Kind),
+            metric("maintain_read_bytes_total", self.bytes_read),
+            metric("maintain_written_bytes_total", self.bytes_written),
+            metric("maintain_failed_partitions", len(self.failed)),
+            metric("maintain_failing", float(self.trouble is not None)),
+            metric("maintain_last_round_timestamp_seconds", self.ended_ms / 1000),
+        ]
+
+
+OnDone = Callable[[TopicPartition, Done], None]
+OnFailed = Callable[[TopicPartition | None, TieredError], None]
+
+
+def _nobody(*_told: object) -> None:
+    return
+
+
+class Upkeep:
+    """``run`` and ``turn`` on one thread; ``end`` and ``view`` on any. ``on_failed`` gets None for a whole round."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        owner: str,
+        clock: Clock,
+        ids: IdSource,
+        scope: Scope | None = None,
+        on_done: OnDone = _nobody,
+        on_failed: OnFailed = _nobody,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._clock = clock
+        self._ids = ids
+        self._scope = scope or Scope()
+        self._on_done = on_done
+        self._on_failed = on_failed
+        self._ending = threading.Event()
+        self._capabilities: Capabilities | None = None
+        self._counts: Counter[Kind] = Counter()
+        self.view = UpkeepView()
+
+    def end(self) -> None:
+        """Ends after the action that is under way."""
+        self._ending.set()
+
+    def run(self, every_ms: int = EVERY_MS, *, patient: bool = True) -> None:
+        """Rounds until :meth:`end`. Not ``patient``: raises what is wrong with the first of them as a whole."""
+        while not self._ending.is_set():
+            try:
+                self.turn()
+            except Exception as cause:
+                if not patient and not self.view.rounds:
+                    raise
+                self._note(trouble=as_error(cause, "maintenance"))
+                self._on_failed(None, as_error(cause, "maintenance"))
+            if self._clock.wait(self._ending, every_ms / 1000):
+                return
+
+    def turn(self) -> None:
+        """One round. Raises TieredError for what is wrong with the store or the registry."""
+        self._note(began_ms=self._clock.now_ms())
+        try:
+            if self._capabilities is None:
+                capabilities = self._drive(probe())
+                check_capabilities(capabilities, self._store.url)
+                self._capabilities = capabilities
+            failed: dict[TopicPartition, TieredError] = {}
+            for entry, tp in self._partitions():
+                if self._ending.is_set():
+                    return
+                self._note(doing=f"{tp}")
+                try:
+                    self._maintain(entry, tp, self._capabilities)
+                except Exception as cause:  # noqa: BLE001 - also a bug that one partition meets is that one's alone
+                    failed[tp] = as_error(cause, "maintenance")
+                    self._on_failed(tp, failed[tp])
+            self._note(rounds=self.view.rounds + 1, ended_ms=self._clock.now_ms(), failed=failed, trouble=None)
+        finally:
+            self._note(doing="")
+
+    def _partitions(self) -> Iterator[tuple[TopicEntry, TopicPartition]]:
+        name = self._scope.topic
+        if name is None:
+            entries = self._drive(list_topics())
+        else:
+            entry = self._drive(load_topic_to_read(name))
+            if entry is None:
+                raise UnknownTopicError(f"there is no topic {name!r}")
+            entries = [entry]
+        for entry in entries:
+            for number in chosen_partitions(entry.name, entry.partitions, self._scope.partition):
+                yield entry, TopicPartition(entry.name, number)
+
+    def _maintain(self, entry: TopicEntry, tp: TopicPartition, capabilities: Capabilities) -> None:
+        config = TopicConfig.from_properties(entry.config)
+        maintainer = Maintainer(tp, entry.topic_id, config, owner=self._owner)
+        plan = self._drive(maintainer.plan(self._scope.kinds))
+        for action in plan.actions if plan is not None else ():
+            if self._ending.is_set():
+                return
+            self._note(doing=f"{tp} {action.kind}")
+            done = self._drive(maintainer.run(action, capabilities))
+            self._counts[action.kind] += 1
+            self._note(
+                actions=dict(self._counts),
+                bytes_read=self.view.bytes_read + done.bytes_read,
+                bytes_written=self.view.bytes_written + done.bytes_written,
+            )
+            self._on_done(tp, done)
+
+    def _drive(self, steps: Steps[T]) -> T:
+        return drive(self._store, steps, clock=self._clock, ids=self._ids)
+
+    def _note(self, **changes: object) -> None:
+        """Others see the view as a whole: it is replaced, never changed."""
+        self.view = replace(self.view, **changes)  # type: ignore[arg-type]
