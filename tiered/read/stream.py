@@ -241,7 +241,8 @@ class TierStream:
         local_from = start
         if self._remote is not None and remote is not None:
             local_from = max(start, remote.end_offset)
-            windows = yield from self._remote_windows(wanted, max(start, remote.start_offset), end)
+            stop = remote.end_offset if end is None else min(end, remote.end_offset)  # a newer catalog may hold more
+            windows = yield from self._remote_windows(self._remote, wanted, max(start, remote.start_offset), stop)
         if local is not None and (end is None or local_from < end):
             # Nobody knows the times of offsets that are in neither tier: reading them says that they are missing.
             if wanted.since_ms is not None and local.start_offset <= local_from:
@@ -252,13 +253,12 @@ class TierStream:
             windows.append(Window(local_from, end))
         return windows
 
-    def _remote_windows(self, wanted: ReadRange, start: int, end: int | None) -> Steps[list[Window]]:
+    def _remote_windows(self, remote: RemotePartition, wanted: ReadRange, start: int, end: int) -> Steps[list[Window]]:
         windows: list[Window] = []
-        pinned = self._remote.pinned if self._remote is not None else None
         at = start
-        while pinned is not None and (end is None or at < end) and len(rows := (yield from pinned.piece(at))):
+        while at < end and len(rows := (yield from remote.piece(at))):
             for row in rows:
-                low, high = max(row.base, start), row.next if end is None else min(row.next, end)
+                low, high = max(row.base, start), min(row.next, end)
                 too_old = wanted.since_ms is not None and row.max_ts < wanted.since_ms
                 too_new = wanted.until_ms is not None and row.min_ts >= wanted.until_ms
                 if low >= high or too_old or too_new:
@@ -272,12 +272,11 @@ class TierStream:
 
     def pruned_segments(self, wanted: ReadRange) -> Steps[int]:
         """Remote segments that a read of ``wanted`` never fetches because of their timestamps."""
-        pinned = (yield from self._remote.snapshot()) if self._remote is not None else None
-        if pinned is None:
+        if self._remote is None:
             return 0
         windows = yield from self.windows(wanted)
         pruned = at = 0
-        while len(rows := (yield from pinned.piece(at))):
+        while len(rows := (yield from self._remote.piece(at))):
             pruned += sum(
                 not any(row.base < (w.end if w.end is not None else row.next) and w.start < row.next for w in windows)
                 for row in rows

@@ -229,7 +229,12 @@ class Catalog(RootView):
         return (yield from self.commit(intent, before=keep))
 
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
-        """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end."""
+        """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end.
+
+        An offset beyond the end of the root that is held may be one that another role has uploaded since.
+        """
+        if self.root is not None and offset > self.root.next_offset:
+            yield from self.load()
         return (yield from self.commit(TrimIntent(offset), reason=reason))
 
     def commit(

@@ -9,8 +9,8 @@ Steps only, for both drivers: what reads emits batches (``store.base.Emit``) in 
 reader never lists the bucket. What it cannot read it reports; two things it settles by itself, once each:
 
 * a batch that is not what its CRC says is read once more, past the cache, before it is an error;
-* an object that is gone makes it pin the catalog anew and go on at the same offset: the segment was rewritten or
-  trimmed meanwhile. Only if the offset itself is gone, or the new one still names the object, is it an error.
+* an object, or a page of the catalog, that is gone makes it pin the catalog anew and go on at the same offset: it was
+  rewritten or trimmed meanwhile. Only if the offset itself is gone, or the new one still names it, is it an error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from uuid import UUID
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import BatchHeader
 from tiered.format.keys import FLAG_HOLE
+from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
@@ -149,6 +150,8 @@ class SegmentReader:
             try:
                 yield from self._attempt(place, pieces, end, shape, whole)
                 return
+            except SegmentGone:
+                raise  # a page, too, which counts as damaged where nobody can look at a newer root
             except CorruptionError as error:
                 if isinstance(error, IndexDoubtedError) and self.lookup.doubt(error):
                     continue  # an index that is wrong costs a scan
@@ -293,6 +296,10 @@ class RemotePartition:
                 read_at = place.at
                 snapshot = yield from self._after_loss(gone, place.at, refreshes)
 
+    def piece(self, offset: int) -> Steps[Rows]:
+        """Rows from the one that holds ``offset`` on, some of them; empty behind the last (``Snapshot.piece``)."""
+        return (yield from self._settled(lambda pinned: pinned.piece(offset), NO_ROWS))
+
     def offset_for_time(self, timestamp: int) -> Steps[tuple[int, int] | None]:
         """(offset, timestamp) of the first record at or after ``timestamp`` (ms), None if the remote tier has none."""
         return (yield from self._settled(lambda pinned: self._segments.lookup.offset_for_time(pinned, timestamp), None))
@@ -312,10 +319,14 @@ class RemotePartition:
 
     # -- trouble -------------------------------------------------------------------------------------------------
 
-    def _after_loss(self, gone: SegmentGone, at: int, refreshes: int) -> Steps[Snapshot]:
-        """The snapshot to go on with at offset ``at`` after an object that the old one named was not there."""
+    def _after_loss(self, gone: SegmentGone, at: int | None, refreshes: int) -> Steps[Snapshot]:
+        """The snapshot to go on with after an object that the old one named was not there.
+
+        A stream is at offset ``at``, which may have been trimmed; a lookup (None) begins anew. Raises PageGone if it
+        is a page that the newest root still names.
+        """
         snapshot = yield from self.refresh()
-        if snapshot is not None and at < snapshot.start_offset:
+        if snapshot is not None and at is not None and at < snapshot.start_offset:
             raise self._out_of_range(at, snapshot.start_offset, snapshot.next_offset)
         still_named = snapshot is not None and (yield from snapshot.at(gone.row.base)) == gone.row
         if snapshot is None or still_named or refreshes > MAX_REFRESHES:
@@ -324,7 +335,7 @@ class RemotePartition:
                 f"names it (offsets {gone.row.base} to {gone.row.next})",
                 path_or_key=gone.key,
                 position=0,
-                offset=max(at, gone.row.base),
+                offset=max(at or 0, gone.row.base),
                 hint="look for a lifecycle rule or a person that deletes objects of this prefix; a disk that still "
                 "has the segment can upload it again",
             )
@@ -340,7 +351,7 @@ class RemotePartition:
                 return (yield from lookup(snapshot))
             except SegmentGone as gone:
                 refreshes += 1
-                snapshot = yield from self._after_loss(gone, max(gone.row.base, snapshot.start_offset), refreshes)
+                snapshot = yield from self._after_loss(gone, None, refreshes)
             except CorruptionError as error:
                 if repeated:
                     raise

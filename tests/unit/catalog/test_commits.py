@@ -370,6 +370,17 @@ def test_trims(world: World, desk: Desk) -> None:
     assert (root.start_offset, root.next_offset, len(root.rows)) == (30, 40, 1)
 
 
+def test_a_trim_beyond_the_end_that_is_known_looks_for_a_newer_one(world: World, desk: Desk) -> None:
+    other = world.desk("m")
+    other.maintain()
+    world.run(desk.catalog.append([desk.row(0, 10), desk.row(10, 20)]))
+    root = world.run(other.catalog.trim(15))
+    assert (root.start_offset, root.next_offset) == (15, 20)
+    with pytest.raises(OffsetOutOfRangeError) as error:
+        world.run(other.catalog.trim(21))
+    assert (error.value.requested, error.value.earliest, error.value.latest) == (21, 15, 20)
+
+
 def test_leader_epochs_that_begin_inside_appended_rows_join_the_lineage(world: World, desk: Desk) -> None:
     rows = [desk.row(0, 10), desk.row(10, 20, leader_epoch=3)]
     root = world.run(desk.catalog.append(rows, epochs=[EpochEntry(0, 0), EpochEntry(2, 12), EpochEntry(3, 15)]))
