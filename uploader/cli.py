@@ -98,6 +98,8 @@ def program() -> None:
 )
 @click.option("--seal-idle", help="Age at which an active segment that nobody writes is sealed, or never. Default 10m.")
 @click.option("--lag-limit", help="Lag above which /readyz fails. Default 1h.")
+@click.option("--maintain", is_flag=True, default=None, help="Maintain the bucket beside the uploads, all its topics.")
+@click.option("--maintain-every", help="Rest between two rounds of that. Default 10m.")
 def run(config_path: str | None, debug: bool, **flags: Any) -> None:
     """Runs until SIGTERM; then drains. SIGHUP reads the configuration file again.
 

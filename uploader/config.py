@@ -27,6 +27,7 @@ from tiered.format.keys import check_topic_name
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
 from tiered.program import settings
+from tiered.program.upkeep import EVERY_MS
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
 from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES
@@ -68,6 +69,8 @@ class Settings:
     sidecar: Path | None = None
     sidecar_compacted: tuple[str, ...] = ()
     sidecar_held: int = HELD_BYTES
+    maintain: bool = False
+    maintain_every: int = EVERY_MS
 
     @property
     def limits(self) -> Limits:
@@ -233,6 +236,8 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "sidecar": _path,
     "sidecar_compacted": _topics,
     "sidecar_held": _size,
+    "maintain": _boolean,
+    "maintain_every": _duration,
 }
 
 

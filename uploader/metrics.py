@@ -39,10 +39,19 @@ _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
 class Metrics:
     """``by_partition=False`` sums the partitions of a topic: thousands of series are a bill of their own.
 
-    ``writer``: what the process that writes the directory has noted of its background tasks and of its cleaner.
+    ``writer``: what the process that writes the directory has noted of its background tasks and of its cleaner;
+    ``maintenance``: of the bucket, where it runs here.
     """
 
-    def __init__(self, store: StoreMetrics, views: Views, *, by_partition: bool = True, writer: Figures = list) -> None:
+    def __init__(
+        self,
+        store: StoreMetrics,
+        views: Views,
+        *,
+        by_partition: bool = True,
+        writer: Figures = list,
+        maintenance: Figures = list,
+    ) -> None:
         self.registry = _Registry()
         registry = self.registry
         self.commits = Counter("tiered_commit", "Commits by result.", ["result"], registry=registry)
@@ -63,7 +72,8 @@ class Metrics:
         registry.register(_Disk(self))
         registry.register(_Partitions(views, by_partition=by_partition))
         registry.register(_Requests(store))
-        registry.register(_Writer(writer))
+        registry.register(_Figures(writer, "As its writer noted it last."))
+        registry.register(_Figures(maintenance, "Of the maintenance of the bucket beside the uploads."))
 
     def render(self) -> bytes:
         """The text that ``/metrics`` serves."""
@@ -118,11 +128,12 @@ class _Partitions(Collector):
         return [([topic], number) for topic, number in sums.items()]
 
 
-class _Writer(Collector):
+class _Figures(Collector):
     """Figures of the library under the names that they have there."""
 
-    def __init__(self, figures: Figures) -> None:
+    def __init__(self, figures: Figures, about: str) -> None:
         self._figures = figures
+        self._about = about
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
@@ -131,7 +142,7 @@ class _Writer(Collector):
             if family is None:
                 kind = CounterMetricFamily if figure.name.endswith("_total") else GaugeMetricFamily
                 labels = [name for name, _ in figure.labels]
-                family = families[figure.name] = kind(figure.name, "As its writer noted it last.", labels=labels)
+                family = families[figure.name] = kind(figure.name, self._about, labels=labels)
             family.add_metric([value for _, value in figure.labels], figure.value)
         yield from families.values()
 

@@ -33,6 +33,7 @@ from uploader.config import Settings
 from uploader.health import HealthServer, Probes
 from uploader.metrics import Metrics
 from uploader.telemetry import Notify, Telemetry
+from uploader.upkeep import Beside
 
 PROGRAM = "tiered-uploader"
 CHECK_SECONDS = 5.0
@@ -60,8 +61,13 @@ class Service:
         self._directory = self._directory_of(place, settings)
         self._store_metrics = StoreMetrics()
         self._metrics = Metrics(
-            self._store_metrics, self.views, by_partition=settings.partition_labels, writer=self._noted_by_the_writer
+            self._store_metrics,
+            self.views,
+            by_partition=settings.partition_labels,
+            writer=self._noted_by_the_writer,
+            maintenance=lambda: [] if self._maintenance is None else self._maintenance.metrics(),
         )
+        self._maintenance: Beside | None = None
         self._notify = Notify()
         self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify)
         self._state = State(self._ids, settings.limits)
@@ -152,6 +158,8 @@ class Service:
             fields = (("volume", volume_id), ("http_port", self.http_port))
             self._telemetry.report(Report(Level.INFO, "started", text, None, fields))
             first = None
+            if oneshot is None and settings.maintain:
+                self._maintenance = self._maintain()
             if oneshot is not None:
                 with contextlib.suppress(RemoteUnavailableError, TimeoutError):  # the run itself waits for the store
                     async with asyncio.timeout(CHECK_SECONDS):
@@ -164,9 +172,23 @@ class Service:
             return ending
         finally:
             self._notify.send("STOPPING=1")
+            if self._maintenance is not None:
+                await self._maintenance.close()
             if server is not None:
                 await server.close()
             await bucket.close()
+
+    def _maintain(self) -> Beside:
+        """The limits are those of the uploads, once more: their store is this event loop's alone."""
+        settings = self.settings
+        store = self._place.store.open(
+            clock=self._clock,
+            ids=self._ids,
+            metrics=self._store_metrics,
+            requests_per_second=settings.requests_per_second,
+            bytes_per_second=settings.bytes_per_second,
+        )
+        return Beside(store, every_ms=settings.maintain_every, clock=self._clock, ids=self._ids)
 
     def _honest(self, ending: Exit) -> Exit:
         """Success does not cover partitions that could not be looked into: what they hold may be on this disk only."""
@@ -181,6 +203,8 @@ class Service:
 
     def drain(self) -> None:
         """Look at the disk, send what the settings name, then end: a signal. A second call ends at once."""
+        if self._maintenance is not None:
+            self._maintenance.end()
         if self._runner is None:
             return
         if self._runner.is_draining:
@@ -230,9 +254,10 @@ class Service:
         """The document of ``/status``."""
         now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
         unreadable = self._directory.unreadable()
-        return status.report(
+        report = status.report(
             self.views(), now_ms=now_ms, remote=self._place.store.url, live=True, unreadable=unreadable
         )
+        return report if self._maintenance is None else {**report, "maintenance": self._maintenance.status()}
 
     def _noted_by_the_writer(self) -> list[Metric]:
         path, files = self._place.directory, self._directory.files

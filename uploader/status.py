@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -125,6 +125,7 @@ def table(document: Mapping[str, Any]) -> str:
             since = f" since {_age((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
             notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
     notes += [f"problem: {each['reason']}; unblocked by: {each['unblocks']}" for each in _out_of_service(document)]
+    notes += _maintenance(document)
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     text = [
         "  ".join(
@@ -138,6 +139,19 @@ def table(document: Mapping[str, Any]) -> str:
     runs = f"an uploader runs and serves no status: {holder}" if holder else "no uploader is running"
     source = "" if document["live"] else f" ({runs}; read from the disk)"
     return "\n".join([*text, *notes, f"{total}, remote {document['remote'] or '-'}{source}"])
+
+
+def _maintenance(document: Mapping[str, Any]) -> Iterator[str]:
+    found = document.get("maintenance")
+    if found is None:
+        return
+    done = ", ".join(f"{count} {kind}" for kind, count in found["actions"].items()) or "nothing had to be done"
+    now = f"at {found['doing']}" if found["doing"] else "rests"
+    ended = f", the last {_age((document['now_ms'] - found['ended_ms']) / 1000)} ago" if found["ended_ms"] else ""
+    yield f"maintenance {now}; rounds: {found['rounds']}{ended}; {done}"
+    for each in found["failed"]:
+        name = f"{each['topic']}-{each['partition']}: " if "topic" in each else ""
+        yield f"maintenance failed: {name}{each['reason']}" + (f"; {each['unblocks']}" if each["unblocks"] else "")
 
 
 def _age(seconds: float) -> str:

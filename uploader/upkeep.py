@@ -1,0 +1,87 @@
+"""Maintenance beside the uploads: a thread and a store of its own, so that neither the event loop nor a slot waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from typing import Any
+
+from tiered.clock import Clock, IdSource
+from tiered.errors import TieredError
+from tiered.metrics import Metric
+from tiered.model import TopicPartition
+from tiered.program.upkeep import Upkeep, UpkeepView
+from tiered.remote.fence import owner_of
+from tiered.remote.maintain import Done
+from tiered.store.base import Store
+from uploader import logs
+
+PROGRAM = "tiered-uploader --maintain"
+LAST_ACTION_SECONDS = 5.0
+"""How long the end of the uploads waits for the action at hand. What it loses is an orphan of a dead epoch."""
+
+
+class Beside:
+    """One thread, from ``__init__`` to :meth:`close`."""
+
+    def __init__(self, store: Store, *, every_ms: int, clock: Clock, ids: IdSource) -> None:
+        self._store = store
+        owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
+        self._upkeep = Upkeep(store, owner=owner, clock=clock, ids=ids, on_done=_done, on_failed=_failed)
+        self._thread = threading.Thread(target=self._upkeep.run, args=(every_ms,), name="maintain", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ends after the action at hand."""
+        self._upkeep.end()
+
+    async def close(self) -> None:
+        """Waits for that action, but not for long."""
+        self._upkeep.end()
+        await asyncio.to_thread(self._thread.join, LAST_ACTION_SECONDS)
+        if self._thread.is_alive():
+            logs.emit(logging.WARNING, "maintenance_left", f"{self._upkeep.view.doing} was left in the middle", {})
+        else:
+            self._store.close()
+
+    def metrics(self) -> list[Metric]:
+        """Under the names of ``/metrics``."""
+        return self._upkeep.view.metrics()
+
+    def status(self) -> dict[str, Any]:
+        """For the status document."""
+        return as_json(self._upkeep.view)
+
+
+def as_json(view: UpkeepView) -> dict[str, Any]:
+    """The object ``maintenance`` of the status document."""
+    trouble = [] if view.trouble is None else [{"reason": view.trouble.message, "unblocks": view.trouble.hint}]
+    return {
+        "rounds": view.rounds,
+        "began_ms": view.began_ms,
+        "ended_ms": view.ended_ms,
+        "doing": view.doing,
+        "actions": {kind.value: count for kind, count in view.actions.items()},
+        "bytes_read": view.bytes_read,
+        "bytes_written": view.bytes_written,
+        "failed": trouble
+        + [
+            {"topic": tp.topic, "partition": tp.partition, "reason": error.message, "unblocks": error.hint}
+            for tp, error in sorted(view.failed.items())
+        ],
+    }
+
+
+def _done(tp: TopicPartition, done: Done) -> None:
+    fields = {"topic": tp.topic, "partition": tp.partition, "action": done.action.kind.value}
+    sizes = {"bytes_read": done.bytes_read, "bytes_written": done.bytes_written}
+    text = f"{tp} {done.action.kind} {done.action.start} to {done.action.end}"
+    logs.emit(logging.INFO, "maintained", f"{text}: {done.note}" if done.note else text, {**fields, **sizes})
+
+
+def _failed(tp: TopicPartition | None, error: TieredError) -> None:
+    fields: dict[str, str | int] = {} if tp is None else {"topic": tp.topic, "partition": tp.partition}
+    logs.emit(logging.WARNING, "maintenance_failed", str(error), {**fields, "error": error.code})
