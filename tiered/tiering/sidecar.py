@@ -36,6 +36,7 @@ from tiered.format.keys import (
     partition_dir,
     snapshot_name,
 )
+from tiered.format.walk import Offsets
 from tiered.local.directory.view import DirectoryView
 from tiered.local.disk.checkpoints import (
     CLEANER_NAME,
@@ -49,6 +50,7 @@ from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.names import local_files, log_bases
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, ensure_volume, read_topic_id, read_volume
+from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import Event
 from tiered.tiering.directory import LogDirectory
@@ -191,16 +193,23 @@ class Mirror:
             self._full |= after <= safe and held + size > self._held_bytes
             if after > safe or held + size > self._held_bytes:
                 break
-            self._link_segment(theirs, ours, base, after)
+            self._link_segment(theirs, ours, base, after, may_have_gaps=tp.topic in self._compacted)
             held, end = held + size, after
         else:
             self._need_joint(tp, end, bases[-1])
         return held
 
     def _bases(self, theirs: Path) -> list[int]:
-        """Of its segments, but for sealed ones that the cleaner left empty: the one before each reaches over it."""
+        """Of its segments, but for sealed ones that the cleaner left empty: the one before each reaches over it.
+
+        One that has gone since the listing stays: it is not empty, and what lies before it ends where it began.
+        """
         bases = log_bases(self._files, theirs)
-        return [base for base in bases[:-1] if self._size(theirs, base)] + bases[-1:]
+        return [base for base in bases[:-1] if not self._is_empty(theirs / log_name(base))] + bases[-1:]
+
+    def _is_empty(self, path: Path) -> bool:
+        state = self._files.state(path)
+        return state is not None and state.size == 0
 
     @staticmethod
     def _need_joint(tp: TopicPartition, end: int, base: int) -> None:
@@ -224,11 +233,12 @@ class Mirror:
         self._copy(theirs, ours)
         self._place(ours, base)
 
-    def _link_segment(self, theirs: Path, ours: Path, base: int, after: int) -> None:
+    def _link_segment(self, theirs: Path, ours: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
         """The log last: what is seen of it is whole. Children first here, too."""
         files, linking = self._files, ours / LINKING_NAME
         files.unlink(linking)
         self._link(theirs, log_name(base), linking)
+        self._need_whole(linking, base, after, may_have_gaps=may_have_gaps)
         self._copy(theirs, ours)
         for name in (*(local_name(base, suffix) for suffix in LINKED), snapshot_name(after)):
             files.unlink(ours / name)
@@ -239,6 +249,21 @@ class Mirror:
         self._place(ours, after)
         files.rename(linking, ours / log_name(base))
         files.sync_directory(ours)
+
+    def _need_whole(self, linking: Path, base: int, after: int, *, may_have_gaps: bool) -> None:
+        """That the file which was linked holds the range it is linked for: the broker goes on while it is looked at."""
+        with LogFile(self._files, linking) as log:
+            size, last = log.size(), base - 1
+            for span, _ in log.segment(0, size, Offsets(base, after)):
+                last = span.last_offset
+        if last < base or (last + 1 < after and not may_have_gaps):
+            raise OffsetGapError(
+                f"{linking.parent.name}: the broker's segment {base} reaches to offset {last + 1}, the next one begins "
+                f"at {after}: it was rewritten while it was looked at",
+                start=last + 1,
+                end=after,
+                hint="the next look tries again; if this stays, see whether the topic was compacted or truncated",
+            )
 
     def _link(self, theirs: Path, name: str, target: Path) -> None:
         try:
