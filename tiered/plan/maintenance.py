@@ -16,7 +16,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tiered.config import TopicConfig
+from tiered.config import MAX_LONG, TopicConfig
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
 from tiered.format.rows import TRASH_OBJECT, Trash
@@ -228,7 +228,8 @@ class CompactionPlanner:
 def segment_state(row: Row, config: TopicConfig) -> SegmentState:
     """What is known of a row without a request. Its indexes are taken as large as they can be.
 
-    The smallest timestamp stands for the one of the first batch: ``max.compaction.lag.ms`` is reached no later.
+    The smallest timestamp stands for the one of the first batch: ``max.compaction.lag.ms`` is reached no later. A row
+    without timestamps has no age: under a ``min.compaction.lag.ms`` it counts as just written.
     """
     entries = row.size // (config.index_interval_bytes + 1)
     return SegmentState(
@@ -239,6 +240,7 @@ def segment_state(row: Row, config: TopicConfig) -> SegmentState:
         first_batch_timestamp=row.min_ts,
         offset_index_bytes=entries * OFFSET_ENTRY_BYTES,
         time_index_bytes=(entries + 1) * TIME_ENTRY_BYTES,
+        modified_ms=MAX_LONG if row.max_ts < 0 else -1,
     )
 
 

@@ -134,10 +134,12 @@ class Mirror:
         broken: dict[TopicPartition, TieredError] = {}
         was_full, self._full = self._full, False
         for tp, folder in DirectoryView.look(self.broker, self._files).partitions.items():
-            if tp.topic in INTERNAL or (tp in cleaned and tp.topic not in self._compacted):
+            asked_for = tp not in cleaned or tp.topic in self._compacted
+            if tp.topic in INTERNAL or not (asked_for or self.begun(tp)):
                 self._skip(tp)
                 continue
             try:
+                self._need_asked(tp, asked_for=asked_for)
                 held = self._follow(tp, folder, safe_end(tp, points, marks), held)
             except TieredError as error:
                 broken[tp] = error
@@ -212,6 +214,15 @@ class Mirror:
         return state is not None and state.size == 0
 
     @staticmethod
+    def _need_asked(tp: TopicPartition, *, asked_for: bool) -> None:
+        """That what is in the bucket already goes on: whoever reads it would not know that it had ended."""
+        if not asked_for:
+            raise ConfigError(
+                f"{tp} is followed, and the broker has compacted it since: nothing more of it is linked",
+                hint=f"ask for it: --sidecar-compacted {tp.topic}",
+            )
+
+    @staticmethod
     def _need_joint(tp: TopicPartition, end: int, base: int) -> None:
         if base > end:
             raise OffsetGapError(
@@ -225,7 +236,8 @@ class Mirror:
                 f"{tp}: a segment of the broker begins at {base}, below {end} where the links end: it was rewritten",
                 start=base,
                 end=end,
-                hint="was the topic compacted, or its log truncated below the high watermark?",
+                hint="was the topic compacted, or its log truncated below the high watermark? Does the bucket hold "
+                "what another replica's sidecar uploaded? One replica of a partition is followed, not several",
             )
 
     def _adopt(self, theirs: Path, ours: Path, base: int) -> None:

@@ -169,6 +169,16 @@ def test_max_compaction_lag_forces_a_compaction() -> None:
         assert (compaction(rows, config, cleaned=900) is not None) is due
 
 
+def test_min_compaction_lag_keeps_what_is_young_and_what_tells_no_age() -> None:
+    config = TopicConfig(cleanup_policy="compact", min_compaction_lag_ms=HOUR)
+    for newest, end in ((OLD, 1000), (NOW - HOUR + 1, 500), (-1, 500)):
+        rows = [row(at, max_ts=newest if at == 5 else OLD) for at in range(10)]
+        found = compaction(rows, config)
+        assert found is not None
+        assert found.end == end, newest
+    assert compaction([row(at, max_ts=-1) for at in range(10)], TopicConfig(cleanup_policy="compact")) is not None
+
+
 def test_collection_is_due_when_the_grace_is_over() -> None:
     trash = Trash.from_entries([TrashEntry(1, 1, 0, 5, NOW - DAY_MS, 1), TrashEntry(2, 2, 100, 6, NOW - DAY_MS + 1, 1)])
     found = collection_action(trash, config=TopicConfig(), version=6, now_ms=NOW)

@@ -178,6 +178,21 @@ def test_a_compacted_topic_is_skipped_until_it_is_asked_for(broker: Broker, fini
     judge(url, finished, end)
 
 
+def test_a_topic_that_is_compacted_later_is_told_and_not_left_in_silence(
+    broker: Broker, finished: Path, url: str
+) -> None:
+    broker.roll(2)
+    assert sidecar(broker.path, url).code == 0
+    broker.clean([T])
+    end = broker.roll(4)
+    mirror = mirror_of(broker)
+    mirror.look()
+    assert isinstance(mirror.broken[T], ConfigError)
+    assert sidecar(broker.path, url).code != 0
+    assert sidecar(broker.path, url, sidecar_compacted=("t",)).code == 0
+    judge(url, finished, end)
+
+
 def test_a_segment_that_the_cleaner_replaces_after_the_link_is_uploaded_as_it_was(
     broker: Broker, finished: Path, url: str
 ) -> None:
