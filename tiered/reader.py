@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
+from uuid import UUID
 
 from tiered import arguments
 from tiered.clock import Clock, IdSource
@@ -25,7 +26,9 @@ from tiered.model import ConsumerRecord, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_table
 from tiered.read.stream import ReadRange, TierBatch, TierStream
+from tiered.remote.past import AsOf, Past, Taken
 from tiered.remote.reader import RemotePartition
+from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read
 from tiered.store.base import Blocking, Emit, Steps, Store
 from tiered.store.location import StoreLocation
@@ -43,6 +46,7 @@ def open_reader(
     remote: str | None = None,
     *,
     log_dir: str | Path | None = None,
+    as_of: Time | None = None,
     deadline_seconds: float | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -50,6 +54,8 @@ def open_reader(
 ) -> Reader:
     """Opens ``remote`` (a URL), ``log_dir`` (a directory on this machine) or both for reading.
 
+    ``as_of``: what the bucket was, by a snapshot's name, a version (a number) or a time (text or a datetime), which
+    takes the newest root that was kept at or before it; ``Reader.taken`` tells which. Only without ``log_dir``.
     Nothing is written anywhere. ``s3``: :class:`tiered.config.S3Keywords` (``endpoint_url=`` and others).
     ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError (neither is given, a bad
     URL), NotFoundError (no such directory, or a ``file://`` folder that is no store; a bucket that does not exist is
@@ -62,6 +68,9 @@ def open_reader(
     place = arguments.StorePlace.of(remote, deadline_seconds, s3)
     folder = None if log_dir is None else arguments.path("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
+    if as_of is not None and (remote is None or log_dir is not None):
+        raise ConfigError("as_of is of a bucket alone: a disk has no past", hint="leave log_dir out, name the bucket")
+    wanted = None if as_of is None else AsOf.of(as_of, now_ms=clock.now_ms())
     metrics = StoreMetrics()
     location = None
     if place.url is not None:
@@ -74,7 +83,7 @@ def open_reader(
     if location is not None:
         seconds = place.seconds(RETRY_DEADLINE_SECONDS)
         store = location.open(deadline_seconds=seconds, metrics=metrics, clock=clock, ids=ids, create=False)
-    return Reader(local, store, metrics, clock=clock, ids=ids)
+    return Reader(local, store, metrics, clock=clock, ids=ids, as_of=wanted)
 
 
 @dataclass(slots=True)
@@ -105,8 +114,17 @@ class Reader:
     """Read-only view of one log. Thread-safe: each read is a stream of its own."""
 
     def __init__(
-        self, local: LocalLog | None, store: Store | None, metrics: StoreMetrics, *, clock: Clock, ids: IdSource
+        self,
+        local: LocalLog | None,
+        store: Store | None,
+        metrics: StoreMetrics,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        as_of: AsOf | None = None,
     ) -> None:
+        self._as_of = as_of
+        self._pasts: dict[tuple[UUID, int], Past] = {}
         self._local = local
         self._store = store
         self.request_counts = metrics
@@ -205,8 +223,38 @@ class Reader:
         # Of a partition that the entry does not name (yet) nothing says that its root was made.
         if self._store is not None and entry is not None:
             made = entry.roots and tp.partition < entry.partitions
-            remote = RemotePartition(tp.topic, entry.topic_id, tp.partition, known=replace(known, made=made))
+            known = replace(known, made=made)
+            past = self._past(tp, entry.topic_id, known)
+            remote = RemotePartition(tp.topic, entry.topic_id, tp.partition, known=known, past=past)
         return TierStream(tp, local=local, remote=remote)
+
+    def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:
+        """The one of this partition: each of its streams reads the same version."""
+        if self._as_of is None:
+            return None
+        with self._busy:
+            made = Past(RootView(topic_id, tp.partition, tp.topic, known), self._as_of)
+            return self._pasts.setdefault((topic_id, tp.partition), made)
+
+    def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
+        """Which version of each partition, or one, a reader ``as_of`` something reads.
+
+        Raises NotFoundError (nothing that was kept is meant, or it was collected), ConfigError without ``as_of``.
+        """
+        return self._runner.run(self._taken_steps(topic, arguments.partition_or_none(partition)))
+
+    def _taken_steps(self, topic: str, partition: int | None) -> Steps[dict[TopicPartition, Taken]]:
+        """As :meth:`taken`, for whoever runs steps."""
+        reads = yield from self._topic_steps(topic)
+        entry = self._entries.get(topic)
+        found = {}
+        for number in reads.chosen(partition):
+            tp = TopicPartition(topic, number)
+            past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
+            if past is None:
+                raise ConfigError("the reader was opened without as_of", hint='open_reader(url, as_of="-1d")')
+            found[tp] = yield from past.take()
+        return found
 
     def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
         """Earliest offset of each partition, over both tiers."""

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
+from tiered import arguments
 from tiered import reader as sync_reader
 from tiered.aio.topic import TopicReads, one_by_one
 from tiered.aio.worker import Opening, Worker, open_beside
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
     from tiered.config import S3Keywords
     from tiered.local.disk.topics import TopicInfo
+    from tiered.remote.past import Taken
 
 
 def open_reader(
     remote: str | None = None,
     *,
     log_dir: str | Path | None = None,
+    as_of: Time | None = None,
     deadline_seconds: float | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -41,6 +44,7 @@ def open_reader(
             sync_reader.open_reader,
             remote,
             log_dir=log_dir,
+            as_of=as_of,
             deadline_seconds=deadline_seconds,
             clock=clock,
             ids=ids,
@@ -92,6 +96,11 @@ class Reader:
         """As ``Reader.topic``."""
         self._worker.check_open()
         return TopicReads(await self._runner.run(self._reader._topic_steps(name)), self._worker, self._runner)
+
+    async def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
+        """As ``Reader.taken``."""
+        self._worker.check_open()
+        return await self._runner.run(self._reader._taken_steps(topic, arguments.partition_or_none(partition)))
 
     async def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
         """As ``Reader.beginning_offsets``."""

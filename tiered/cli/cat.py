@@ -39,6 +39,7 @@ class Start:
 @click.option("--end", "end", type=click.IntRange(min=0), metavar="OFFSET", help="stop before this offset")
 @click.option("--since", metavar="TIME", help="first time wanted: 2013-01-01, 2013-01-01T05:00:00Z, ms, -3d, now")
 @click.option("--until", metavar="TIME", help="first time not wanted any more")
+@click.option("--as-of", metavar="WHAT", help="of the bucket as it was: a snapshot's name, a version, or a time")
 @click.option("-n", "--count", type=click.IntRange(min=0, max=MAX_LONG), metavar="N", help="stop after N records")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
 @click.option(
@@ -55,22 +56,26 @@ def command(
       tiered cat flights --log-dir data
       tiered cat flights:0 --remote s3://acme-logs/prod -o -10
       tiered cat flights --remote s3://acme-logs/prod --since 2013-01-01 --until 2013-01-08 --json
+      tiered cat flights --remote s3://acme-logs/prod --as-of before-release
       tiered cat flights --log-dir data -f '%p/%o %k: %s\n'
     """
     name, partition = split_topic(topic)
-    where, end, since, until = (at[key] for key in ("where", "end", "since", "until"))
+    where, end, since, until, as_of = (at[key] for key in ("where", "end", "since", "until", "as_of"))
     start = parse_start(_text(where), _text(since))
     if end is not None and until is not None:
         raise ConfigError("--end (an offset) and --until (a time) exclude each other", hint="give one of them")
     _check_order(start.since, _text(until), app.clock.now_ms())
     render = renderer(app, text_format)
     app.out.begin("cat", topic=name, records=0, complete=False)
-    with Patience(app) as patience, open_reader(app) as reader:
+    with Patience(app) as patience, open_reader(app, _text(as_of)) as reader:
         with patience.waiting():
             topics = reader.topics()
             need_topic(name, topics)
             partitions = chosen_partitions(name, topics[name].partitions, partition)
             source = reader.topic(name)
+            if as_of is not None:
+                for tp, taken in reader.taken(name, partition=partition).items():
+                    app.out.say(f"{tp}: {taken}")
         if len(partitions) > 1 and (isinstance(start.offset, int) or end is not None):
             raise ConfigError(
                 f"offsets differ by partition, and {name} has {len(partitions)}", hint=f"name one: {name}:0"

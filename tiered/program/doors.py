@@ -49,8 +49,16 @@ def store_options(app: Application, url: str) -> S3Keywords:
     return {}
 
 
-def open_reader(app: Application) -> tiered.Reader:
-    """Both tiers, whichever were named, read-only: no lock is taken and nothing is written."""
+def open_reader(app: Application, as_of: str | None = None) -> tiered.Reader:
+    """Both tiers, whichever were named, read-only: no lock is taken and nothing is written.
+
+    ``as_of``: the bucket alone, as it was.
+    """
+    if as_of is not None:
+        location(app)
+        url = app.need_remote()
+        options = store_options(app, url)
+        return tiered.open_reader(url, as_of=as_of, deadline_seconds=PATIENCE_SECONDS, **options)
     app.need_a_tier()
     need_directory(app)
     if app.remote is None:

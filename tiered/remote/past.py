@@ -12,18 +12,74 @@ collector never passes the lowest one, and a snapshot is only made of a version 
 
 from __future__ import annotations
 
+import datetime as dt
+import difflib
+import operator
+import re
+import threading
 from dataclasses import dataclass
 
-from tiered.errors import CommitUnknown, ConfigError, NotFoundError, RemotePermissionError, RemoteUnavailableError
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    CorruptionError,
+    InvalidTimestampError,
+    NotFoundError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+)
 from tiered.format.crc import crc32c
-from tiered.format.keys import parse_snap_key, snap_key, snap_prefix
+from tiered.format.keys import check_snapshot_name, hist_key, parse_snap_key, snap_key, snap_prefix
 from tiered.format.root import Root, decode_root
+from tiered.plan.invariants import check_root
+from tiered.remote.hist import history
+from tiered.remote.pages import PageCache
 from tiered.remote.root_view import RootView, root_get
+from tiered.remote.snapshot import Snapshot
 from tiered.store.base import ABSENT, Delete, Deleted, Get, List, Object, Page, Put, PutStatus, Steps
-from tiered.times import format_time
+from tiered.times import Time, format_time, parse_time
 
 SNAPSHOT_TRIES = 3
 """Roots that are copied before a collector that passes each of them is an error."""
+MAX_VERSION = 10**11
+"""Above it a number is a time in milliseconds that somebody took for what is meant."""
+
+_WANTED = 'a snapshot\'s name, a version (a number), or a time: 2026-01-31T05:00:00Z, "-1d", a datetime'
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """What is to be read: a snapshot's ``name``, a ``version``, or what there was at ``time_ms``; one of them."""
+
+    name: str = ""
+    version: int | None = None
+    time_ms: int | None = None
+
+    @classmethod
+    def of(cls, value: Time, *, now_ms: int) -> AsOf:
+        """A user's word for it: a number is a version, what is no name has to be a time. Raises ConfigError."""
+        if isinstance(value, dt.datetime):
+            return cls(time_ms=parse_time(value, now_ms=now_ms))
+        if isinstance(value, str):
+            text = value.strip()
+            if text.isascii() and text.isdigit() and len(text) < 20:
+                return cls._of_number(int(text))
+            if re.match("[a-zA-Z]", text) and not re.match("now(?:[+-]|$)", text):
+                return cls(name=check_snapshot_name(text))
+            try:
+                return cls(time_ms=parse_time(text, now_ms=now_ms))
+            except InvalidTimestampError as error:
+                raise ConfigError(f"as_of: {error.message}", hint=_WANTED) from None
+        try:
+            return cls._of_number(-1 if isinstance(value, bool) else operator.index(value))
+        except TypeError:
+            raise ConfigError(f"as_of cannot be a {type(value).__name__}", hint=_WANTED) from None
+
+    @classmethod
+    def _of_number(cls, number: int) -> AsOf:
+        if not 0 < number < MAX_VERSION:
+            raise ConfigError(f"as_of {number} is no version of a catalog", hint=_WANTED)
+        return cls(version=number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +89,127 @@ class Taken:
     source: str
     root: Root
 
+    @property
+    def version(self) -> int:
+        """Of the catalog."""
+        return self.root.version
+
+    @property
+    def time_ms(self) -> int:
+        """When it was committed."""
+        return self.root.commit.ts_ms
+
     def __str__(self) -> str:
         where = "the newest root" if self.source == "root" else self.source
-        return f"version {self.root.version} of {format_time(self.root.commit.ts_ms)} ({where})"
+        return f"version {self.version} of {format_time(self.time_ms)} ({where})"
+
+
+class Past:
+    """One partition as of something, which is found once: a reader goes on with the version that it began with."""
+
+    def __init__(self, view: RootView, as_of: AsOf) -> None:
+        self._view = view
+        self._as_of = as_of
+        self._pages = PageCache()
+        self._lock = threading.Lock()
+        self._found: Taken | None = None
+
+    def pin(self) -> Steps[Snapshot]:
+        """The catalog as it was. Raises as :meth:`take`."""
+        return Snapshot.of((yield from self.take()).root, self._pages)
+
+    def take(self) -> Steps[Taken]:
+        """Which version is read. Raises NotFoundError if none was kept, or if it was collected since."""
+        before = self._view
+        view = RootView(before.topic_id, before.partition, before.topic, before.known)  # threads share no view
+        newest = yield from view.load()
+        if newest is None:
+            raise NotFoundError(f"{view.name} has no catalog yet", hint="nothing was uploaded")
+        taken = self._found
+        if taken is None:
+            taken = yield from _find(view, newest, self._as_of)
+        if newest.gc_floor > taken.version:
+            held = yield from list_snapshots(view)
+            if not any(each.version <= taken.version for each in held):
+                kept = ", ".join(f"{each.source} ({each.version})" for each in held)
+                raise NotFoundError(
+                    f"{view.name}: {taken} is collected: what left up to version {newest.gc_floor} is deleted",
+                    hint=f"there is {kept}" if kept else "`tiered snapshot create` keeps a version",
+                )
+        with self._lock:
+            self._found = self._found or taken
+            return self._found
+
+
+def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
+    if as_of.name:
+        root = yield from load_snapshot(view, as_of.name)
+        if root is None:
+            raise (yield from _unknown(view, as_of.name))
+        return Taken(f"snapshot {as_of.name}", root)
+    if as_of.time_ms is not None:
+        return (yield from _at(view, newest, as_of.time_ms))
+    version = as_of.version or 0
+    if version == newest.version:
+        return Taken("root", newest)
+    root = (yield from _copy(view, version)) if version < newest.version else None
+    if root is not None:
+        return Taken("history", root)
+    for each in (yield from list_snapshots(view)):
+        if each.version == version:
+            return each
+    raise NotFoundError(
+        f"{view.name}: version {version} was not kept; the newest is {newest.version}",
+        hint="kept are snapshots, versions before a trim or a rewrite, and every 256th",
+    )
+
+
+def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
+    """The newest root that was kept and is of that time or before it. Times of versions only grow."""
+    if newest.commit.ts_ms <= time_ms:
+        return Taken("root", newest)
+    found = [each for each in (yield from list_snapshots(view)) if each.time_ms <= time_ms]
+    versions = yield from history(newest)
+    low, high = 0, len(versions)
+    while low < high:
+        middle = (low + high) // 2
+        root = yield from _copy(view, versions[middle])
+        if root is not None and root.commit.ts_ms > time_ms:
+            high = middle
+            continue
+        if root is not None:
+            found.append(Taken("history", root))
+        low = middle + 1  # a copy that is gone was one of the oldest
+    if not found:
+        raise NotFoundError(
+            f"{view.name}: nothing is kept of {format_time(time_ms)} or before it",
+            hint="`tiered snapshot list` shows what is; the versions before a trim or a rewrite are kept, too",
+        )
+    return max(found, key=lambda taken: taken.version)
+
+
+def _copy(view: RootView, version: int) -> Steps[Root | None]:
+    """A copy below ``hist/``, None if there is none."""
+    return (yield from _load(view, hist_key(view.topic_id, view.partition, version)))
+
+
+def _load(view: RootView, key: str) -> Steps[Root | None]:
+    got = yield root_get(key)
+    if not isinstance(got, Object):
+        return None
+    root = decode_root(got.data, key=key)
+    flaws = [f"it is of {root.where}"] if (root.topic_id, root.partition) != (view.topic_id, view.partition) else []
+    flaws += [str(violation) for violation in check_root(root)]
+    if flaws:
+        raise CorruptionError(f"{view.name}, {key}: {flaws[0]}", path_or_key=key, hint="it was not written by us")
+    return root
+
+
+def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
+    names = [each.source.removeprefix("snapshot ") for each in (yield from list_snapshots(view))]
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"snapshots: {', '.join(names[-20:]) or 'none'}"
+    return NotFoundError(f"{view.name} has no snapshot {name}", hint=hint)
 
 
 def create_snapshot(view: RootView, name: str) -> Steps[Root]:
@@ -71,9 +245,7 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
 
 def load_snapshot(view: RootView, name: str) -> Steps[Root | None]:
     """The root that a snapshot holds, None if there is none of that name."""
-    key = snap_key(view.topic_id, view.partition, name)
-    got = yield root_get(key)
-    return decode_root(got.data, key=key) if isinstance(got, Object) else None
+    return (yield from _load(view, snap_key(view.topic_id, view.partition, name)))
 
 
 def list_snapshots(view: RootView) -> Steps[list[Taken]]:

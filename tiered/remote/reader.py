@@ -32,6 +32,7 @@ from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
 from tiered.remote.index_cache import IndexCache
 from tiered.remote.lookup import SegmentLookup
+from tiered.remote.past import Past
 from tiered.remote.prefetch import BUFFER_BYTES, Prefetch
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
@@ -210,7 +211,7 @@ class RemotePartition:
 
     The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache`` may be shared by readers of
     one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole segments, nothing else. ``known``: what
-    the registry entry and a disk say of the root.
+    the registry entry and a disk say of the root. ``past``: what is pinned instead of the newest root.
     """
 
     def __init__(
@@ -225,7 +226,9 @@ class RemotePartition:
         buffer_bytes: int = BUFFER_BYTES,
         limits: ReadLimits = READ_LIMITS,
         known: Known = NOTHING_KNOWN,
+        past: Past | None = None,
     ) -> None:
+        self._past = past
         self.tp = TopicPartition(topic, partition)
         self.topic_id = topic_id
         self._view = RootView(topic_id, partition, topic, known)
@@ -253,6 +256,10 @@ class RemotePartition:
 
     def refresh(self) -> Steps[Snapshot | None]:
         """Pins the newest root (one conditional GET). Raises as :meth:`snapshot`; also if it went back or is gone."""
+        if self._past is not None:
+            self._snapshot = yield from self._past.pin()
+            self._loaded = True
+            return self._snapshot
         while True:
             with self._lock:
                 before, request = self._view.root, self._view.request()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import datetime as dt
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tiered.errors import ConfigError, NotFoundError
 
 SETTINGS = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}
 
@@ -62,3 +66,116 @@ def test_a_name_is_made_once_and_is_a_name(cli: Cli, bucket: str) -> None:
     assert cli("snapshot", "create", "b", "u", *remote).code == 10
     assert cli("snapshot", "delete", "b", "--yes", *remote).code == 10
     assert [one["name"] for one in cli("snapshot", "list", *remote, "--json").summary["snapshots"]] == ["a"]
+
+
+def values(bucket: str, **wanted: Any) -> list[bytes | None]:
+    """All records."""
+    with tiered.open_reader(bucket, **wanted) as reader:
+        return [record.value for record in reader.topic("t").read(0)]
+
+
+def newest(cli: Cli, bucket: str) -> int:
+    """The version of the root."""
+    (partition,) = cli("maintain", "plan", "--remote", bucket, "--json").summary["partitions"]
+    assert isinstance(partition["version"], int)
+    return partition["version"]
+
+
+def test_as_of_a_snapshot_gives_what_was_read_then(cli: Cli, bucket: str) -> None:
+    then, version = values(bucket), newest(cli, bucket)
+    assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
+    live(cli, bucket)
+    now = values(bucket)
+    assert len(now) < len(then) == 40
+    for as_of in ("release-1", version, str(version)):
+        assert values(bucket, as_of=as_of) == then
+        with tiered.open_reader(bucket, as_of=as_of) as reader:
+            (taken,) = reader.taken("t").values()
+            assert (taken.version, reader.end_offsets("t")) == (version, {tiered.TopicPartition("t", 0): 40})
+    assert values(bucket, as_of=newest(cli, bucket)) == now
+    seen = cli("cat", "t", "--as-of", "release-1", "--remote", bucket)
+    assert seen.out.splitlines() == then
+    assert f"version {version} of " in seen.err
+    assert cli("snapshot", "delete", "release-1", "--remote", bucket, "--yes").code == 0
+    gone = cli("cat", "t", "--as-of", str(version), "--remote", bucket)
+    assert (gone.code, f"version {version} was not kept" in gone.err) == (10, True)
+
+
+def test_as_of_a_time_takes_the_newest_root_that_was_kept_before_it(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    assert cli("snapshot", "create", "first", "--remote", bucket).code == 0
+    (first,) = cli("snapshot", "list", "--remote", bucket, "--json").summary["snapshots"]
+    then = values(bucket)
+    with tiered.open(tmp_path / "log", remote=bucket) as log:
+        for number in range(40, 60):
+            log.topic("t").append(b"%02d" % number + b"x" * 100, key=b"k")
+        log.sync(timeout=60)
+    later = values(bucket)
+    assert cli("snapshot", "create", "second", "--remote", bucket).code == 0
+    second = cli("snapshot", "list", "--remote", bucket, "--json").summary["snapshots"][1]
+    live(cli, bucket, "50")
+    assert len(later) == 60
+    for time_ms, expected in (
+        (first["time"], then),
+        (second["time"] - 1, then),
+        (second["time"], later),
+        (second["time"] + 10**9, values(bucket)),
+    ):
+        assert values(bucket, as_of=dt.datetime.fromtimestamp(time_ms / 1000, dt.UTC)) == expected
+    with tiered.open_reader(bucket, as_of=dt.datetime.fromtimestamp(second["time"] / 1000, dt.UTC)) as reader:
+        assert "second" in str(reader.taken("t")) or "history" in str(reader.taken("t"))
+    early = cli("cat", "t", "--as-of", "2020-01-01", "--remote", bucket)
+    assert (early.code, "nothing is kept of 2020-01-01T00:00:00Z" in early.err) == (10, True)
+
+
+def test_a_version_before_a_trim_is_read_until_it_is_collected(cli: Cli, bucket: str) -> None:
+    then, version = values(bucket), newest(cli, bucket)
+    assert cli("maintain", "run", "t:0", "--only", "compact", "--remote", bucket, "--yes").code == 0
+    claimed = version + 1  # the maintainer's claim came first: the same rows
+    assert values(bucket, as_of=claimed) == then != values(bucket)
+    with tiered.open_reader(bucket, as_of=claimed) as reader:
+        assert str(next(iter(reader.taken("t").values()))).endswith("(history)")
+        assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
+        with pytest.raises(NotFoundError, match="is collected"):
+            list(reader.topic("t").read(0))
+    with pytest.raises(NotFoundError, match="is collected"):
+        values(bucket, as_of=claimed)
+
+
+@pytest.mark.parametrize(
+    ("as_of", "code", "text"),
+    [
+        ("releas", 10, "did you mean release?"),
+        ("other", 10, "snapshots: release"),
+        ("1", 10, "version 1 was not kept"),
+        ("99999", 10, "version 99999 was not kept"),
+        ("1700000000000", 2, "is no version of a catalog"),
+        ("0", 2, "is no version of a catalog"),
+        ("2026-13-01", 2, "is not a time"),
+        ("a/b", 2, "is not allowed"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(cli: Cli, bucket: str, as_of: str, code: int, text: str) -> None:
+    assert cli("snapshot", "create", "release", "--remote", bucket).code == 0
+    seen = cli("cat", "t", "--as-of", as_of, "--remote", bucket)
+    assert (seen.code, text in seen.err) == (code, True), seen.err
+
+
+def test_a_disk_has_no_past(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a disk has no past"):
+        tiered.open_reader(bucket, log_dir=tmp_path / "log", as_of=3)
+    with pytest.raises(ConfigError, match="without as_of"), tiered.open_reader(bucket) as reader:
+        reader.taken("t")
+
+
+def test_as_of_for_asyncio(cli: Cli, bucket: str) -> None:
+    then = values(bucket)
+    assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
+    live(cli, bucket)
+
+    async def read() -> tuple[list[bytes | None], list[str]]:
+        async with tiered.aio.open_reader(bucket, as_of="release-1") as reader:
+            topic = await reader.topic("t")
+            sources = [taken.source for taken in (await reader.taken("t")).values()]
+            return [record.value async for record in topic.read(0)], sources
+
+    assert asyncio.run(read()) == (then, ["snapshot release-1"])
