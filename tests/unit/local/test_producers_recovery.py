@@ -353,6 +353,21 @@ def test_a_tiered_log_that_starts_again_knows_that_nothing_was_open(tmp_path: Pa
     assert (bench.aborted(), bench.snapshots) == ([], [5, 6, 7])
 
 
+def test_a_tiered_log_that_starts_again_with_plain_records_knows_it_too(tmp_path: Path) -> None:
+    """The marker comes later: that nothing was open has to be known where its segment begins, not at the marker."""
+    bench = ProducerBench(tmp_path / "log")
+    bench.plain(5)
+    bench.partition.roll()
+    bench.partition.set_uploaded(5)
+    UploadCheckpoint(bench.directory, PosixFiles()).write({TP: PartitionUpload(5)})
+    bench.partition.truncate_fully_and_start_at(8)
+    bench.plain(2)
+    bench.mark(abort=True)
+    assert bench.snapshots == [8, 10]
+    bench.unclean()
+    assert (bench.aborted(), bench.snapshots, bench.lso) == ([], [8, 11], 11)
+
+
 def test_a_cut_takes_back_what_producers_wrote(bench: ProducerBench) -> None:
     opened(bench)
     bench.partition.truncate_to(9)

@@ -127,13 +127,14 @@ class PartitionProducers:
 
     def _begin(self, end: int) -> None:
         """The log has producers from ``end`` on; durable before the first of their batches is written."""
-        path = self._directory / snapshot_name(end)
-        known = self._files.state(path) is not None
+        lasting = {end} if self._files.state(self._directory / snapshot_name(end)) is not None else set()
+        if self._condition.upload is not None:
+            # Where a segment begins it says that what came before is none of that segment's: it stays.
+            lasting.add(self._segments.active.base_offset)
         self._unmark()
-        self._files.replace(path, NO_PRODUCERS)
-        # Of a tiered log it says, where a segment begins, that what came before is none of that segment's: it stays.
-        lasting = known or (self._condition.upload is not None and end == self._segments.active.base_offset)
-        self._on_disk, self._birth = True, None if lasting else end
+        for offset in sorted({*lasting, end}):
+            self._files.replace(self._directory / snapshot_name(offset), NO_PRODUCERS)
+        self._on_disk, self._birth = True, None if end in lasting else end
 
     def _unmark(self) -> None:
         if self._marked:
