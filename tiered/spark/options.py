@@ -19,6 +19,7 @@
 ``isolation.level``                       ``read_uncommitted`` (default) or ``read_committed``
 ``failOnDataLoss``                        true (default): offsets that are gone are an error, when the query is planned
                                           and while it runs; false: they are skipped, and counted in a warning
+``asOf``                                  the bucket as it was: a snapshot's name, a version or a time; no ``local_dir``
 ``local_dir``                             log directory that driver and executors can both read: newest records, too;
                                           what has left that disk is read from the bucket
 ========================================  =============================================================================
@@ -37,11 +38,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tiered.clock import SystemClock
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.format.fields import INT64_MAX
 from tiered.format.keys import check_topic_name
 from tiered.model import TopicPartition
+from tiered.remote.past import AsOf
 
 EARLIEST = -2
 LATEST = -1
@@ -71,6 +74,7 @@ NAMES = (
     "includeHeaders",
     "isolation.level",
     "failOnDataLoss",
+    "asOf",
     "local_dir",
 )
 _KNOWN = {name.lower(): name for name in NAMES}
@@ -167,6 +171,7 @@ class ReadOptions:
     include_headers: bool = False
     read_committed: bool = False
     fail_on_data_loss: bool = True
+    as_of: AsOf | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -177,6 +182,8 @@ class ReadOptions:
         if not path and not local_dir:
             raise ConfigError("option path is missing", hint='load("s3://bucket/prefix"), or option local_dir')
         _check_subscription(given)
+        if "asof" in given and local_dir:
+            raise ConfigError("options asOf and local_dir exclude each other", hint="a disk has no past: leave it out")
         return cls(
             path=path,
             local_dir=local_dir,
@@ -195,6 +202,7 @@ class ReadOptions:
             include_headers=_value(given, "includeHeaders", _flag, False),
             read_committed=_value(given, "isolation.level", _isolation, False),
             fail_on_data_loss=_value(given, "failOnDataLoss", _flag, True),
+            as_of=_value(given, "asOf", _as_of, None),
         )
 
 
@@ -317,6 +325,10 @@ def _pattern(text: str) -> str:
     except re.error as error:
         raise ConfigError(f"it is not a regular expression ({error})", hint="for example flights-.*") from None
     return text
+
+
+def _as_of(text: str) -> AsOf:
+    return AsOf.of(text, now_ms=SystemClock().now_ms())
 
 
 def _milliseconds(text: str) -> int:

@@ -34,7 +34,9 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.plan.read import Tier
 from tiered.remote.fetch import SegmentGone
+from tiered.remote.past import AsOf, Past
 from tiered.remote.reader import Place, RemotePartition, SegmentReader
+from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import load_topic
 from tiered.spark.ranges import lose
@@ -87,7 +89,9 @@ class Sources:
 class PinnedPiece:
     """One piece, read once."""
 
-    def __init__(self, piece: Piece, sources: Sources, *, fail_on_data_loss: bool) -> None:
+    def __init__(self, piece: Piece, sources: Sources, *, fail_on_data_loss: bool, past: bool = False) -> None:
+        """``past``: of the version that was planned and no other, as ``asOf`` wants it."""
+        self._past = past
         self._piece = piece
         self._sources = sources
         self._fail = fail_on_data_loss
@@ -167,7 +171,9 @@ class PinnedPiece:
             if entry is not None and (entry.topic_id.hex != piece.topic_id or entry.state == STATE_DELETING):
                 return None
             if entry is not None:
-                remote = RemotePartition(piece.tp.topic, entry.topic_id, piece.tp.partition)
+                view = RootView(entry.topic_id, piece.tp.partition, piece.tp.topic)
+                past = Past(view, AsOf(version=piece.root_version)) if self._past else None
+                remote = RemotePartition(piece.tp.topic, entry.topic_id, piece.tp.partition, past=past)
                 if not self._still_there(drive(store, remote.snapshot())):
                     return None
         if local is None and remote is None:

@@ -36,7 +36,9 @@ from tiered.plan.read import (
     latest_offset,
     plan_tiers,
 )
+from tiered.remote.past import AsOf, Past
 from tiered.remote.reader import RemotePartition
+from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
 from tiered.spark.options import EARLIEST, LATEST, Bound, ReadOptions
@@ -129,7 +131,8 @@ def resolve_pieces(options: ReadOptions, store: Store | None) -> list[Piece]:
         with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
 
             def pieces_of(tp: TopicPartition) -> list[Piece]:
-                tiers = _tiers(tp, named[tp.topic], store, on_disk.get(tp), known.get(tp, NOTHING_KNOWN))
+                seen = known.get(tp, NOTHING_KNOWN)
+                tiers = _tiers(tp, named[tp.topic], store, on_disk.get(tp), seen, options.as_of)
                 return _pieces_of(tiers, options, bundles)
 
             return [piece for pieces in partitions.map(pieces_of, wanted) for piece in pieces]
@@ -225,13 +228,20 @@ def _list(tps: Sequence[TopicPartition]) -> str:
     return ", ".join(str(tp) for tp in tps[:5]) + (f" and {len(tps) - 5} more" if len(tps) > 5 else "")
 
 
-def _tiers(
-    tp: TopicPartition, topic: ChosenTopic, store: Store | None, on_disk: PartitionLog | None, known: Known
+def _tiers(  # noqa: PLR0917 - private, all that is known of one partition
+    tp: TopicPartition,
+    topic: ChosenTopic,
+    store: Store | None,
+    on_disk: PartitionLog | None,
+    known: Known,
+    as_of: AsOf | None,
 ) -> Tiers:
     remote = None
     if store is not None and topic.registered:
         known = replace(known, made=tp.partition < topic.made)
-        remote = RemotePartition(tp.topic, UUID(topic.topic_id), tp.partition, known=known)
+        topic_id = UUID(topic.topic_id)
+        past = Past(RootView(topic_id, tp.partition, tp.topic, known), as_of) if as_of is not None else None
+        remote = RemotePartition(tp.topic, topic_id, tp.partition, known=known, past=past)
     runner = Runner(store)
     stream = PartitionStream.of(tp, local=on_disk, remote=remote, runner=runner)
     return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner)

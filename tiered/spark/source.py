@@ -199,7 +199,8 @@ class TieredReader(DataSourceReader):
         try:
             for piece in partition.pieces:
                 hidden = Hidden(piece.aborted)
-                pinned = PinnedPiece(piece, sources, fail_on_data_loss=self._options.fail_on_data_loss)
+                fail, past = self._options.fail_on_data_loss, self._options.as_of is not None
+                pinned = PinnedPiece(piece, sources, fail_on_data_loss=fail, past=past)
                 for start, batches in pinned.runs():
                     decoder = ArrowDecoder(
                         piece.tp, columns=columns, timestamp_unit="us", start=start, end=piece.end, schema=schema

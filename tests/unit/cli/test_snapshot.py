@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.errors import ConfigError, NotFoundError
+from tiered.spark.source import TieredDataSource, kafka_schema
 
 SETTINGS = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}
 
@@ -179,3 +181,25 @@ def test_as_of_for_asyncio(cli: Cli, bucket: str) -> None:
             return [record.value async for record in topic.read(0)], sources
 
     assert asyncio.run(read()) == (then, ["snapshot release-1"])
+
+
+def test_spark_reads_as_of_a_snapshot_and_never_anything_newer(cli: Cli, bucket: str) -> None:
+    then = values(bucket)
+    assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
+    live(cli, bucket)
+    options = {"path": bucket, "subscribe": "t", "asof": "release-1"}
+    schema = StructType([field for field in kafka_schema(include_headers=False).fields if field.name == "value"])
+    reader = TieredDataSource(options).reader(schema)
+    slices = reader.partitions()
+
+    def read() -> list[bytes]:
+        return [row["value"] for part in slices for batch in reader.read(part) for row in batch.to_pylist()]
+
+    assert read() == then
+    assert cli("snapshot", "delete", "release-1", "--remote", bucket, "--yes").code == 0
+    assert read() == then  # not collected yet
+    assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
+    with pytest.raises(NotFoundError, match="was not kept"):
+        read()
+    with pytest.raises(ConfigError, match="exclude each other"):
+        TieredDataSource({**options, "local_dir": "data"}).reader(schema)
