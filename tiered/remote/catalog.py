@@ -82,6 +82,7 @@ from tiered.store.base import (
 
 MAX_CLOCK_LEAD_MS = 3_600_000
 """A machine whose clock is ahead of the store's by more than this may not commit: grace times are counted from it.
+One whose clock is behind commits by the store's: what it removed would be older than its grace time at once.
 
 What is compared is this machine's clock, not the root's ``ts_ms``: that one never goes back, so a root that was dated
 ahead once (``file://`` has no clock but the machine's own) would keep every later commit out until real time has caught
@@ -479,7 +480,7 @@ class Catalog(RootView):
                 f"{self.name}: this commit would be dated {lead_ms} ms later than the store's clock",
                 hint="set the clock of this machine: objects are kept for a grace time counted from it",
             )
-        return Stamp(commit_id, time.now_ms, role, epoch, owner, self._limits.shape)
+        return Stamp(commit_id, time.now_ms - min(lead_ms, 0), role, epoch, owner, self._limits.shape)
 
     def _lead_ms(self, at_ms: int, time: Time) -> int:
         """How far ``at_ms`` lies ahead of the store's clock; 0 while no answer has told it."""

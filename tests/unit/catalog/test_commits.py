@@ -23,6 +23,8 @@ from tiered.model import EpochEntry
 from tiered.plan.lifecycle import HELD_LIMIT
 from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Time
+from tiered.store.driver import drive
+from tiered.testing.clock import FakeClock
 
 
 @pytest.fixture
@@ -400,6 +402,14 @@ def test_time_never_goes_back_and_a_clock_far_ahead_is_refused(world: World, des
     with pytest.raises(ConfigError, match="later than the store's clock"):
         world.run(desk.catalog.append([desk.row(20, 30)]))
     assert desk.catalog.in_doubt == ""
+
+
+def test_a_clock_that_is_behind_dates_a_commit_by_the_stores(world: World, desk: Desk) -> None:
+    behind = FakeClock(world.clock.now_ms() - 2 * 86_400_000)
+    drive(world.store, desk.catalog.read_back(), clock=behind, ids=world.ids)
+    behind.advance(5)
+    root = drive(world.store, desk.catalog.append([desk.row(0, 10)]), clock=behind, ids=world.ids)
+    assert root.commit.ts_ms == world.clock.now_ms() + 5_000  # the store's clock stood still meanwhile
 
 
 def test_a_root_that_was_dated_ahead_keeps_no_commit_out(world: World, desk: Desk) -> None:

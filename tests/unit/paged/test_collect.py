@@ -29,6 +29,8 @@ from tiered.store.base import (
     Put,
     StoreRequest,
 )
+from tiered.store.driver import drive
+from tiered.testing.clock import FakeClock
 
 
 @pytest.fixture
@@ -54,6 +56,21 @@ def test_what_left_goes_after_its_grace_and_not_before(place: Place) -> None:
     assert len(place.root.trash) == 0
     assert place.keys == place.named
     assert place.collect() == Collected()
+
+
+def test_what_a_clock_that_is_behind_trimmed_has_its_grace(place: Place) -> None:
+    place.append(50)
+    before = place.keys
+    place.wait(2 * DAY_MS)
+    behind, catalog = FakeClock(), place.maintainer.catalog
+    for steps in (catalog.load(), catalog.trim(333)):
+        drive(place.store, steps, clock=behind, ids=place.world.ids)
+    place.wait(DAY_MS - 1)
+    assert place.collect() == Collected()
+    assert before <= place.keys
+    place.wait(1000)
+    assert place.collect().entries > 0
+    assert place.keys == place.named
 
 
 def test_bug_26_the_floor_is_committed_before_the_first_delete_and_pages_go_last(place: Place) -> None:
