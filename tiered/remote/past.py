@@ -227,18 +227,20 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             )
         body = bytes(got.data)
         put = yield Put(key, body, ABSENT, crc32c(body))
-        if put.status is not PutStatus.LANDED:
+        if put.status is PutStatus.LOST:
+            raise _exists(view, name)  # also where the bytes are the same: it is another's, who may have been told so
+        ours = put.status is PutStatus.LANDED
+        if not ours:
             held = yield Get(key)  # what did not land, as far as the answer tells, may have come before its answer
             if isinstance(held, Object) and bytes(held.data) != body:
                 raise _exists(view, name)
             if not isinstance(held, Object):
-                raise CommitUnknown(
-                    f"{view.name}: it is not known whether snapshot {name} was made ({put.cause or put.status.value})",
-                    hint="`tiered snapshot list` tells; nothing else was changed",
-                )
+                raise _in_doubt(view, name, put.cause or put.status.value)
         newest = yield from view.load()
         if newest is not None and newest.gc_floor <= pinned.version:
             return pinned.root
+        if not ours:
+            raise _in_doubt(view, name, "a collector has passed what it names")
         yield from delete_snapshot(view, name)  # a collector that listed before it came may delete what it names
     raise RemoteUnavailableError(f"{view.name}: a collector passed each root that was to be kept", hint="try again")
 
@@ -270,6 +272,13 @@ def delete_snapshot(view: RootView, name: str) -> Steps[None]:
     outcome: Deleted = yield Delete((snap_key(view.topic_id, view.partition, name),))
     for key, why in outcome.failed:
         raise RemotePermissionError(f"{key} was not deleted: {why}", hint="a maintainer's role may delete snapshots")
+
+
+def _in_doubt(view: RootView, name: str, why: str) -> CommitUnknown:
+    return CommitUnknown(
+        f"{view.name}: it is not known whether snapshot {name} was made ({why})",
+        hint="`tiered snapshot list` tells; nothing else was changed",
+    )
 
 
 def _exists(view: RootView, name: str) -> ConfigError:

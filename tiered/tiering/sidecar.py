@@ -45,6 +45,7 @@ from tiered.local.disk.checkpoints import (
     REPLICATION_NAME,
     OffsetsFile,
 )
+from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles
 from tiered.local.disk.lock import SIDECAR_NAME
 from tiered.local.disk.names import local_files, log_bases
@@ -130,7 +131,7 @@ class Mirror:
         )
         committed = {tp: upload.end_offset for tp, upload in self._uploads.read().items()}
         ours = DirectoryView.look(self.path, self._files).partitions
-        held = sum(self._let_go(folder, committed.get(tp, -1)) for tp, folder in ours.items())
+        held = sum(self._let_go(folder, committed.get(tp, -1) if self.begun(tp) else -1) for tp, folder in ours.items())
         broken: dict[TopicPartition, TieredError] = {}
         was_full, self._full = self._full, False
         for tp, folder in DirectoryView.look(self.broker, self._files).partitions.items():
@@ -184,6 +185,7 @@ class Mirror:
         if not bases:
             return held
         if end is None:
+            self._forget(tp)
             self._adopt(theirs, ours, bases[0])
             end = bases[0]
         for base, after in itertools.pairwise(bases):
@@ -239,6 +241,14 @@ class Mirror:
                 hint="was the topic compacted, or its log truncated below the high watermark? Does the bucket hold "
                 "what another replica's sidecar uploaded? One replica of a partition is followed, not several",
             )
+
+    def _forget(self, tp: TopicPartition) -> None:
+        """What was noted under its name is of links that are gone, perhaps of another topic: it begins anew."""
+        if tp in self._uploads.read():
+            self._uploads.forget([tp])
+        claims = Claims(self.path, self._files)
+        if claims.find(tp) is not None:
+            claims.forget([tp])
 
     def _adopt(self, theirs: Path, ours: Path, base: int) -> None:
         self._files.make_directory(ours)

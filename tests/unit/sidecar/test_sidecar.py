@@ -285,6 +285,29 @@ def test_a_topic_that_was_made_again(broker: Broker, finished: Path, url: str, t
     judge(url, finished, end)
 
 
+def test_links_that_are_made_anew_believe_nothing_that_was_noted_of_others(
+    broker: Broker, finished: Path, url: str, tmp_path: Path
+) -> None:
+    """The topic was made again; its links were removed, what the private directory notes of the first one was not."""
+    broker.roll(4)
+    assert sidecar(broker.path, url).code == 0
+    last = finished_log(tmp_path / "again", records=40)
+    again = Broker(last, tmp_path / "other", T)
+    end = again.roll(3)
+    shutil.rmtree(broker.folder)
+    shutil.copytree(again.folder, broker.folder)
+    shutil.rmtree(beside(broker.path) / "t-0")
+    broker.bases = again.bases
+    broker.mark({T: end})
+    mirror = mirror_of(broker)
+    for _ in range(2):
+        mirror.look()
+        assert links(broker) == again.bases[:4]
+    other = f"file://{tmp_path / 'other-bucket'}"
+    sidecar(broker.path, other)
+    judge(other, last, end)
+
+
 def test_links_hold_no_more_than_the_limit(
     broker: Broker, finished: Path, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
