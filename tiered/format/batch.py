@@ -122,6 +122,8 @@ def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
 
     Of records that cannot be decoded, which a leader may have sent and Kafka's followers store, what the header tells.
     """
+    if not header.records_count:
+        return -1  # compaction emptied it, and left the largest of those that were there
     if header.records_count <= 1 or header.timestamp_type:
         return header.max_timestamp
     try:

@@ -208,7 +208,8 @@ class BatchFilter:
         """The batch with what was kept: as it was, rebuilt, emptied, or None."""
         if not kept and not self._must_stay(header):
             return None
-        least = greatest = header.max_timestamp
+        greatest = header.max_timestamp
+        least = greatest if kept else -1
         if len(kept) > 1:
             least = min([record.timestamp for record in kept])
         sets_horizon = wants_horizon and header.delete_horizon_ms is None

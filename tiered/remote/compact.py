@@ -145,14 +145,14 @@ class Compaction:
 
     def _rewrite(self, rows: Sequence[Row], kept: BatchFilter, *, always: bool) -> Steps[Row | None]:
         """The group as one new segment; None if it would be the old one, and need not be."""
-        output = SegmentOutput(self._shop, rows[0].base, rows[-1].next, (yield NewId()))
+        output = SegmentOutput(self._shop, rows, (yield NewId()))
 
         def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
             cleaned = kept.clean(batch, header)
             if cleaned is not None:
                 after = header if cleaned.data is batch else read_header(cleaned.data)
                 least = least_timestamp(after, cleaned.data)
-                output.totals.count(after.records_count, least, after.max_timestamp, after.leader_epoch)
+                output.totals.count(after.records_count, least, after.max_timestamp)
                 yield from output.append(cleaned.data, after)
             return True
 
@@ -161,7 +161,6 @@ class Compaction:
                 kept.begin_segment()
                 yield from self._shop.read(row, take)
             txns = kept.take_aborted()
-            output.totals.leader_epoch = max(row.leader_epoch for row in rows)
             same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
             # A hole at the end would take the newest producers with it: nothing tells them behind it.
             ends = not output.written[0] and rows[-1].next == self._snapshot.next_offset

@@ -20,7 +20,7 @@ from tiered.store.base import NewId, Steps
 
 def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
     """The row of the new segment. Raises CorruptionError if an input is not what the catalog names, SegmentGone."""
-    output = SegmentOutput(shop, rows[0].base, rows[-1].next, (yield NewId()))
+    output = SegmentOutput(shop, rows, (yield NewId()))
 
     def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
         yield from output.append(batch, header)
@@ -29,7 +29,7 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
     try:
         txn_index = b""
         for row in rows:
-            output.totals.count(row.records, row.min_ts, row.max_ts, row.leader_epoch)
+            output.totals.count(row.records, row.min_ts, row.max_ts)
             yield from shop.read(row, take)
             if row.flags & FLAG_ABORTED_TXNS:
                 txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)

@@ -110,24 +110,24 @@ class Totals:
     records: int = 0
     min_timestamp: int = -1
     max_timestamp: int = -1
-    leader_epoch: int = -1
 
-    def count(self, records: int, least: int, greatest: int, leader_epoch: int) -> None:
+    def count(self, records: int, least: int, greatest: int) -> None:
         """The totals of one batch more, or of one segment."""
         self.records += records
         if least >= 0 and (least < self.min_timestamp or self.min_timestamp < 0):
             self.min_timestamp = least
         self.max_timestamp = max(self.max_timestamp, greatest)
-        self.leader_epoch = max(self.leader_epoch, leader_epoch)
 
 
 class SegmentOutput:
-    """A new segment over offsets ``base`` to ``end``: batches go in with their offsets, indexes are made on the way."""
+    """A new segment over the offsets of ``rows``: batches go in with their offsets, indexes are made on the way."""
 
-    def __init__(self, shop: Workshop, base: int, end: int, uid: str) -> None:
+    def __init__(self, shop: Workshop, rows: Sequence[Row], uid: str) -> None:
+        base, end = rows[0].base, rows[-1].next
         self.totals = Totals()
         self._shop = shop
         self._base, self._end, self._uid = base, end, uid
+        self._leader_epoch = max(row.leader_epoch for row in rows)  # a hole's; else that of the last batch
         self._name = SegmentName(Role.MAINTAINER, shop.claim_epoch, base, uid)
         self._log = ObjectWriter(
             segment_key(shop.topic_id, shop.tp.partition, self._name), SEGMENT_TAGS, part_bytes=shop.part_bytes
@@ -161,14 +161,14 @@ class SegmentOutput:
             self._add_time()
             self._since_index = 0
         self._since_index += len(batch)
-        self._next = header.next_offset
+        self._next, self._leader_epoch = header.next_offset, header.leader_epoch
         yield from self._log.write(batch)
 
     def finish(self, txn_index: bytes, snapshot: bytes, epochs: tuple[EpochEntry, ...]) -> Steps[Row]:
         """Both objects, stored and verified; a hole without objects where no batch went in."""
         shop, totals = self._shop, self.totals
         if not self._log.size:
-            return hole(self._base, self._end, self._uid, shop.claim_epoch, totals.leader_epoch)
+            return hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
         self._add_time()
         descriptor = SegmentDescriptor(
             topic_id=shop.topic_id,
@@ -180,7 +180,7 @@ class SegmentOutput:
             records=totals.records,
             size_bytes=self._log.size,
             crc32c=self._log.crc32c,
-            leader_epoch=totals.leader_epoch,
+            leader_epoch=self._leader_epoch,
         )
         indexes = SealedIndexes(self._offsets.to_bytes(), self._times.to_bytes(), txn_index, snapshot, epochs)
         sent = yield from self._log.finish()

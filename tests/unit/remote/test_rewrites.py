@@ -12,13 +12,17 @@ from tests.remote_face import RemoteFace
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
+from tiered.care.inspection import Expectations, LogInspection, compare_descriptor
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemoteUnavailableError
+from tiered.findings import Finding, Findings
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
+from tiered.format.rows import Rows
 from tiered.format.txn_index import decode_txns
-from tiered.model import AbortedTxn, NewRecord
+from tiered.format.walk import walk_headers
+from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import hole
@@ -52,6 +56,14 @@ def offsets(log: RemoteLog) -> list[int]:
     """Of every record that a reader sees."""
     face = RemoteFace(log.store, log.topic, TOPIC_ID, 0)
     return [record.offset for batch in face.read_batches(0) for record in decode_records(batch)]
+
+
+def looked_at(rewriter: Rewriter, row: Row) -> list[Finding]:
+    """What ``check --read-data`` says of a segment beside its descriptor."""
+    findings = Findings("here")
+    look = LogInspection(row.size, row.base, findings, Expectations(decode=True))
+    compare_descriptor(look.of(BytesSource(rewriter.data(row))), rewriter.bundle(row).descriptor, findings)
+    return findings.about("t", 0)
 
 
 def recorded(log: RemoteLog) -> list[StoreRequest]:
@@ -217,6 +229,36 @@ def test_the_end_of_the_log_never_becomes_a_hole(rewriter: Rewriter, log: Remote
     rewriter.compact(log.clock.now_ms())
     assert rewriter.rows[-1] == last
     assert rewriter.rows[0].records == 7
+
+
+def test_a_row_has_the_leader_epoch_of_what_is_left(rewriter: Rewriter, log: RemoteLog) -> None:
+    """Of the newer epoch only records without a key were there: they are gone, and a hole behind them is no file."""
+    unkeyed = encode_batch([NewRecord(b"v", timestamp=1)] * 5, base_offset=10, leader_epoch=1)
+    first = log.add(seal([*batches(0, 10), unkeyed]))
+    log.add(seal([encode_batch([NewRecord(b"v", b"other", 1)], base_offset=15, leader_epoch=1)]))
+    log.put_root(Rows.from_rows(rewriter.rows), lineage=(EpochEntry(0, 0), EpochEntry(1, 10)))
+    rewriter.config = TopicConfig(cleanup_policy="compact", segment_bytes=first.size)
+    rewriter.compact(log.clock.now_ms())
+    compacted, last = rewriter.rows
+    assert (compacted.base, compacted.next, compacted.records, compacted.leader_epoch) == (0, 15, 7, 0)
+    assert looked_at(rewriter, compacted) == []
+    gap = hole(15, 16, "0" * 32, 1, 1)
+    log.put_root(Rows.from_rows([compacted, gap]))
+    merged = rewriter.merge([compacted, gap])
+    assert (merged.next, merged.leader_epoch, last.leader_epoch) == (16, 0, 1)
+    assert looked_at(rewriter, merged) == []
+
+
+def test_an_emptied_batch_has_no_smallest_timestamp(rewriter: Rewriter, log: RemoteLog) -> None:
+    """It stays as the newest of its producer; its record, the oldest of all, is gone."""
+    old = encode_batch([NewRecord(b"v", b"k", 100)], leader_epoch=0, producer_id=7, producer_epoch=0, base_sequence=0)
+    new = encode_batch([NewRecord(b"v", b"k", 200)], base_offset=1, leader_epoch=0)
+    log.add(seal([old, new], snapshot=encode_snapshot([ProducerEntry(7, 0, 0, 0, 0, 100, -1, -1)])))
+    rewriter.compact(log.clock.now_ms())
+    (row,) = rewriter.rows
+    assert [header.records_count for _, header in walk_headers(rewriter.data(row))] == [0, 1]
+    assert (row.records, row.min_ts, row.max_ts) == (1, 200, 200)
+    assert looked_at(rewriter, row) == []
 
 
 def test_a_group_that_stays_as_it_is_is_not_written_again(rewriter: Rewriter, log: RemoteLog) -> None:
