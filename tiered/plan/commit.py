@@ -279,6 +279,9 @@ def _lineage_of(root: Root, rows: Sequence[Row], epochs: Sequence[EpochEntry]) -
     return lineage
 
 
+_FLAW_HINT = "`tiered check` reads this segment on its disk; what follows it is not committed before it is right"
+
+
 def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None:
     if root.state != STATE_OPEN or stamp.role is not Role.WRITER:
         return Refusal(Reason.STATE, f"{root.where} is {root.state}: role {stamp.role.value} may not append to it")
@@ -296,7 +299,7 @@ def _check_rows(root: Root, rows: Sequence[Row], stamp: Stamp) -> Refusal | None
     for row in rows:
         flaw = row_flaw(row, expected, stamp) or ("an upload is no hole" if row.flags & FLAG_HOLE else "")
         if flaw:
-            return Refusal(Reason.INVALID, f"{root.where}: row {row.base}..{row.next}: {flaw}")
+            return Refusal(Reason.INVALID, f"{root.where}: row {row.base}..{row.next}: {flaw}", hint=_FLAW_HINT)
         expected = row.next
         uids.add((row.id_hi, row.id_lo))
     if len(uids) < len(rows) or holds_any(root.rows, uids):

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log
+from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log, read_root
 from tests.unit.tiering.drivers import DRIVERS, Death, put_of, raw_store
+from tiered.errors import TieredError
 from tiered.format.keys import Role
 from tiered.local.disk.files import PosixFiles
+from tiered.model import Row
+from tiered.plan import commit
+from tiered.plan.tiering import backoff
 from tiered.tiering.journal import Journal
 
 SEGMENTS = 4
@@ -86,3 +90,22 @@ def test_what_is_committed_is_no_longer_written_down(driver: str, disk: Path) ->
     journal = Journal(disk, PosixFiles())
     assert [entry for tp in (T0, T1) for entry in journal.before(tp, Role.WRITER, 1 << 31)] == []
     journal.close()
+
+
+@pytest.mark.parametrize("name", ["log.sync()", "run", "sync --wait"])
+def test_a_refused_commit_ends_after_few_versions(name: str, disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claiming again does not mend it. (Of the component its application waits as long as it wants to.)"""
+    bucket, true_flaw = bucket_of(disk), commit.row_flaw
+    bases = [int(path.stem) for path in sorted((disk / "t-0").glob("*.log"))]
+
+    def refuse(row: Row, expected: int, stamp: commit.Stamp) -> str:
+        return true_flaw(row, expected, stamp) or ("size 0" if row.base == bases[1] else "")
+
+    monkeypatch.setattr(commit, "row_flaw", refuse)
+    monkeypatch.setattr(backoff, "_FATAL_BASE_MS", 1)
+    with pytest.raises((TieredError, AssertionError), match=None if name == "run" else "size 0"):
+        DRIVERS[name].run(disk, bucket)
+    roots = [read_root(raw_store(bucket), disk, tp) for tp in (T0, T1)]
+    ends = [-1 if root is None else root.next_offset for root in roots]
+    assert ends == [0 if name == "log.sync()" else bases[1]] * 2  # a sync of a log ends with its first refusal
+    assert [root.version < 20 for root in roots if root is not None] == [True, True]

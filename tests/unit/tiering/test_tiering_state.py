@@ -367,6 +367,54 @@ def test_a_fatal_commit_is_settled_by_a_new_claim_too() -> None:
     assert [type(a) for a in desk.send(facts.Tick(), later_ms=600_000)] == [orders.Claim]
 
 
+def test_a_refused_commit_is_claimed_for_less_and_less_often() -> None:
+    """Claims and uploads that succeed in between do not make it new: each of them costs a version of the root."""
+    desk, refused = Desk().claimed(), Failure.of(ConfigError("row 0..10: size 0", hint="check the segment"))
+    (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
+    waits = []
+    for epoch in range(8, 22):
+        desk.store(upload)
+        (commit,) = desk.of(orders.Commit)
+        desk.send(facts.Failed(commit.order, refused))
+        (retry,) = desk.of(orders.RetryAt)
+        waits.append(retry.at_ms - desk.now_ms)
+        (claim,) = desk.send(facts.Tick(), later_ms=waits[-1])
+        desk.send(facts.ClaimDone(claim.order, epoch, 0, 0))
+        (upload,), (settle,) = desk.of(orders.Upload), desk.of(orders.Settle)
+        desk.send(facts.SettleDone(settle.order))
+        waiting = desk.state.views(desk.now_ms)[0].waiting
+        assert waiting is not None
+        found = (waiting.code, waiting.reason, waiting.unblocks)
+        assert found == ("config", "committing t-0 from offset 0: row 0..10: size 0", "check the segment")
+    assert waits == [min(600_000, 500 << times) for times in range(14)]
+    desk.store(upload)
+    desk.send(facts.CommitDone(desk.of(orders.Commit)[0].order, 10))
+    assert desk.state.views(desk.now_ms)[0].waiting is None
+
+
+def test_what_stands_before_a_refused_segment_is_committed() -> None:
+    desk = Desk().claimed()
+    uploads = [u for u in desk.seal(0, 10, 20, 30) if isinstance(u, orders.Upload)]
+    for upload in uploads:
+        desk.store(upload)
+    (commit,) = desk.of(orders.Commit)
+    assert [row.base for row in commit.rows] == [0, 10, 20, 30]
+    desk.send(facts.Failed(commit.order, Failure.of(ConfigError("row 20..30: size 0"))))
+    (claim,) = desk.send(facts.Tick(), later_ms=500)
+    desk.send(facts.ClaimDone(claim.order, 8, 0, 0))
+    ((upload,), (settle,)) = desk.of(orders.Upload), desk.of(orders.Settle)
+    desk.send(facts.SettleDone(settle.order))
+    for end in (10, 20):
+        desk.store(upload)
+        (commit,), following = desk.of(orders.Commit), desk.of(orders.Upload)
+        assert [row.base for row in commit.rows] == [upload.segment.base]
+        desk.send(facts.CommitDone(commit.order, end))
+        (upload,) = following or desk.of(orders.Upload)
+    desk.store(upload)
+    (commit,) = desk.of(orders.Commit)
+    assert [row.base for row in commit.rows] == [20]
+
+
 def test_a_thousand_partitions_share_the_pool_by_age() -> None:
     desk = Desk(limits=Limits(uploads=4, claims=2_000), partitions=1_000).claimed()
     for number in range(1_000):

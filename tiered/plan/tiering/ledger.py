@@ -21,7 +21,7 @@ from tiered.plan.tiering.orders import (
     Report,
     RetryAt,
 )
-from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
+from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, RefusedCommit, Work
 from tiered.plan.tiering.waits import wait_of
 
 ReadyKey = tuple[bool, int]
@@ -225,7 +225,22 @@ class Ledger:
         level = Level.WARN if failure.kind in (FailureKind.RETRIABLE, FailureKind.UNKNOWN) else Level.ERROR
         self.say_once(p, level, failure.code, _text(failure, doing), now_ms)
 
+    def commit_failed(self, p: Partition, failure: Failure, now_ms: int) -> None:
+        """As ``failed``."""
+        self.failed(p, failure, _committing(p), now_ms)
+
+    def refused(self, p: Partition, failure: Failure, end: int, now_ms: int) -> None:
+        """The commit up to ``end`` is proven not to be in the catalog: looked at again less and less often."""
+        p.attempts = 0 if p.refused is None else p.refused.times
+        p.refusal = RefusedCommit(p.committed, end, p.attempts + 1, failure)
+        self.commit_failed(p, failure, now_ms)
+
     def succeeded(self, p: Partition, doing: str) -> None:
+        """Ends what failed before; but a refused commit stays what ``p`` waits for until the catalog goes beyond it."""
+        if p.refused is not None:
+            p.failure, p.failed_doing, p.attempts = p.refused.failure, _committing(p), p.refused.times
+            p.retry_at_ms = 0
+            return
         if p.failure is not None:
             if p.reported_ms != NONE_MS:
                 self.say(Level.INFO, "recovered", f"{doing} works again after {p.attempts} failures", p.tp)
@@ -264,6 +279,10 @@ class Ledger:
         code = wait_of(p, topic.failure, topic.registered)[0]
         if code != p.wait_code:
             p.wait_code, p.wait_since_ms = code, now_ms
+
+
+def _committing(p: Partition) -> str:
+    return f"committing {p.tp} from offset {p.committed}"
 
 
 def _text(failure: Failure, doing: str) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import OffsetGapError
@@ -48,6 +49,18 @@ class Work:
     row: Row | None = None
 
 
+class RefusedCommit(NamedTuple):
+    """A commit of the rows from ``base`` to ``end`` that is proven not to be in the catalog; for the ``times``-th time.
+
+    The claims and uploads that go before the next look at it do not mend it: only a catalog beyond ``base`` does.
+    """
+
+    base: int
+    end: int
+    times: int
+    failure: Failure
+
+
 @dataclass(slots=True)
 class Partition:
     """Mutable record of one partition. ``committed`` is -1 until a claim has read the root."""
@@ -78,6 +91,7 @@ class Partition:
     settle_at_ms: int = 0
     ready_since_ms: int = NONE_MS
     attempts: int = 0
+    refusal: RefusedCommit | None = None
     retry_at_ms: int = 0
     failure: Failure | None = None
     failed_doing: str = ""
@@ -95,6 +109,16 @@ class Partition:
             return NONE_MS
         limits = [limit for limit in (idle_ms, self.seal_ms) if limit >= 0]
         return self.active_since_ms + min(limits) if limits else NONE_MS
+
+    @property
+    def refused(self) -> RefusedCommit | None:
+        """The refusal of the commit that is due next, None if there is none."""
+        return self.refusal if self.refusal is not None and self.refusal.base == self.committed else None
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether segments of a refused commit are left: those before the one that is refused can be committed."""
+        return self.refusal is not None and self.committed < self.refusal.end
 
     @property
     def at_work(self) -> bool:

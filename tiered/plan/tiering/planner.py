@@ -80,7 +80,7 @@ class Planner:
 
     def _commit_if_due(self, p: Partition, now_ms: int) -> None:
         """Commits the stored prefix when it is full, old enough, or when nothing more is under way."""
-        prefix = p.prefix()[: self._books.limits.commit_segments]
+        prefix = p.prefix()[: 1 if p.one_by_one else self._books.limits.commit_segments]
         if p.ready_since_ms == NONE_MS:
             p.ready_since_ms = now_ms
         due_ms = p.ready_since_ms + self._books.limits.commit_wait_ms
@@ -108,8 +108,13 @@ class Planner:
                 self._upload(p, work, now_ms)
 
     def _may_upload(self, p: Partition, work: Work, now_ms: int) -> bool:
-        """After a failure one upload at a time is the probe; a drain sends only what it promised."""
-        if p.attempts and p.uploading:
+        """After a failure one upload at a time is the probe; a drain sends only what it promised.
+
+        Nothing behind a commit that is refused is sent.
+        """
+        if p.uploading and (p.attempts or p.one_by_one):
+            return False
+        if p.refused is not None and work.segment.base != p.committed:
             return False
         return self._books.drain is None or self._books.drain.wants(p, work.segment.base, now_ms)
 

@@ -7,6 +7,7 @@ runner sees to that). The rules, each of them an invariant of the tests:
 * At most ``limits.uploads`` uploads are under way, cancelled ones included until they have ended.
 * After ``fenced`` nothing of the partition is ordered again.
 * A commit whose outcome is unknown is settled by a new claim; what the old claim stored is uploaded again.
+* A commit that was refused for good is looked at less and less often, claims and uploads included.
 * Whatever can succeed later is tried again, for ever; what cannot is said, and looked at again.
 """
 
@@ -354,16 +355,20 @@ class State:
             pass
         elif event.failure.kind is FailureKind.FENCED:
             self._fence_and_note(p, event.failure, now_ms)
-        elif event.failure.kind in (FailureKind.UNKNOWN, FailureKind.FATAL):
+        elif event.failure.kind is FailureKind.UNKNOWN:
             self._reclaim(p, event.failure, now_ms)
+        elif event.failure.kind is FailureKind.FATAL:  # a new claim knows the catalog as it is, and stores anew
+            self._books.drop_claim(p)
+            p.phase = Phase.NEW
+            self._books.refused(p, event.failure, action.rows[-1].next, now_ms)
         else:
-            self._books.failed(p, event.failure, f"committing {p.tp} from offset {p.committed}", now_ms)
+            self._books.commit_failed(p, event.failure, now_ms)
 
     def _reclaim(self, p: Partition, failure: Failure, now_ms: int) -> None:
         """Only a new claim tells whether the commit is in; until then nothing is stored."""
         self._books.drop_claim(p)
         p.phase = Phase.NEW
-        self._books.failed(p, failure, f"committing {p.tp} from offset {p.committed}", now_ms)
+        self._books.commit_failed(p, failure, now_ms)
 
     def _settle_answer(self, opened: OpenOrder, event: facts.Answer, now_ms: int) -> None:
         p, action = opened.owner, opened.action
