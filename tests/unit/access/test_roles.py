@@ -20,7 +20,7 @@ from tests.unit.access.work import (
     write_in_parts,
 )
 from tests.unit.cli.conftest import Cli
-from tiered.errors import CorruptionError, RemotePermissionError
+from tiered.errors import CorruptionError, NotFoundError, RemotePermissionError
 from tiered.format import keys
 from tiered.format.keys import Role
 from tiered.model import TopicPartition
@@ -139,13 +139,16 @@ def test_a_reader_and_an_auditor(tmp_path: Path, url: str, become: Become, cli: 
     become("writer")
     (tmp_path / "bucket").mkdir()
     write(tmp_path / "log", url)
+    become("maintainer")
+    assert cli("snapshot", "create", "release", "--remote", url).code == 0
     guard = become(role)
     read(url)
+    assert cli("cat", "orders", "--as-of", "1", "--remote", url).code == 10  # it was not kept: looked for everywhere
     for line in (
         ("topics", "list"), ("topics", "describe", "orders"), ("status",), ("segments", "orders"),
         ("offsets", "orders"), ("cat", "orders", "--isolation", "read_committed"), ("doctor",),
         ("check", "--read-data", "--orphans"), ("repair", "advice"), ("maintain", "plan"),
-        ("restore", "--to", tmp_path / "restored"),
+        ("restore", "--to", tmp_path / "restored"), ("snapshot", "list"), ("cat", "orders", "--as-of", "release"),
     ):  # fmt: skip
         seen = cli(*line, "--remote", url)
         assert seen.code in (0, 3), (line, seen.err, seen.text)
@@ -159,6 +162,10 @@ def test_spark(tmp_path: Path, url: str, become: Become) -> None:
     write(tmp_path / "log", url)
     guard = become("spark")
     read_by_spark(url)
+    with pytest.raises(NotFoundError):
+        read_by_spark(url, asof="2020-01-01")
+    with pytest.raises(NotFoundError):
+        read_by_spark(url, asof="1")
     assert guard.refused == set()
     assert granted(guard) - guard.used <= WITHOUT_WORK["spark"]
 
@@ -168,6 +175,8 @@ def test_a_maintainer(tmp_path: Path, url: str, become: Become, cli: Cli) -> Non
     (tmp_path / "bucket").mkdir()
     write(tmp_path / "log", url)
     guard = become("maintainer")
+    for line in (("create", "release"), ("list",), ("delete", "release", "--yes")):
+        assert cli("snapshot", *line, "--remote", url).code == 0
     done = cli("maintain", "run", "--remote", url, "--yes", "--json")
     assert (done.code, cli("status", "--remote", url).code) == (0, 0), done.err
     assert cli("doctor", "--remote", url, "--write-probe").code == 0
@@ -203,8 +212,8 @@ REWRITES = {(action, "segment") for action in REWRITING}
 DELETION = {("s3:PutObject", "topic")}
 COLLECTION = {("s3:DeleteObject", "segment"), ("s3:ListBucket", "log"), ("s3:ListBucket", "partition")}
 WITHOUT_WORK: dict[str, set[Need]] = {
-    "reader": {("s3:GetObject", kind) for kind in ("page", "snapshot", "history")},
-    "spark": {("s3:GetObject", kind) for kind in ("page", "snapshot", "history")},
+    "reader": {("s3:GetObject", "page")},
+    "spark": {("s3:GetObject", kind) for kind in ("page", "snapshot")},
     "auditor": LATER,
     "writer": LATER | {("s3:ListBucket", "partition")},  # a topic from before roots were made with it
     "maintainer": LATER | REWRITES | DELETION | COLLECTION,

@@ -90,8 +90,9 @@ def write_in_parts(directory: Path, url: str) -> None:
         log.sync(timeout=60)
 
 
-def read_by_spark(url: str) -> None:
+def read_by_spark(url: str, **options: str) -> None:
     """As driver and workers do it, without a session."""
-    source = TieredDataSource({"path": url, "subscribePattern": "ord.*", "isolation.level": "read_committed"})
+    given = {"path": url, "subscribePattern": "ord.*", "isolation.level": "read_committed"}
+    source = TieredDataSource(given | options)
     reader = source.reader(source.schema())
     assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(VALUES)

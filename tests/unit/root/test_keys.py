@@ -27,6 +27,11 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert keys.index_key(TOPIC_ID, 5, name) == HOME + f"s/w000000ff/00000000000000000042-{UID}.idx"
     assert keys.page_key(TOPIC_ID, 5, PageName(Role.MAINTAINER, 1, UID)) == HOME + f"p/m00000001/{UID}.page"
     assert keys.pin_key(TOPIC_ID, 5, UID) == HOME + f"pin/{UID}"
+    assert keys.snap_key(TOPIC_ID, 5, "release-1") == HOME + "snap/release-1"
+    assert keys.parse_snap_key(HOME + "snap/release-1") == "release-1"
+    assert [keys.parse_snap_key(HOME + f"snap/{name}") for name in ("", "1", "now", "now-1h", "a/b", "a" * 101)] == (
+        [None] * 6
+    )
     assert keys.hist_key(TOPIC_ID, 5, 16) == HOME + "hist/0000000000000010"
     assert keys.topic_key("a.b_c-1") == "topics/a.b_c-1"
     assert keys.probe_key(UID) == f"probe/{UID}"
