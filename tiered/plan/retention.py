@@ -154,6 +154,7 @@ def plan_remote_expiry(
     size_bytes: int | None = None,
     local_only_bytes: int = 0,
     stored_ms: Mapping[int, int] = NOTHING_STORED,
+    next_offset: int = -1,
 ) -> RemoteExpiry:
     """What of ``rows`` (ascending, those of the root) goes at ``now_ms``; only a prefix does.
 
@@ -162,7 +163,8 @@ def plan_remote_expiry(
 
     ``size_bytes``: of these rows and all behind them, where ``rows`` are only the first of them. ``stored_ms`` by
     base: when a row's object came into the bucket; a newer timestamp than that counts as it (a wrong clock pins
-    nothing).
+    nothing). The row that ends at ``next_offset`` goes by the log start alone: its bundle tells who wrote what, as
+    that of Kafka's active segment does, and a volume that resumes without it takes a producer's retry twice.
     """
     kept = list(rows)
     whole = sum(row.size for row in kept) if size_bytes is None else size_bytes
@@ -176,6 +178,8 @@ def plan_remote_expiry(
     for at, row in enumerate(kept):
         if row.next <= start_offset:
             reason = "log start offset"
+        elif row.next == next_offset:
+            break
         elif retention_ms >= 0 and _newest_ms(row, stored_ms) <= expired:
             reason = "retention.ms"
         elif retention_bytes >= 0 and excess > 0 and excess >= row.size:

@@ -232,6 +232,7 @@ class Catalog(RootView):
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
         """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end.
 
+        At the end every row goes, also the newest, which alone tells who wrote: a plan of retention keeps that one.
         An offset beyond the end of the root that is held may be one that another role has uploaded since.
         """
         if self.root is not None and offset > self.root.next_offset:

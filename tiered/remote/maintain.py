@@ -48,6 +48,12 @@ from tiered.store.base import Capabilities, Head, Now, Object, Steps
 MAX_ROUNDS = 1000
 """Rounds of one compaction."""
 
+ALL_GOES = (
+    "the newest segment goes, too, and with it who wrote what: a log that resumes at this end on another disk takes a "
+    "retry of an idempotent producer a second time; a start offset below the end keeps it"
+)
+"""Said of a start offset at the end, which is kept to as it was asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -93,6 +99,8 @@ class Maintainer:
             trim = retention_action(expiry, start, config=self._config, now_ms=now_ms)
             start = expiry.start_offset
             actions += [trim] if trim else []
+            if trim and trim.end == snapshot.next_offset:
+                notes.append(ALL_GOES)
         actions += yield from self._rewrites(snapshot, kinds, start, now_ms, notes)
         if Kind.COLLECT in kinds:
             collect = collection_action(
@@ -204,7 +212,13 @@ class Maintainer:
         stored: dict[int, int] = {}
         while len(rows := (yield from snapshot.piece(at))):
             found = plan_remote_expiry(
-                rows, config=self._config, now_ms=now_ms, start_offset=start, size_bytes=whole, stored_ms=stored
+                rows,
+                config=self._config,
+                now_ms=now_ms,
+                start_offset=start,
+                size_bytes=whole,
+                stored_ms=stored,
+                next_offset=snapshot.next_offset,
             )
             if found.pinned is not None:
                 head = yield Head(self._lookup.log_key(found.pinned))

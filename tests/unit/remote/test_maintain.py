@@ -18,7 +18,7 @@ from tiered.format.root import Root
 from tiered.model import TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.maintenance import Action, Kind, PartitionPlan
-from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.maintain import ALL_GOES, Done, Maintainer
 from tiered.store.base import Delete, Get, Head, List, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
@@ -243,12 +243,29 @@ def test_bug_14_a_reader_whose_objects_were_collected_reads_the_root_once_more(b
     assert len(roots) == 1
 
 
+def test_the_newest_row_goes_by_a_start_offset_alone_and_that_is_said(bucket: Bucket) -> None:
+    """Its bundle alone tells who wrote: without it a fresh volume takes a producer's retry twice."""
+    for config in (TopicConfig(retention_ms=1000), TopicConfig(retention_bytes=0)):
+        plan = bucket.plan(bucket.maintainer(config), Kind.RETENTION)
+        assert [(action.start, action.end, action.rows_in) for action in plan.actions] == [(0, 400, 4)]
+        assert plan.notes == ()
+    maintainer = bucket.maintainer(TopicConfig(retention_ms=1000))
+    bucket.run(maintainer, plan.actions[0])
+    assert bucket.ranges == [(400, 500)]
+    assert bucket.plan(maintainer, Kind.RETENTION).actions == ()
+    plan = bucket.plan(maintainer, Kind.RETENTION, begin_at=499)
+    assert ([action.end for action in plan.actions], plan.notes) == ([499], ())
+    plan = bucket.plan(maintainer, Kind.RETENTION, begin_at=500)
+    assert ([action.end for action in plan.actions], plan.notes) == ([500], (ALL_GOES,))
+
+
 def test_retention_asks_when_a_row_of_the_future_was_stored(bucket: Bucket) -> None:
     """Its producer's clock was a year ahead: it goes when its object is old, with one HEAD."""
     log = RemoteLog(RecordingStore(MemoryStore(clock=bucket.clock)), clock=bucket.clock)
     year = 365 * 8640
     log.add(seal(batches(year * 1000, year * 1000 + 10)))
     log.add(seal(batches(year * 1000 + 10, year * 1000 + 20)))
+    log.add(seal(batches(year * 1000 + 20, year * 1000 + 30)))  # the newest stays
     bucket.store, bucket.log = log.store, log  # type: ignore[assignment]  # a recording store
     maintainer = bucket.maintainer(TopicConfig(retention_ms=3_600_000))
     bucket.store.forget()
