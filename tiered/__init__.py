@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tiered import aio, errors
-    from tiered.care.run import advise, check, plan_rejoin, rejoin, restore
+    from tiered.care.run import advise, check, plan_rebuild, plan_rejoin, rebuild, rejoin, restore
     from tiered.errors import TieredError
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
     from tiered.model import ConsumerRecord, NewRecord, Positions, RecordMetadata, TopicPartition
@@ -56,14 +56,18 @@ __all__ = [
     "errors",
     "open",
     "open_reader",
+    "plan_rebuild",
     "plan_rejoin",
+    "rebuild",
     "rejoin",
     "restore",
     "uploader",
 ]
 
 _HOMES = {
-    **dict.fromkeys(("advise", "check", "plan_rejoin", "rejoin", "restore"), "tiered.care.run"),
+    **dict.fromkeys(
+        ("advise", "check", "plan_rebuild", "plan_rejoin", "rebuild", "rejoin", "restore"), "tiered.care.run"
+    ),
     "ConsumerRecord": "tiered.model",
     "Log": "tiered.log",
     "NewRecord": "tiered.model",

@@ -19,7 +19,7 @@ under way on a thread ends there, and its outcome is what it is (a cancelled app
 
 from __future__ import annotations
 
-from tiered.aio.care import advise, check, plan_rejoin, rejoin, restore
+from tiered.aio.care import advise, check, plan_rebuild, plan_rejoin, rebuild, rejoin, restore
 from tiered.aio.log import Log, open  # noqa: A004  (the word that users expect: aio.open)
 from tiered.aio.reader import Found, Reader, open_reader
 from tiered.aio.topic import PartitionStream, Topic, TopicReads
@@ -40,7 +40,9 @@ __all__ = [
     "check",
     "open",
     "open_reader",
+    "plan_rebuild",
     "plan_rejoin",
+    "rebuild",
     "rejoin",
     "restore",
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tiered.care.check import CheckOptions, CheckReport, check_steps
+from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreOptions, RestoreReport, restore_steps
@@ -67,3 +68,13 @@ async def rejoin(plan: RejoinPlan, *, clock: Clock, files: Files | None = None) 
 async def advise(store: AioStore, local: LocalLog | None, topics: Collection[str] = ()) -> Advised:
     """As ``tiered.advise``."""
     return await AioRunner(store).run(advise_steps(store.url, local, topics))
+
+
+async def plan_rebuild(store: AioStore, tp: TopicPartition, owner: str) -> RebuildPlan:
+    """As ``tiered.plan_rebuild``."""
+    return await AioRunner(store).run(plan_rebuild_steps(tp, owner))
+
+
+async def rebuild(store: AioStore, plan: RebuildPlan) -> None:
+    """As ``tiered.rebuild``."""
+    await AioRunner(store).run(rebuild_steps(plan))

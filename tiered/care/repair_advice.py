@@ -1,6 +1,7 @@
 """What can be done about a root or a registry entry that is lost or went back: looked for, and said. Changes nothing.
 
-An object comes back from a version or a backup of the bucket; this release rebuilds none. Nothing that the objects
+An object comes back from a version or a backup of the bucket; a root that nobody kept is rebuilt from the objects
+(``care.rebuild``). Nothing that the objects
 below a lost root hold is deleted by anybody meanwhile, and a disk that has records of it is readable by itself.
 """
 
@@ -175,7 +176,8 @@ def _without_root(entry: TopicEntry, disk: _Disk, tp: TopicPartition) -> Iterato
     """What is left if nobody kept the root."""
     yield (
         f"if nobody kept it: the objects below {partition_prefix(entry.topic_id, tp.partition)}s/ stay, nothing "
-        f"deletes them; this release cannot make a root from them"
+        f"deletes them; `tiered repair rebuild-catalog {tp.topic}:{tp.partition} --dry-run` says what root can be made "
+        f"from them"
     )
     held = disk.held.get(tp)
     if held is None or disk.directory is None or held.end_offset == held.local_start_offset:

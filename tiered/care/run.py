@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from tiered.care.check import CheckOptions, CheckReport, check_steps
+from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreOptions, RestoreReport, restore_steps
@@ -84,6 +85,23 @@ def advise(store: Store, local: LocalLog | None, topics: Collection[str] = ()) -
     Lists the bucket. Raises what the store raises, RemotePermissionError only if nothing may be looked at.
     """
     return Runner(store).run(advise_steps(store.url, local, topics))
+
+
+def plan_rebuild(store: Store, tp: TopicPartition, owner: str) -> RebuildPlan:
+    """The catalog that a partition's root would be made anew as, from ``hist/`` and the objects. Changes nothing.
+
+    Lists the partition. Raises UnknownTopicError, ConfigError if the root is whole, CorruptionError where the objects
+    contradict each other or offsets are in none of them.
+    """
+    return Runner(store).run(plan_rebuild_steps(tp, owner))
+
+
+def rebuild(store: Store, plan: RebuildPlan) -> None:
+    """Carries the plan out, by compare-and-swap; a root that is damaged is copied aside first.
+
+    Raises ConfigError if the root is not what the plan saw, CommitUnknown, RemoteUnavailableError.
+    """
+    Runner(store).run(rebuild_steps(plan))
 
 
 def handed_on(progress: Progress | None, on_finding: OnFinding | None = None) -> Callable[[Finding | Passed], None]:

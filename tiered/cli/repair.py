@@ -7,7 +7,7 @@ import dataclasses
 import click
 
 from tiered.care.check import EXIT_WARNINGS
-from tiered.care.run import advise, plan_rejoin, rejoin
+from tiered.care.run import advise, plan_rebuild, plan_rejoin, rebuild, rejoin
 from tiered.errors import ConfigError, CorruptionError
 from tiered.program.application import (
     Application,
@@ -20,6 +20,9 @@ from tiered.program.application import (
 )
 from tiered.program.doors import need_directory, need_topic, open_tiers
 from tiered.program.output import columns, counted
+
+UNUSED_SHOWN = 20
+"""Objects that a rebuilt catalog does not name, of those that are printed."""
 
 
 @click.group("repair", cls=Group)
@@ -65,6 +68,56 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
     }
     done = f"{'dry run: ' if dry_run else ''}{counted(len(rows), 'partition')} {verb} in {plan.target}"
     return app.out.result("repair rejoin", fields, [done, "the next open claims and resumes at the bucket's end"])
+
+
+@command.command("rebuild-catalog", cls=Command)
+@click.argument("selected", metavar="TOPIC:P")
+@destructive
+@pass_application
+def rebuild_command(app: Application, *, selected: str, dry_run: bool, yes: bool) -> int:
+    """Make a partition's root anew, which is lost or damaged, from its history and its objects. Deletes nothing.
+
+    What a trim had removed and nobody had collected yet is there again. Every claim ends: the log directory that wrote
+    the partition goes on after `tiered repair rejoin`.
+
+    \b
+    Examples:
+      tiered repair rebuild-catalog flights:0 --remote s3://acme-logs/prod --dry-run
+      tiered repair rebuild-catalog flights:0 --remote s3://acme-logs/prod --yes
+    """
+    app.need_remote()
+    tp = one_partition(selected)
+    with open_tiers(app, with_local=False) as tiers:
+        if tiers.store is None:
+            raise ConfigError("there is no bucket to look at", hint="pass --remote")
+        plan = plan_rebuild(tiers.store, tp, "repair rebuild-catalog")
+        root = plan.root
+        source = f"version {plan.copy_version} of hist/" if plan.copy_version else "no copy in hist/"
+        app.out.say(
+            f"{tp}: offsets {root.start_offset} to {root.next_offset} in {counted(root.added.segments, 'segment')}, "
+            f"from {source} and {counted(plan.found, 'segment')} that it does not name"
+        )
+        for key in plan.unused[:UNUSED_SHOWN]:
+            app.out.say(f"  not named, and kept: {key}")
+        if len(plan.unused) > UNUSED_SHOWN:
+            app.out.say(f"  and {counted(len(plan.unused) - UNUSED_SHOWN, 'more object')}; --json names all")
+        if not dry_run:
+            confirm(app, "repair rebuild-catalog", f"Write {root.key}?", yes=yes)
+            rebuild(tiers.store, plan)
+    fields = {
+        "dry_run": dry_run,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "copy_version": plan.copy_version,
+        "version": root.version,
+        "start_offset": root.start_offset,
+        "next_offset": root.next_offset,
+        "segments": root.added.segments,
+        "found": plan.found,
+        "unused": list(plan.unused),
+    }
+    done = f"{'dry run: ' if dry_run else ''}version {root.version} {'would be' if dry_run else 'was'} written"
+    return app.out.result("repair rebuild-catalog", fields, [done, "who wrote it goes on after `tiered repair rejoin`"])
 
 
 @command.command("advice", cls=Command)

@@ -9,6 +9,7 @@ Object keys, relative to the URL that the store was opened with::
     {h2}/{topic_id}-{partition}/pin/{uid}
     {h2}/{topic_id}-{partition}/snap/{name}
     {h2}/{topic_id}-{partition}/hist/{version:016x}
+    {h2}/{topic_id}-{partition}/aside/{uid}
     jobs/gc/{ts_ms:016x}-{uid}
     probe/{uid}
 
@@ -154,6 +155,11 @@ def hist_key(topic_id: UUID, partition: int, version: int) -> str:
 def hist_prefix(topic_id: UUID, partition: int) -> str:
     """What the keys of all copies of a root begin with."""
     return partition_prefix(topic_id, partition) + "hist/"
+
+
+def aside_key(topic_id: UUID, partition: int, uid: str) -> str:
+    """What lay in the place of a root and was none, kept when the catalog was rebuilt."""
+    return partition_prefix(topic_id, partition) + f"aside/{_check_uid(uid)}"
 
 
 def pin_key(topic_id: UUID, partition: int, uid: str) -> str:

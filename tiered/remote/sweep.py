@@ -19,6 +19,7 @@ from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import page_key_of, trash_page
 from tiered.remote.pages import PageCache, read_pages
+from tiered.remote.past import list_snapshots
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Delete, Deleted, List, ListEntry, Now, Page, Steps
 
@@ -55,6 +56,8 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
             _drop_young_epochs(root, candidates)
             if candidates:
                 yield from drop_named(Snapshot.of(root), candidates)
+                for taken in (yield from list_snapshots(catalog)):  # of a lost catalog, which this one goes on from
+                    yield from drop_named(Snapshot.of(taken.root), candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
             found.count += len(dead)
             found.size_bytes += sum(entry.size for entry in dead)

@@ -10,6 +10,7 @@ import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.care.repair_advice import _put_back
 from tiered.care.run import advise
+from tiered.errors import FencedError
 from tiered.store.base import ABSENT, Delete, Put
 from tiered.store.location import open_store
 from tiered.testing.faults import Fault, FaultKind, FaultStore
@@ -48,10 +49,40 @@ def test_a_lost_root(cli: Cli, place: Path) -> None:
     advice = cli("repair", "advice", *both)
     assert advice.code == 13
     held = f"`tiered cat t:0 --log-dir {place / 'log'}`, without --remote, reads them"
-    for step in ("from a backup of", "nothing deletes them", "cannot make a root from them", held):
+    for step in ("from a backup of", "nothing deletes them", "`tiered repair rebuild-catalog t:0 --dry-run`", held):
         assert step in advice.text
     (lost,) = cli("repair", "advice", *both, "--json").summary["lost"]
     assert (lost["topic"], lost["partition"], lost["key"][-5:]) == ("t", 0, "/root")
+
+
+@pytest.mark.parametrize("damage", [None, b"garbage"])
+def test_a_root_is_rebuilt_from_the_objects(cli: Cli, place: Path, damage: bytes | None) -> None:
+    both = ("--log-dir", place / "log", "--remote", f"file://{place / 'store'}")
+    alone = both[2:]
+    before = cli("cat", "t", *alone)
+    rebuild = ("repair", "rebuild-catalog", "t:0", *alone)
+    assert cli(*rebuild, "--yes").code == 2
+    store = open_store(f"file://{place / 'store'}")
+    key = f"{root_file(place).parent.relative_to(place / 'store')}/root"
+    store.execute(Delete((key,)))
+    if damage is not None:
+        store.execute(Put(key, damage, ABSENT))
+    planned = cli(*rebuild, "--dry-run")
+    assert (planned.code, "t-0: offsets 0 to 40 in " in planned.text + planned.err) == (0, True)
+    assert cli("cat", "t", *alone).code == 13
+    assert cli(*rebuild).code == 2  # nobody can answer
+    done = cli(*rebuild, "--yes", "--json").summary
+    assert (done["start_offset"], done["next_offset"], done["copy_version"], done["unused"]) == (0, 40, 0, [])
+    assert cli("cat", "t", *alone) == before
+    assert cli("check", *alone, "--read-data").code == 0
+    with tiered.open(place / "log", store.url) as log:
+        log.topic("t").append(b"only here")
+        with pytest.raises(FencedError):
+            log.sync(timeout=30)
+    assert cli("repair", "rejoin", "t:0", "--log-dir", place / "log", "--yes").code == 0
+    with tiered.open(place / "log", f"file://{place / 'store'}") as log:
+        assert log.topic("t").append(b"more").offset == 40
+        log.sync(timeout=30)
 
 
 def test_another_prefix(cli: Cli, place: Path) -> None:

@@ -246,7 +246,17 @@ def test_6_both_faces_have_the_same_signatures() -> None:
         found |= set(differences(name, getattr(tiered, name), getattr(tiered.aio, name)))
     for name in ("PartitionStream", "TopicReads"):
         found |= set(differences(name, getattr(tiered.topic, name), getattr(tiered.aio, name)))
-    for name in ("open", "open_reader", "check", "restore", "plan_rejoin", "rejoin", "advise"):
+    for name in (
+        "open",
+        "open_reader",
+        "check",
+        "restore",
+        "plan_rejoin",
+        "rejoin",
+        "plan_rebuild",
+        "rebuild",
+        "advise",
+    ):
         if shape(getattr(tiered, name)) != shape(getattr(tiered.aio, name)):
             found.add(name)
     only(found, exceptions.SIGNATURES)

@@ -1,0 +1,261 @@
+"""A catalog that is lost is rebuilt as it was, from its history and its objects, or refused by name."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.unit.catalog.script import TOPIC_ID, Desk
+from tests.unit.facade.on_the_loop import OnTheLoop
+from tests.unit.paged.collecting import Place
+from tiered import aio
+from tiered.care.rebuild import VERSION_STEP, RebuildPlan, plan_rebuild_steps, rebuild_steps
+from tiered.care.run import plan_rebuild, rebuild
+from tiered.errors import ConfigError, CorruptionError, FencedError
+from tiered.format.bundle import encode_bundle
+from tiered.format.keys import FLAG_MAINTAINER, index_key, partition_prefix, segment_key, topic_key
+from tiered.format.root import Root
+from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.plan.lifecycle import VolumeProof
+from tiered.remote.past import create_snapshot
+from tiered.remote.sweep import sweep
+from tiered.remote.topics import TopicEntry, encode_topic
+from tiered.store.base import Delete, Get, List, Object, Page
+
+TP = TopicPartition("flights", 0)
+
+
+class Bucket(Place):
+    """A place whose bundles describe their segments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.put(topic_key("flights"), encode_topic(TopicEntry("flights", TOPIC_ID, 1, {}, roots=True)))
+
+    def objects(self, row: Row) -> Row:
+        lineage = tuple(entry for entry in self.root.lineage if entry.start_offset < row.next)
+        row = row._replace(leader_epoch=lineage[-1].epoch, crc=row.id_lo & 0xFFFF)
+        told = SegmentDescriptor(
+            TOPIC_ID, 0, row.base, row.next, row.min_ts, row.max_ts, row.records, row.size, row.crc, row.leader_epoch
+        )
+        bundle = encode_bundle(told, SealedIndexes(b"", b"", leader_epochs=lineage), row.claim_epoch)
+        row = row._replace(idx_len=len(bundle))
+        self.put(segment_key(TOPIC_ID, 0, row), b"x" * row.size)
+        self.put(index_key(TOPIC_ID, 0, row), bundle)
+        return row
+
+    def take_over(self, name: str) -> None:
+        """A fresh volume claims: a new leader epoch. What the last one uploaded meanwhile is never committed."""
+        self.objects(self.writer.row(self.end, self.end + 7))
+        self.writer = self.desk(name)
+        self.writer.claim(VolumeProof(name, empty=True, end_offset=0))
+
+    def lose(self, damage: bytes | None = None) -> Root:
+        root = self.root
+        self.store.execute(Delete((root.key,)))
+        if damage is not None:
+            self.put(root.key, damage)
+        return root
+
+    def plan(self) -> RebuildPlan:
+        return self.world.run(plan_rebuild_steps(TP, "test"))
+
+    def now(self) -> tuple[Root, list[Row]]:
+        """As somebody sees it who never saw the one that was lost."""
+        self.maintainer = self.desk("other")
+        return self.root, self.rows()
+
+    def without_history(self) -> None:
+        page = self.store.execute(List(partition_prefix(TOPIC_ID, 0) + "hist/"))
+        assert isinstance(page, Page)
+        self.store.execute(Delete(tuple(entry.key for entry in page.entries)))
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_it_is_what_was_lost(bucket: Bucket, seed: int) -> None:
+    rng, trims, kept = random.Random(seed), 0, False
+    bucket.append(3)
+    for number in range(rng.randrange(4, 14)):
+        rows = bucket.rows()
+        match rng.choice(["append", "append", "replace", "replace", "trim", "claim", "collect"]):
+            case "append":
+                bucket.append(rng.randrange(1, 9))
+            case "replace" if len(rows) > 3:
+                at = rng.randrange(len(rows) - 2)
+                if rows[at].base >= bucket.root.start_offset:
+                    bucket.replace(*rows[at : at + rng.randrange(1, 3)])
+                    kept = True
+            case "trim":
+                offset = rng.randrange(bucket.root.start_offset, bucket.end - 4)
+                if offset > bucket.root.start_offset:
+                    bucket.trim(offset)
+                    trims, kept = trims + 1, False
+            case "claim":
+                bucket.take_over(f"volume-{number}")
+                bucket.append(1)
+            case "collect":
+                bucket.wait()
+                bucket.collect()
+    rows = bucket.rows()
+    lost = bucket.lose(rng.choice([None, b"garbage"]))
+    plan = bucket.plan()
+    bucket.world.run(rebuild_steps(plan))
+    root, found = bucket.now()
+    assert [row for row in found if row.next > lost.start_offset] == rows
+    assert (root.next_offset, root.topic, root.state) == (lost.next_offset, lost.topic, lost.state)
+    assert [e for e in root.lineage if e in lost.lineage] == list(lost.lineage)
+    # A trim leaves the version before it in the history: what it took and nobody collected is there again.
+    assert root.start_offset == lost.start_offset if kept or not trims else root.start_offset <= lost.start_offset
+    assert (root.writer.epoch, root.roles["m"].epoch) > (lost.writer.epoch, lost.roles["m"].epoch)
+    assert root.version > lost.version
+
+
+def test_without_history_the_objects_alone_tell(bucket: Bucket) -> None:
+    bucket.append(30)
+    bucket.take_over("v2")
+    bucket.append(20)
+    rows = bucket.rows()
+    lost = bucket.lose()
+    bucket.without_history()
+    plan = bucket.plan()
+    assert (plan.copy_version, plan.found, len(plan.unused)) == (0, 50, 2)
+    bucket.world.run(rebuild_steps(plan))
+    root, found = bucket.now()
+    assert found == rows
+    assert (root.start_offset, root.next_offset, root.lineage) == (0, 500, lost.lineage)
+    assert root.version == 1 + VERSION_STEP
+
+
+def test_who_held_a_claim_is_fenced_and_a_fresh_volume_goes_on(bucket: Bucket) -> None:
+    bucket.append(5)
+    held, again = bucket.writer, bucket.desk("w")
+    again.token, again.last_append = held.token, held.last_append
+    bucket.lose()
+    bucket.world.run(rebuild_steps(bucket.plan()))
+    with pytest.raises(FencedError, match="test"):
+        again.claim()
+    with pytest.raises((FencedError, CorruptionError)):
+        bucket.world.run(held.catalog.append([bucket.objects(held.row(50, 60))]))
+    fresh: Desk = bucket.desk("fresh")
+    assert fresh.claim(VolumeProof("fresh", empty=True, end_offset=0)).next_offset == 50
+
+
+def test_two_uploads_that_contradict_each_other_are_named(bucket: Bucket) -> None:
+    bucket.append(5)
+    one, other = (bucket.objects(bucket.writer.row(50, end)) for end in (60, 61))
+    bucket.lose()
+    with pytest.raises(CorruptionError, match="contradict") as error:
+        bucket.plan()
+    for row in (one, other):
+        assert segment_key(TOPIC_ID, 0, row) in str(error.value)
+
+
+def test_two_rewrites_that_contradict_each_other_are_named(bucket: Bucket) -> None:
+    bucket.append(8)
+    rows = bucket.rows()
+    bucket.replace(*rows[:2])
+    other = bucket.objects(bucket.maintainer.row(0, 30, flags=FLAG_MAINTAINER))
+    bucket.lose()
+    with pytest.raises(CorruptionError, match="contradict") as error:
+        bucket.plan()
+    assert segment_key(TOPIC_ID, 0, other) in str(error.value)
+
+
+def test_a_rewrite_of_a_claim_that_had_ended_before_the_copy_was_never_committed(bucket: Bucket) -> None:
+    bucket.append(8)
+    bucket.objects(bucket.maintainer.row(0, 30, flags=FLAG_MAINTAINER))
+    bucket.maintainer.maintain()
+    bucket.trim(5)
+    rows = bucket.rows()
+    bucket.lose()
+    plan = bucket.plan()
+    assert (plan.found, len(plan.unused)) == (0, 2)
+    bucket.world.run(rebuild_steps(plan))
+    assert bucket.now()[1] == rows
+
+
+def test_offsets_that_no_object_holds_are_refused(bucket: Bucket) -> None:
+    bucket.append(8)
+    row = bucket.rows()[3]
+    bucket.lose()
+    bucket.store.execute(Delete((segment_key(TOPIC_ID, 0, row),)))
+    with pytest.raises(CorruptionError, match="offsets 30 to 40 are in no object"):
+        bucket.plan()
+
+
+def test_an_end_that_would_go_back_is_refused(bucket: Bucket) -> None:
+    bucket.append(8)
+    bucket.trim(10)
+    row = bucket.rows()[-1]
+    bucket.lose()
+    bucket.store.execute(Delete((index_key(TOPIC_ID, 0, row),)))
+    with pytest.raises(CorruptionError, match="the objects end at offset 70"):
+        bucket.plan()
+
+
+def test_nothing_tells_where_an_empty_log_ended(bucket: Bucket) -> None:
+    bucket.lose()
+    with pytest.raises(CorruptionError, match="end at offset 0"):
+        bucket.plan()
+
+
+def test_a_whole_root_stays(bucket: Bucket) -> None:
+    bucket.append(5)
+    with pytest.raises(ConfigError, match="nothing to rebuild"):
+        bucket.plan()
+
+
+@pytest.mark.parametrize("damage", [None, b"garbage"])
+def test_a_root_that_came_meanwhile_stays(bucket: Bucket, damage: bytes | None) -> None:
+    bucket.append(5)
+    key = bucket.lose(damage).key
+    plan = bucket.plan()
+    bucket.store.execute(Delete((key,)))
+    bucket.put(key, b"another")
+    with pytest.raises(ConfigError, match="nothing was replaced"):
+        bucket.world.run(rebuild_steps(plan))
+    got = bucket.store.execute(Get(key))
+    assert isinstance(got, Object)
+    assert got.data == b"another"
+
+
+def test_a_damaged_root_is_kept_aside(bucket: Bucket) -> None:
+    bucket.append(5)
+    bucket.lose(b"garbage")
+    store = bucket.store
+    rebuild(store, plan_rebuild(store, TP, "test"))
+    page = store.execute(List(partition_prefix(TOPIC_ID, 0) + "aside/"))
+    assert isinstance(page, Page)
+    (entry,) = page.entries
+    got = store.execute(Get(entry.key))
+    assert isinstance(got, Object)
+    assert got.data == b"garbage"
+    assert len(bucket.now()[1]) == 5
+
+
+async def test_the_asyncio_face_does_the_same(bucket: Bucket) -> None:
+    bucket.append(5)
+    rows = bucket.rows()
+    bucket.lose(b"garbage")
+    store = OnTheLoop(bucket.store)
+    await aio.rebuild(store, await aio.plan_rebuild(store, TP, "test"))
+    assert bucket.now()[1] == rows
+
+
+def test_what_a_snapshot_holds_is_no_orphan_of_the_new_catalog(bucket: Bucket) -> None:
+    bucket.append(30)
+    bucket.world.run(create_snapshot(bucket.writer.catalog, "kept"))
+    kept = bucket.keys
+    bucket.replace(*bucket.rows()[:3])
+    bucket.lose()
+    bucket.world.run(rebuild_steps(bucket.plan()))
+    bucket.now()
+    bucket.wait()
+    bucket.world.run(sweep(bucket.maintainer.catalog, delete=True))
+    assert kept <= bucket.keys

@@ -1,0 +1,282 @@
+"""``repair rebuild-catalog``: a root that is lost or damaged, made anew from ``hist/`` and the objects.
+
+::
+
+    newest good hist/ copy ──┐
+    LIST of s/ and p/  ──────┼──> plan.rebuild ──> plan, for people ──> a damaged root copied aside ──> PUT root (CAS)
+    heads of the .idx  ──────┘
+
+The new root takes both roles from whoever had them, under claims that nobody has used, and belongs to no volume: a disk
+that wrote the partition before is refused until ``repair rejoin``. Its version is far above every one that was seen, so
+that pins and snapshots of the lost catalog hold what they held. Nothing is deleted, and nothing goes to the trash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
+from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
+from tiered.format.crc import crc32c
+from tiered.format.keys import (
+    FLAG_ABORTED_TXNS,
+    FLAG_MAINTAINER,
+    Role,
+    SegmentName,
+    aside_key,
+    hist_prefix,
+    index_key,
+    join_uid,
+    parse_hist_key,
+    parse_page_key,
+    parse_segment_key,
+    partition_prefix,
+    root_key,
+    segment_key,
+    split_uid,
+)
+from tiered.format.root import Root, decode_root
+from tiered.model import EpochEntry, Row, TopicPartition
+from tiered.plan.commit import Stamp, create_root
+from tiered.plan.invariants import check_root
+from tiered.plan.pages import spill
+from tiered.plan.rebuild import Objects, choose_rows, rebuilt
+from tiered.remote.pages import store_pages
+from tiered.remote.past import list_snapshots
+from tiered.remote.root_view import RootView, root_get
+from tiered.remote.roots import root_put
+from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.sweep import drop_named
+from tiered.remote.topics import load_topic
+from tiered.store.base import ABSENT, Get, List, Match, NewId, Now, Object, Page, Put, PutStatus, Steps, Together
+
+HEADS_TOGETHER = 64
+"""Bundles whose heads are asked for in one group."""
+VERSION_STEP = 1 << 20
+"""So far above every version that was seen the new catalog begins: what pins and snapshots hold is below it."""
+_ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is put back"
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """The root that would be written. ``copy_version``: of the ``hist/`` copy that it goes on from, 0 without one.
+
+    ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
+    ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its.
+    """
+
+    tp: TopicPartition
+    root: Root
+    copy_version: int
+    found: int
+    unused: tuple[str, ...]
+    damaged: bytes | None
+    etag: str
+
+
+class _Listed(NamedTuple):
+    """The objects of a partition: sizes by key, and the newest epoch of each role that made one."""
+
+    sizes: dict[str, int]
+    epochs: dict[Role, int]
+
+
+def plan_rebuild_steps(tp: TopicPartition, owner: str) -> Steps[RebuildPlan]:
+    """Reads only. Raises UnknownTopicError, ConfigError (the root is whole), CorruptionError (it cannot be told)."""
+    entry = yield from load_topic(tp.topic)
+    if entry is None or tp.partition >= entry.partitions:
+        raise UnknownTopicError(f"there is no partition {tp} in the registry", hint="`tiered topics list` names them")
+    damaged, etag = yield from _need_broken(tp, entry.topic_id)
+    listed = yield from _list(entry.topic_id, tp.partition)
+    copy, known = yield from _newest_copy(tp, entry.topic_id)
+    present = [row for row in known if not row.size or _is_there(entry.topic_id, tp.partition, row, listed.sizes)]
+    others = yield from _unnamed(copy, entry.topic_id, tp.partition, listed)
+
+    def key_of(row: Row) -> str:
+        return segment_key(entry.topic_id, tp.partition, row)
+
+    rows = choose_rows(present, copy.next_offset if copy is not None else 0, others, key_of)
+    if not rows or (copy is not None and rows[-1].next < copy.next_offset):
+        end = rows[-1].next if rows else 0
+        raise CorruptionError(
+            f"{tp}: the objects end at offset {end}, and nothing tells that the log did",
+            path_or_key=root_key(entry.topic_id, tp.partition),
+            hint=_ADVICE,
+        )
+    named = {join_uid(row.id_hi, row.id_lo) for row in rows}
+    unused = [key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named]
+    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, entry.topic_id)))]
+    told = yield from _epochs(entry.topic_id, tp.partition, rows)
+    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
+    first = copy or create_root(entry.topic_id, tp.partition, tp.topic, stamp)
+    seen = max(first.version, *versions) if versions else first.version
+    root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), seen + VERSION_STEP, stamp)
+    for violation in check_root(root):
+        raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
+    found = len(set(rows) - set(known))
+    return RebuildPlan(tp, root, copy.version if copy else 0, found, tuple(unused), damaged, etag)
+
+
+def rebuild_steps(plan: RebuildPlan) -> Steps[None]:
+    """Carries a plan out, by compare-and-swap. Raises ConfigError if the root is not what the plan saw, CommitUnknown
+    (a new plan tells), RemoteUnavailableError."""
+    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
+    if plan.damaged is not None:
+        key = aside_key(plan.root.topic_id, plan.root.partition, (yield NewId()))
+        yield from settle(Put(key, plan.damaged, ABSENT, crc32c(plan.damaged)), deadline, f"{plan.tp}, a copy")
+    commit = plan.root.commit
+    stamp = Stamp(commit.id, commit.ts_ms, Role.MAINTAINER, commit.epoch, commit.owner)
+    root = yield from store_pages(spill(plan.root, stamp), deadline)
+    put = root_put(root, ABSENT if plan.damaged is None else Match(plan.etag))
+    settled = yield from settle(put, deadline, f"{plan.tp}, rebuild")
+    if settled.status is PutStatus.LANDED:
+        return
+    got = yield root_get(root.key)  # lost, perhaps to an attempt of our own
+    if isinstance(got, Object) and got.data == put.body:
+        return
+    raise ConfigError(f"{plan.tp}: its root is another one by now; nothing was replaced", hint="plan again")
+
+
+def _need_broken(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[bytes | None, str]]:
+    key = root_key(topic_id, tp.partition)
+    got = yield root_get(key)
+    if not isinstance(got, Object):
+        return None, ""
+    root = _good(got.data, key, topic_id, tp)
+    if root is None:
+        return bytes(got.data), got.etag
+    raise ConfigError(f"{root.where} can be read: there is nothing to rebuild", hint="`tiered check` looks at the rest")
+
+
+def _good(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | None:
+    """A root that can be believed. Raises ConfigError for one of a newer release: it is whole, as far as is known."""
+    try:
+        root = decode_root(data, key=key)
+    except CorruptionError:
+        return None
+    return None if (root.topic_id, root.partition) != (topic_id, tp.partition) or check_root(root) else root
+
+
+def _keys(prefix: str) -> Steps[dict[str, int]]:
+    found: dict[str, int] = {}
+    after = ""
+    while True:
+        page: Page = yield List(prefix, start_after=after)
+        found |= {entry.key: entry.size for entry in page.entries}
+        if not page.more or not page.entries:
+            return found
+        after = page.entries[-1].key
+
+
+def _list(topic_id: UUID, partition: int) -> Steps[_Listed]:
+    prefix = partition_prefix(topic_id, partition)
+    sizes = yield from _keys(prefix + "s/")
+    epochs = dict.fromkeys(Role, 0)
+    for key in (*sizes, *(yield from _keys(prefix + "p/"))):
+        parsed = parse_segment_key(key) or parse_page_key(key)
+        if parsed is not None:
+            epochs[parsed.name.role] = max(epochs[parsed.name.role], parsed.name.epoch)
+    return _Listed(sizes, epochs)
+
+
+def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None, list[Row]]]:
+    """The newest copy that is whole with all its pages, and its rows."""
+    keys = yield from _keys(hist_prefix(topic_id, tp.partition))
+    for key in sorted((key for key in keys if parse_hist_key(key) is not None), reverse=True):
+        got = yield root_get(key)
+        root = _good(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+        if root is None:
+            continue
+        rows: list[Row] = []
+        pinned, at = Snapshot.of(root), 0
+        try:
+            while len(piece := (yield from pinned.piece(at))):
+                rows += list(piece)
+                at = piece.end_offset
+        except CorruptionError:
+            continue  # a page was collected since, or is lost: an older copy may be whole
+        return root, rows
+    return None, []
+
+
+def _is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
+    log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
+    return sizes.get(log) == row.size and sizes.get(index) == row.idx_len
+
+
+def _unnamed(copy: Root | None, topic_id: UUID, partition: int, listed: _Listed) -> Steps[list[Row]]:
+    """Rows of whole segments that the copy does not name and that may have been committed after it."""
+    names: dict[str, SegmentName] = {}
+    for key in listed.sizes:
+        parsed = parse_segment_key(key)
+        if parsed is not None:
+            names[parsed.name.uid] = parsed.name
+    if copy is not None:
+        yield from drop_named(Snapshot.of(copy), names)
+        # An epoch that had ended by then commits nothing more: what the copy does not name of it never was committed.
+        names = {uid: name for uid, name in names.items() if name.epoch >= copy.roles[name.role.value].epoch}
+    rows: list[Row] = []
+    every = list(names.values())
+    for at in range(0, len(every), HEADS_TOGETHER):
+        group = every[at : at + HEADS_TOGETHER]
+        keys = [index_key(topic_id, partition, name) for name in group]
+        answers = yield Together(tuple([Get(key, 0, HEAD_BYTES) for key in keys]))
+        for name, key, got in zip(group, keys, answers, strict=True):
+            row = _row(name, key, got, topic_id, partition)
+            if row is not None and _is_there(topic_id, partition, row, listed.sizes):
+                rows.append(row)
+    start = copy.start_offset if copy is not None else 0
+    return [row for row in rows if row.next > start]
+
+
+def _row(name: SegmentName, key: str, got: object, topic_id: UUID, partition: int) -> Row | None:
+    """What the descriptor tells; None for one that is not of this segment."""
+    if not isinstance(got, Object):
+        return None
+    try:
+        head = decode_bundle_head(got.data, key=key)
+    except CorruptionError:
+        return None
+    told = head.descriptor
+    if (told.topic_id, told.partition, told.base_offset, head.claim_epoch) != (
+        topic_id,
+        partition,
+        name.base,
+        name.epoch,
+    ):
+        return None
+    flags = FLAG_ABORTED_TXNS if head.section(SectionKind.TXN_INDEX) is not None else 0
+    return Row(
+        told.base_offset,
+        told.end_offset,
+        told.min_timestamp,
+        told.max_timestamp,
+        told.size_bytes,
+        told.crc32c,
+        *split_uid(name.uid),
+        head.size_bytes,
+        name.epoch,
+        told.records,
+        flags | (FLAG_MAINTAINER if name.role is Role.MAINTAINER else 0),
+        told.leader_epoch,
+    )
+
+
+def _epochs(topic_id: UUID, partition: int, rows: Sequence[Row]) -> Steps[tuple[EpochEntry, ...]]:
+    """Leader epochs up to the end of the newest segment, as its bundle has them."""
+    held = [row for row in rows if row.size]
+    if not held:
+        return ()
+    key = index_key(topic_id, partition, held[-1])
+    got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
+    if not isinstance(got, Object):
+        raise CorruptionError(f"{key} is gone", path_or_key=key, hint=_ADVICE)
+    return decode_bundle(got.data, key=key).indexes.leader_epochs
+
+
+def _view(tp: TopicPartition, topic_id: UUID) -> RootView:
+    return RootView(topic_id, tp.partition, tp.topic)
