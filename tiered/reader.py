@@ -29,7 +29,7 @@ from tiered.read.stream import ReadRange, TierBatch, TierStream
 from tiered.remote.past import AsOf, Past, Taken
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
-from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read
+from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
 from tiered.store.base import Blocking, Emit, Steps, Store
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
@@ -212,6 +212,7 @@ class Reader:
             check_entry(name, entry, known, where=self._store.url)
             check_successor(name, self._entries.get(name), entry, where=self._store.url)
             if entry is not None:
+                need_open(entry)
                 self._entries[name] = entry
         return entry
 

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import FrameType
@@ -18,6 +18,7 @@ import click
 
 from tiered.config import TopicConfig, parse_duration_ms
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, TieredError
+from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN
 from tiered.plan.maintenance import Action, Kind, PartitionPlan
@@ -26,6 +27,7 @@ from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_remo
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
 from tiered.program.upkeep import EVERY_MS, Scope, Upkeep
+from tiered.remote.deletion import tend_deletion
 from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.sweep import Swept
@@ -144,7 +146,9 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
     swept: dict[TopicPartition, Swept] = {}
     failed: Failed = {}
     with open_tiers(app, with_local=False) as tiers:
-        planned = list(_planned(tiers, wanted, failed))
+        topic = split_topic(wanted.selected)[0] if wanted.selected is not None else None
+        topics = tiers.topics() if topic is None else {topic: tiers.need_topic(topic)}
+        planned = list(_planned(tiers, topics, wanted, failed))
         plans = [plan for _, plan in planned]
         work = [(maintainer, plan, action) for maintainer, plan in planned for action in plan.actions]
         if (work or wanted.orphans) and not dry_run:
@@ -156,6 +160,10 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
         for each, plan in planned if wanted.orphans else ():
             with _by_itself(plan.tp, failed):
                 swept[plan.tp] = tiers.run(each.sweep(delete=not dry_run))
+        for facts in topics.values() if not dry_run else ():
+            if facts.entry is not None and facts.entry.state == STATE_DELETING:
+                with _by_itself(TopicPartition(facts.name, 0), failed):
+                    tiers.run(tend_deletion(facts.entry, _owner()))
     for tp, error in failed.items():
         app.out.warn(f"{tp}: {error.message}")
     code = next((error.exit_code for error in failed.values()), 0)
@@ -195,12 +203,13 @@ def _carry_out(
     return done
 
 
-def _planned(tiers: Tiers, wanted: Wanted, failed: Failed) -> Iterator[tuple[Maintainer, PartitionPlan]]:
-    name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
+def _planned(
+    tiers: Tiers, topics: Mapping[str, TopicFacts], wanted: Wanted, failed: Failed
+) -> Iterator[tuple[Maintainer, PartitionPlan]]:
+    _, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
     if wanted.begin_at is not None and partition is None:
         raise ConfigError("--start-offset is for one partition", hint="name it: TOPIC:P")
-    owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
-    topics = tiers.topics() if name is None else {name: tiers.need_topic(name)}
+    owner = _owner()
     for facts in topics.values():
         for number in chosen_partitions(facts.name, facts.partitions, partition):
             maintainer = _maintainer(facts, number, owner)
@@ -211,6 +220,10 @@ def _planned(tiers: Tiers, wanted: Wanted, failed: Failed) -> Iterator[tuple[Mai
                 plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
             if plan is not None:
                 yield maintainer, plan
+
+
+def _owner() -> str:
+    return owner_of(socket.gethostname(), os.getpid(), PROGRAM)
 
 
 def _maintainer(facts: TopicFacts, partition: int, owner: str) -> Maintainer | None:
@@ -266,7 +279,7 @@ def _loop(app: Application, selected: str | None, kinds: tuple[Kind, ...], every
     store = open_remote(app)
     upkeep = Upkeep(
         store,
-        owner=owner_of(socket.gethostname(), os.getpid(), PROGRAM),
+        owner=_owner(),
         clock=app.clock,
         ids=app.ids,
         scope=Scope(kinds, name, partition),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,6 +27,10 @@ from tiered.program.application import (
 from tiered.program.doors import chosen_partitions, need_topic, open_log, open_tiers, topic_config
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import partition_status
+from tiered.remote.deletion import begin_deletion
+from tiered.remote.fence import owner_of
+from tiered.remote.past import delete_snapshot, list_snapshots
+from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, update_topic
 
 SAME_AS_WHOLE = -2
@@ -197,16 +203,23 @@ def _altered(entry: TopicEntry, changes: dict[str, Any]) -> TopicEntry:
 @click.option(
     "--local-only", is_flag=True, help="a tiered topic: delete the copy on this disk, the bucket keeps its own"
 )
+@click.option("--force", is_flag=True, help="in the bucket: delete its snapshots, too")
 @destructive
 @pass_application
-def delete_command(app: Application, *, topic: str, local_only: bool, dry_run: bool, yes: bool) -> int:
-    """Delete a topic from the log directory; there must be no writer. The bucket is never touched.
+def delete_command(app: Application, *, topic: str, local_only: bool, force: bool, dry_run: bool, yes: bool) -> int:
+    """Delete a topic from the log directory, which must have no writer, or with --remote from the bucket.
+
+    In the bucket it is marked at once: nobody opens it or writes to it any more. `tiered maintain run` or `gc run`
+    deletes its objects after gc.grace.ms; its name is free then. One place at a time, the bucket before the disk.
 
     \b
     Examples:
       tiered topics delete weather --log-dir data --dry-run
-      tiered topics delete weather --log-dir data --yes
+      tiered topics delete weather --remote s3://acme-logs/prod --yes
+      tiered topics delete weather --log-dir data --local-only --yes
     """
+    if app.log_dir is None and not local_only:
+        return _delete_in_bucket(app, topic, force=force, dry_run=dry_run, yes=yes)
     directory = app.need_log_dir()
     if not directory.is_dir():
         raise NotFoundError(f"there is no log directory {directory}", hint="correct --log-dir")
@@ -232,6 +245,42 @@ def delete_command(app: Application, *, topic: str, local_only: bool, dry_run: b
     return app.out.result(
         "topics delete", fields, [f"{'dry run: ' if dry_run else ''}{topic} {verb}, {counted(len(tps), 'partition')}"]
     )
+
+
+def _delete_in_bucket(app: Application, topic: str, *, force: bool, dry_run: bool, yes: bool) -> int:
+    """Marks it. Raises ConfigError for a topic with snapshots, unless they are to go, too."""
+    app.need_a_tier()
+    refuse_internal(topic)
+    with open_tiers(app, with_local=False) as tiers:
+        facts = tiers.need_topic(topic)
+        entry = facts.entry
+        if entry is None:
+            raise ConfigError(f"topic {topic} is not in a bucket", hint="name the bucket with --remote")
+        views = [RootView(entry.topic_id, number, topic) for number in range(entry.partitions)]
+        taken = [(view, one) for view in views for one in tiers.run(list_snapshots(view))]
+        if taken and not force:
+            raise ConfigError(
+                f"topic {topic} has {counted(len(taken), 'snapshot')}, the first is {taken[0][1]}",
+                hint="`tiered snapshot delete` them, or pass --force",
+            )
+        rows = []
+        for view in views:
+            if (pinned := tiers.run(view.pin())) is not None:
+                size = human_bytes(pinned.size_bytes)
+                rows.append([view.name, pinned.start_offset, pinned.next_offset, pinned.segments, size])
+        for line in columns(["partition", "start", "end", "segments", "bytes"], rows):
+            app.out.say(line)
+        if not dry_run:
+            confirm(app, "topics delete", f"Delete {topic} in {app.remote} for ever?", yes=yes)
+            owner = owner_of(socket.gethostname(), os.getpid(), "tiered topics delete")
+            tiers.run(begin_deletion(entry, owner))
+            for view, one in taken:
+                tiers.run(delete_snapshot(view, one.source.removeprefix("snapshot ")))
+    grace_ms = TopicConfig.from_properties(entry.config).gc_grace_ms
+    fields = {"dry_run": dry_run, "topic": topic, "topic_id": str(entry.topic_id), "partitions": entry.partitions}
+    done = f"{topic} would be deleted" if dry_run else f"{topic} is marked"
+    text = f"{done}: a maintainer deletes its objects after {human_duration(grace_ms)}"
+    return app.out.result("topics delete", fields | {"snapshots": len(taken), "grace_ms": grace_ms}, [text])
 
 
 def setting_lines(config: Mapping[str, str]) -> list[str]:

@@ -87,7 +87,7 @@ def _maintain(keys: _Keys) -> list[Policy]:
         _allow("Create", _CREATE, keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("snapshot", "audit")]),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
-        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "pin", "snapshot", "history")),
+        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "root", "pin", "snapshot", "history")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]
 

@@ -16,11 +16,13 @@ from typing import TypeVar
 from tiered.clock import Clock, IdSource
 from tiered.config import TopicConfig
 from tiered.errors import TieredError, UnknownTopicError
+from tiered.format.root import STATE_DELETING
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.program.doors import chosen_partitions
 from tiered.program.wording import as_error
+from tiered.remote.deletion import tend_deletion
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.store.base import Capabilities, Steps, Store
@@ -137,6 +139,8 @@ class Upkeep:
                     return
                 self._note(doing=f"{tp}")
                 try:
+                    if entry.state == STATE_DELETING and tp.partition == 0:
+                        self._drive(tend_deletion(entry, self._owner))
                     self._maintain(entry, tp, self._capabilities)
                 except Exception as cause:  # noqa: BLE001 - also a bug that one partition meets is that one's alone
                     failed[tp] = as_error(cause, "maintenance")

@@ -15,12 +15,13 @@ from uuid import UUID
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import Role
-from tiered.format.root import Cleaned
+from tiered.format.root import STATE_DELETING, Cleaned
 from tiered.model import Row, TopicPartition
 from tiered.plan.cleaning import LogState, cleaning_candidate
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.maintenance import (
     MAX_COMPACTED_ROWS,
+    MAX_DELETE_KEYS,
     Action,
     CompactionPlanner,
     Kind,
@@ -37,6 +38,7 @@ from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import Collected, Collector
 from tiered.remote.compact import Compaction
+from tiered.remote.deletion import destroy
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
@@ -44,6 +46,7 @@ from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import Swept, sweep
 from tiered.store.base import Capabilities, Head, Now, Object, Steps
+from tiered.times import format_time
 
 MAX_ROUNDS = 1000
 """Rounds of one compaction."""
@@ -91,6 +94,8 @@ class Maintainer:
                 latest=snapshot.next_offset,
             )
         now_ms = (yield Now()).now_ms
+        if snapshot.root.state == STATE_DELETING:
+            return self._destruction(snapshot, kinds, now_ms)
         actions: list[Action] = []
         notes: list[str] = []
         start = snapshot.start_offset
@@ -122,6 +127,11 @@ class Maintainer:
         What others have changed meanwhile is left as it is, and said. Raises FencedError if another maintainer has
         claimed the partition: what was written is an orphan of a dead epoch then. ``memory_bytes``: of the map of keys.
         """
+        root = self._catalog.root
+        if root is not None and root.state == STATE_DELETING:  # nobody may claim it, and nobody needs to
+            collected = yield from destroy(root, self._config.gc_grace_ms)
+            note = f"the topic is being deleted: {collected.pins} pins or snapshots hold it" if collected.held else ""
+            return Done(action, note=note, collected=collected)
         yield from self._claimed()
         if action.kind is Kind.RETENTION:
             yield from self._catalog.trim(action.end, reason=action.reason)
@@ -156,6 +166,25 @@ class Maintainer:
         if delete:
             yield from self._claimed()
         return (yield from sweep(self._catalog, delete=delete))
+
+    def _destruction(self, snapshot: Snapshot, kinds: Collection[Kind], now_ms: int) -> PartitionPlan:
+        """Of a topic that was deleted everything goes at once, or nothing yet."""
+        frees_at_ms = snapshot.root.commit.ts_ms + self._config.gc_grace_ms
+        note = f"the topic was deleted, its objects go from {format_time(frees_at_ms)}"
+        if Kind.COLLECT not in kinds or now_ms < frees_at_ms:
+            return PartitionPlan(self._tp, snapshot.version, (), (note,))
+        action = Action(
+            Kind.COLLECT,
+            snapshot.start_offset,
+            snapshot.next_offset,
+            "the topic was deleted",
+            rows_in=snapshot.segments,
+            requests=4 + 2 * snapshot.segments // MAX_DELETE_KEYS,
+            garbage_objects=2 * snapshot.segments,
+            garbage_bytes=snapshot.size_bytes,
+            frees_at_ms=frees_at_ms,
+        )
+        return PartitionPlan(self._tp, snapshot.version, (action,), ())
 
     def _claimed(self) -> Steps[None]:
         if not self._catalog.claim_epoch:

@@ -39,7 +39,7 @@ from tiered.errors import (
 from tiered.format.crc import crc32c
 from tiered.format.fields import HEX_128, INT64_MAX, TEXT, Fields, Kind, Listed
 from tiered.format.keys import TOPICS_PREFIX, parse_topic_key, partition_prefix, root_key, topic_key
-from tiered.format.root import STATE_OPEN, STATES, Root, decode_root
+from tiered.format.root import STATE_DELETING, STATE_OPEN, STATES, Root, decode_root
 from tiered.plan.known import Known
 from tiered.remote.root_view import root_get
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
@@ -78,6 +78,9 @@ _ENTRY = {
     "format": Kind(int, 1, INT64_MAX),
 }
 _OPTION = Kind(str, 0, MAX_CONFIG_CHARS)
+
+STATE_DELETED = "deleted"
+"""Of an entry whose topic has no object any more: to everybody as if there were none, but the next one replaces it."""
 
 REPAIR_HINT = "`tiered repair advice` says what can be done; nothing was deleted"
 
@@ -135,9 +138,12 @@ def register_topic(
     attempt = 0
     deadline: Deadline | None = None
     while True:
-        found = yield from load_topic(name)
-        if found is not None:
+        got: Object | Missing = yield _get(key)
+        found = decode_topic(got.data, key=key) if isinstance(got, Object) else None
+        if found is not None and (found.state != STATE_DELETED or found.topic_id == topic_id):
+            need_open(found)
             return (yield from _completed(found, entry, registrant))
+        condition = Match(got.etag) if isinstance(got, Object) else ABSENT
         used = yield from _made(entry, range(partitions), registrant)
         change = yield NewId()
         body = encode_topic(replace(entry, changes=(change,)))
@@ -149,7 +155,7 @@ def register_topic(
                 path_or_key=key,
                 hint=REPAIR_HINT,
             )
-        settled = yield from settle(Put(key, body, ABSENT, crc32c(body)), deadline, f"topic {name}")
+        settled = yield from settle(Put(key, body, condition, crc32c(body)), deadline, f"topic {name}")
         if settled.status is PutStatus.LANDED:
             return replace(entry, changes=(change,))
         attempt += 1  # lost to another registration, or to our own earlier attempt: read whose it is
@@ -280,7 +286,18 @@ def load_topic(name: str) -> Steps[TopicEntry | None]:
     """The entry, None if the topic is not registered. Raises CorruptionError if it cannot be read."""
     key = topic_key(name)
     got: Object | Missing = yield _get(key)
-    return decode_topic(got.data, key=key) if isinstance(got, Object) else None
+    entry = decode_topic(got.data, key=key) if isinstance(got, Object) else None
+    return None if entry is None or entry.state == STATE_DELETED else entry
+
+
+def need_open(entry: TopicEntry) -> None:
+    """Raises LogDestroyedError for a topic that is being deleted, or was."""
+    if entry.state in (STATE_DELETING, STATE_DELETED):
+        been = "is being" if entry.state == STATE_DELETING else "was"
+        raise LogDestroyedError(
+            f"topic {entry.name} ({entry.topic_id}) {been} deleted",
+            hint="what the bucket holds of it goes after gc.grace.ms; its name is free for another topic then",
+        )
 
 
 def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:
@@ -331,6 +348,8 @@ def update_topic(name: str, change: Change) -> Steps[TopicEntry]:
         entry = decode_topic(got.data, key=key)
         if sent and sent in entry.changes:
             return entry
+        if entry.state == STATE_DELETED:
+            raise UnknownTopicError(f"topic {name} was deleted")
         if sent and entry.version - sent_version >= CHANGES_KEPT:
             raise CommitUnknown(
                 f"topic {name}: over {CHANGES_KEPT} changes since ours was sent", hint="look, then retry"
@@ -359,6 +378,7 @@ def list_topics() -> Steps[list[TopicEntry]]:
         for name, got in zip(group, objects, strict=True):
             if isinstance(got, Object):
                 entries.append(decode_topic(got.data, key=topic_key(name)))
+    entries = [entry for entry in entries if entry.state != STATE_DELETED]
     return sorted(entries, key=lambda entry: entry.name)
 
 
@@ -409,8 +429,8 @@ def decode_topic(data: bytes, *, key: str) -> TopicEntry:
     name, state = values["topic"], values["state"]
     if TOPICS_PREFIX + name != key:
         fields.refuse("topic", f"is {name[:64]!r}: the entry of another topic was copied in place")
-    if state not in STATES:
-        fields.refuse("state", f"is none of {', '.join(STATES)}")
+    if state not in (*STATES, STATE_DELETED):
+        fields.refuse("state", f"is none of {', '.join((*STATES, STATE_DELETED))}")
     roots = fields.values.get("roots", False)  # absent in entries of before the rule
     if not isinstance(roots, bool):
         fields.refuse("roots", "is neither true nor false")

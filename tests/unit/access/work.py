@@ -54,7 +54,7 @@ ALLOWED = {
     ("maintainer", "s3:PutObject"): MINE | PAST | {"topic", "root", "pin", "audit", "probe"},
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
     ("maintainer", "s3:AbortMultipartUpload"): {"maintainer's segment"},
-    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"pin", "probe"},
+    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"root", "pin", "probe"},
 }
 ACTIONS = sorted(
     {action for _, action in ALLOWED} | {"s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutObjectAcl"}

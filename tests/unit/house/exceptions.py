@@ -57,8 +57,6 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/local/partition/partition.py: PartitionLog.delete_records",
     "tiered/local/partition/partition.py: PartitionLog.truncate_fully_and_start_at",
     "tiered/local/partition/partition.py: PartitionLog.writable",
-    # Of the deletion of a topic.
-    "tiered/plan/housekeeping.py: StateIntent",
     # Of a room that is being built.
     "tiered/remote/snapshot.py: Snapshot.first",
 }

@@ -1,0 +1,131 @@
+"""``tiered topics delete`` in a bucket: marked, collected after its grace, its name free for another topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.errors import LogDestroyedError
+from tiered.remote import deletion
+from tiered.remote.topics import register_topic, update_topic
+from tiered.store.driver import drive
+from tiered.store.location import StoreLocation
+
+SMALL = {"segment.bytes": 1000}
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> str:
+    """Topic t with two partitions of forty records, and another topic u."""
+    url = f"file://{tmp_path / 'store'}"
+    fill(tmp_path / "log", url, "t", "u")
+    return url
+
+
+def fill(directory: Path, url: str, *names: str) -> None:
+    with tiered.open(directory, remote=url) as log:
+        for name in names:
+            topic = log.topic(name, create=True, partitions=2, config=SMALL)
+            for number in range(40):
+                topic.append(b"%02d" % number + b"x" * 100, partition=number % 2)
+        log.sync(timeout=60)
+
+
+def objects(tmp_path: Path, topic_id: str) -> list[str]:
+    found = (tmp_path / "store").glob(f"??/{topic_id.replace('-', '')}-*/**/*.obj")
+    return sorted(path.name for path in found)
+
+
+def id_of(cli: Cli, url: str, name: str = "t") -> str:
+    return str(cli("topics", "describe", name, "--remote", url, "--json").summary["topic_id"])
+
+
+def over(cli: Cli, url: str) -> None:
+    """The grace of topic t is over."""
+    assert cli("topics", "alter", "t", "--set", "gc.grace.ms=0", "--remote", url).code == 0
+
+
+def test_the_end_of_a_topic(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    """Marked, left alone for its grace, then gone with all that it had; the other topic stays as it was."""
+    remote, old, other = ("--remote", bucket), id_of(cli, bucket), id_of(cli, bucket, "u")
+    before, others = objects(tmp_path, old), objects(tmp_path, other)
+    assert cli("topics", "delete", "t", *remote, "--dry-run").code == 0
+    assert cli("topics", "delete", "t", *remote).code == 2  # nobody can answer
+    with tiered.open_reader(bucket) as reader:
+        assert len(list(reader.topic("t").read(0))) == 20
+    assert cli("topics", "delete", "t", *remote, "--yes").text == (
+        "t is marked: a maintainer deletes its objects after 1d00h\n"
+    )
+    with tiered.open_reader(bucket) as reader, pytest.raises(LogDestroyedError, match="is being deleted"):
+        reader.topic("t")
+    with tiered.open(tmp_path / "log", remote=bucket) as log, pytest.raises(LogDestroyedError, match="is being"):
+        log.topic("t").append(b"late")
+    assert cli("maintain", "run", *remote, "--yes").text == "nothing was to be done\n"
+    assert set(before) <= set(objects(tmp_path, old))
+    over(cli, bucket)
+    plan = cli("gc", "plan", "t", *remote, "--json").summary["partitions"]
+    assert [one["actions"][0]["reason"] for one in plan] == ["the topic was deleted"] * 2
+    done = cli("gc", "run", "t", *remote, "--yes", "--json")
+    assert (done.code, [one["collected"]["entries"] for one in done.summary["done"]]) == (0, [1, 1])
+    assert objects(tmp_path, old) == []
+    assert objects(tmp_path, other) == others
+    assert [one["topic"] for one in cli("topics", "list", *remote, "--json").summary["topics"]] == ["u"]
+    assert cli("check", *remote, "--read-data").code == 0
+    fill(tmp_path / "again", bucket, "t")
+    assert id_of(cli, bucket) != old
+    with tiered.open_reader(bucket) as reader:
+        assert len(list(reader.topic("t").read(0))) == 20
+
+
+def test_a_deleted_topic_never_comes_back(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    """The disk that uploaded it still has it, under its old id."""
+    old = id_of(cli, bucket)
+    assert cli("topics", "delete", "t", "--remote", bucket, "--yes").code == 0
+    over(cli, bucket)
+    assert cli("gc", "run", "--remote", bucket, "--yes").code == 0
+    with tiered.open(tmp_path / "log", remote=bucket) as log, pytest.raises(LogDestroyedError):
+        log.topic("t").append(b"late")
+    with pytest.raises(LogDestroyedError, match="was deleted"):  # as a disk would that has seen no root of it
+        drive(StoreLocation.parse(bucket).open(), register_topic("t", UUID(old), 2, {}))
+    assert objects(tmp_path, old) == []
+
+
+def test_snapshots_refuse_unless_forced(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    remote, old = ("--remote", bucket), id_of(cli, bucket)
+    assert cli("snapshot", "create", "keep", "t:1", *remote).code == 0
+    seen = cli("topics", "delete", "t", *remote, "--yes")
+    assert (seen.code, "snapshot keep" in seen.err) == (2, True)
+    assert cli("topics", "delete", "t", *remote, "--yes", "--force").code == 0
+    assert cli("snapshot", "list", "t", *remote, "--json").summary["snapshots"] == []
+    assert cli("snapshot", "create", "late", "t:1", *remote).code == 0  # between the mark and the end: it is kept
+    over(cli, bucket)
+    done = cli("gc", "run", *remote, "--yes", "--json")
+    assert (done.code, [one["collected"]["held"] for one in done.summary["done"]]) == (3, [0, 1])
+    assert objects(tmp_path, old)
+    assert cli("snapshot", "delete", "late", "t:1", *remote, "--yes").code == 0
+    assert cli("gc", "run", *remote, "--yes").code == 0
+    assert objects(tmp_path, old) == []
+
+
+def test_a_mark_that_was_cut_short_is_completed(
+    cli: Cli, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entry is marked, no root is: the next maintainer marks them, and the grace begins there."""
+    old, remote = id_of(cli, bucket), ("--remote", bucket)
+
+    def entry_only(entry: Any, owner: str) -> Any:
+        return (yield from update_topic(entry.name, lambda found: deletion.replace(found, state="deleting")))
+
+    monkeypatch.setattr("tiered.cli.topics.begin_deletion", entry_only)
+    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    for _ in range(2):
+        assert cli("gc", "run", *remote, "--yes").text == "nothing was to be done\n"
+    assert objects(tmp_path, old)
+    over(cli, bucket)
+    assert cli("gc", "run", *remote, "--yes").code == 0
+    assert objects(tmp_path, old) == []

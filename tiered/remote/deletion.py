@@ -1,0 +1,88 @@
+"""Deletion of a topic in the bucket: marked at once, gone after its grace, its name free at the end.
+
+::
+
+    registry entry: deleting ── each root: deleting (intent ``state``) ── gc.grace.ms, pins, snapshots
+        ── LIST and DELETE of all below the partition but the root ── the root ── registry entry: deleted
+
+The entry is never deleted but replaced, by compare-and-swap: a maintainer that is late would else take the entry of
+a topic that was made again meanwhile. That one has another id, so that it never meets the old objects.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tiered.errors import RemotePermissionError
+from tiered.format.keys import Role, partition_prefix
+from tiered.format.root import STATE_DELETING, Root
+from tiered.plan.housekeeping import StateIntent
+from tiered.plan.known import Known
+from tiered.plan.maintenance import MAX_DELETE_KEYS
+from tiered.remote.catalog import Catalog
+from tiered.remote.collect import Collected, read_pins
+from tiered.remote.roots import PartitionIds, load_roots
+from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
+from tiered.store.base import Delete, Deleted, List, Page, Steps
+
+
+def begin_deletion(entry: TopicEntry, owner: str) -> Steps[TopicEntry]:
+    """Marks the entry first, so that nobody begins with it any more, then its roots. Do it again after a failure."""
+
+    def marked(found: TopicEntry) -> TopicEntry:
+        return replace(found, state=STATE_DELETING) if found.topic_id == entry.topic_id else found
+
+    found = yield from update_topic(entry.name, marked)
+    if found.topic_id == entry.topic_id:
+        yield from tend_deletion(found, owner)
+    return found
+
+
+def tend_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
+    """Marks roots that a crash has left, and frees the name once no root is there; gives whether it is free."""
+    roots = yield from load_roots(PartitionIds(entry.name, entry.topic_id), range(entry.partitions))
+    there = [root for root in roots.values() if root is not None]
+    for root in there:
+        if root.state != STATE_DELETING:
+            catalog = Catalog(entry.topic_id, root.partition, entry.name, known=Known(made=True))
+            yield from catalog.claim(Role.MAINTAINER, owner)
+            yield from catalog.commit(StateIntent(STATE_DELETING), reason="the topic was deleted")
+
+    def freed(found: TopicEntry) -> TopicEntry:
+        ours = found.topic_id == entry.topic_id and found.partitions == entry.partitions
+        return replace(found, state=STATE_DELETED) if ours and found.state == STATE_DELETING else found
+
+    if not there:
+        yield from update_topic(entry.name, freed)
+    return not there
+
+
+def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
+    """All objects of a partition whose root is marked, the root last. Nothing before the grace, or under a pin.
+
+    Repeats are harmless: what is left is listed. Raises RemotePermissionError for a key that may not be deleted.
+    """
+    pins = yield from read_pins(root)
+    due = pins.date_ms - root.commit.ts_ms >= grace_ms
+    if root.state != STATE_DELETING or pins.count or not due:
+        return Collected(pins=pins.count, held=1)
+    prefix, after, objects = partition_prefix(root.topic_id, root.partition), "", 0
+    while True:
+        page: Page = yield List(prefix, start_after=after)
+        keys = [entry.key for entry in page.entries if entry.key != root.key]
+        for at in range(0, len(keys), MAX_DELETE_KEYS):
+            yield from _delete(keys[at : at + MAX_DELETE_KEYS])
+        objects += len(keys)
+        if not page.more or not page.entries:
+            break
+        after = page.entries[-1].key
+    yield from _delete([root.key])
+    return Collected(entries=1, objects=objects + 1)
+
+
+def _delete(keys: list[str]) -> Steps[None]:
+    outcome: Deleted = yield Delete(tuple(keys))
+    for key, why in outcome.failed:
+        raise RemotePermissionError(
+            f"{key} was not deleted: {why}", hint="the maintainer's role needs s3:DeleteObject on this prefix"
+        )
