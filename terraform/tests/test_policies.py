@@ -53,7 +53,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:DeleteObject"): {"probe"},
     ("maintainer", "s3:GetObject"): LOG | PAST | {"pin", "probe"},
     ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit"},
-    ("maintainer", "s3:DeleteObject"): WRITERS | PAST | {"rewritten", "page", "pin", "probe"},
+    ("maintainer", "s3:DeleteObject"): WRITERS | PAST | {"rewritten", "root", "page", "pin", "probe"},
 }
 FORBIDDEN = (
     "s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "s3:DeleteBucket",
