@@ -55,6 +55,15 @@ def history(root: Root) -> Steps[list[int]]:
         after = page.entries[-1].key
 
 
+def outlived(root: Root) -> Steps[int]:
+    """The version that a kept copy proves to have been there; list before ``root`` is read. 0 without a copy.
+
+    A copy is made after the commit that it belongs to: one that is not a multiple proves the version behind it.
+    """
+    newest = max((yield from history(root)), default=0)
+    return newest + 1 if newest % HIST_EVERY else newest
+
+
 def prune_history(root: Root) -> Steps[None]:
     """Deletes all but the newest copies. Never raises: what is left is deleted another time."""
     try:

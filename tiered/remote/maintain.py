@@ -44,7 +44,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
 from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
-from tiered.remote.sweep import Swept, sweep
+from tiered.remote.sweep import Swept, need_newest, sweep
 from tiered.store.base import Capabilities, Head, Now, Object, Steps
 from tiered.times import format_time
 
@@ -163,6 +163,7 @@ class Maintainer:
 
     def sweep(self, *, delete: bool) -> Steps[Swept]:
         """Orphans of dead epochs. With ``delete`` they go; this claim ends the epochs of older maintainers first."""
+        yield from self.need_newest()
         if delete:
             yield from self._claimed()
         return (yield from sweep(self._catalog, delete=delete))
@@ -185,6 +186,10 @@ class Maintainer:
             frees_at_ms=frees_at_ms,
         )
         return PartitionPlan(self._tp, snapshot.version, (action,), ())
+
+    def need_newest(self) -> Steps[None]:
+        """Before the first action of a run that sweeps. Raises CorruptionError under an older root."""
+        yield from need_newest(self._catalog)
 
     def _claimed(self) -> Steps[None]:
         if not self._catalog.claim_epoch:

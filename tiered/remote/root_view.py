@@ -22,7 +22,7 @@ _LOST_HINT = (
     "an expiry rule or a person removed it, or this is another bucket: correct the URL; `tiered repair advice` says "
     "what can be done; nothing was deleted"
 )
-_OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair advice` says what can be done"
+OLDER_HINT = "an older root was put back, or this is another bucket: `tiered repair advice` says what can be done"
 
 
 def root_get(key: str, if_none_match: str | None = None) -> Get:
@@ -131,7 +131,7 @@ class RootView:
 
     def _check_known(self, root: Root) -> None:
         for older in self.known.contradictions(root):
-            raise CorruptionError(f"{root.where}, {self.key}: {older}", path_or_key=self.key, hint=_OLDER_HINT)
+            raise CorruptionError(f"{root.where}, {self.key}: {older}", path_or_key=self.key, hint=OLDER_HINT)
 
     def _need_none(self) -> None:
         """The key is absent: raises unless nothing says that there was a root."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from tiered.errors import CorruptionError
 from tiered.format.keys import PageName, SegmentName, join_uid, parse_page_key, parse_segment_key, partition_prefix
 from tiered.format.page import PageKind, Pointers
 from tiered.format.root import Root
@@ -18,8 +19,10 @@ from tiered.format.rows import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, Rows, Trash
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import page_key_of, trash_page
+from tiered.remote.hist import outlived
 from tiered.remote.pages import PageCache, read_pages
 from tiered.remote.past import list_snapshots
+from tiered.remote.root_view import OLDER_HINT
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Delete, Deleted, List, ListEntry, Now, Page, Steps
 
@@ -67,6 +70,24 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
                 outcome: Deleted = yield Delete(keys)
                 found.failed += outcome.failed
     return found
+
+
+def need_newest(catalog: Catalog) -> Steps[None]:
+    """Call before a claim, which would hide it. Raises CorruptionError if copies tell of a version above the root's.
+
+    An older root was put back then: what the lost ones named looks like orphans under it.
+    """
+    root = yield from catalog.load()
+    if root is None:
+        return
+    proven = yield from outlived(root)
+    root = (yield from catalog.load()) or root  # commits that were made while the copies were listed
+    if root.version < proven:
+        raise CorruptionError(
+            f"{root.where}, {root.key}: `hist/` tells of version {proven}, the root has version {root.version}",
+            path_or_key=root.key,
+            hint=OLDER_HINT,
+        )
 
 
 _Name = SegmentName | PageName

@@ -104,6 +104,23 @@ def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path)
     assert cli("gc", "run", *remote, "--yes").text == "nothing was to be done\n"
 
 
+def test_gc_deletes_nothing_under_an_older_root_or_a_lost_one(cli: Cli, compacted: str, tmp_path: Path) -> None:
+    remote = ("--remote", compacted)
+    (root,) = (tmp_path / "store").rglob("*root.obj")
+    older = root.read_bytes()
+    assert cli("maintain", "run", *remote, "--yes").code == 0
+    root.write_bytes(older)
+    objects = {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts}
+    for line in (("gc", "plan"), ("gc", "run", "--yes")):
+        seen = cli(*line, *remote, "--orphans")
+        assert (seen.code, "`hist/` tells of version" in seen.err) == (13, True)
+    assert root.read_bytes() == older  # nobody has claimed it, nothing was collected
+    assert {path for path in (tmp_path / "store").rglob("*.obj") if "probe" not in path.parts} == objects
+    root.unlink()
+    assert cli("gc", "run", *remote, "--orphans", "--yes").code == 13
+    assert cli("maintain", "run", *remote, "--yes").code == 13
+
+
 def test_settings_change_in_the_bucket_and_on_the_disk(cli: Cli, bucket: str, tmp_path: Path) -> None:
     both = ("--remote", bucket, "--log-dir", tmp_path / "log")
     seen = cli("topics", "alter", "t", "--set", "retention.bytes=8000", "--set", "gc.grace.ms=1h", *both, "--json")

@@ -6,11 +6,17 @@ import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import Place
-from tiered.config import DAY_MS
+from tiered.config import DAY_MS, TopicConfig
+from tiered.errors import CorruptionError
+from tiered.format.crc import crc32c
 from tiered.format.keys import PageName, Role, SegmentName, index_key, page_key, segment_key
+from tiered.format.root import encode_root
+from tiered.model import TopicPartition
+from tiered.plan.known import Known
 from tiered.plan.maintenance import ORPHAN_MS
+from tiered.remote.maintain import Maintainer
 from tiered.remote.sweep import Swept, sweep
-from tiered.store.base import Delete, Put
+from tiered.store.base import Delete, Head, Match, Object, Put
 
 
 @pytest.fixture
@@ -74,6 +80,38 @@ def test_what_is_young_and_what_is_not_ours_stays(place: Place) -> None:
     assert not [request for request in place.store.requests if isinstance(request, Put | Delete)]
     place.wait(1)
     assert run(place).count == 3
+
+
+def test_under_an_older_root_that_was_put_back_nothing_is_swept(place: Place) -> None:
+    """No copy has a higher version than the root: that of the version before a rewrite tells that there was one."""
+    place.append(4)
+    older = encode_root(place.root)
+    place.replace(*place.rows())
+    kept, version = place.keys, place.root.version
+    newest = place.store.inner.execute(Head(place.root.key))
+    assert isinstance(newest, Object)
+    place.store.inner.execute(Put(place.root.key, older, Match(newest.etag), crc32c(older)))
+    place.wait(3 * DAY_MS)
+    stranger = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="gc:1")
+    for delete in (False, True, True):
+        with pytest.raises(CorruptionError, match=f"tells of version {version}, the root has version {version - 1}"):
+            place.world.run(stranger.sweep(delete=delete))
+    assert place.keys == kept
+
+
+def test_a_root_behind_its_copies_is_swept(place: Place) -> None:
+    place.append(4)
+    place.replace(*place.rows())
+    place.trim(40)
+    stranger = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="gc:1")
+    assert place.world.run(stranger.sweep(delete=True)).count == 0
+
+
+def test_a_root_that_the_registry_vouches_for_is_lost_and_nothing_is_swept(place: Place) -> None:
+    known = Known(made=True)
+    stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1", known=known)
+    with pytest.raises(CorruptionError, match="it was lost"):
+        place.world.run(stranger.sweep(delete=True))
 
 
 def test_a_fenced_maintainers_outputs_are_swept(place: Place) -> None:
