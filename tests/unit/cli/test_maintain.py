@@ -175,8 +175,8 @@ class Terminating(FakeClock):
     rests: ClassVar[list[float]] = []
 
     def wait(self, event: threading.Event, seconds: float | None) -> bool:
-        if seconds is None or seconds < 60:  # somebody else's wait
-            return super().wait(event, seconds)
+        if seconds is None or seconds < 60:  # another thread's: it must not move the time of the command's own limits
+            return event.wait(seconds)
         self.rests.append(seconds)
         if len(self.rests) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
