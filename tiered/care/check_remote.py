@@ -43,7 +43,7 @@ from tiered.remote.root_view import root_get
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Begin, Get, Head, List, Missing, Object, Page, Steps, StoreRequest, Take
+from tiered.store.base import Begin, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""
@@ -367,15 +367,8 @@ class RemoteCheck:
             )
 
     def _listing(self) -> Steps[list[tuple[str, int]]]:
-        prefix = partition_prefix(self._topic_id, self._tp.partition) + "s/"
-        found: list[tuple[str, int]] = []
-        after = ""
-        while True:
-            page: Page = yield List(prefix, start_after=after)
-            found += [(entry.key, entry.size) for entry in page.entries]
-            if not page.more or not page.entries:
-                return found
-            after = max(entry.key for entry in page.entries)
+        listed = yield from list_all(partition_prefix(self._topic_id, self._tp.partition) + "s/")
+        return [(entry.key, entry.size) for entry in listed]
 
 
 def _snapshot(bundle: Bundle | None) -> bytes | None:

@@ -52,7 +52,7 @@ from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
 from tiered.remote.topics import load_topic
-from tiered.store.base import ABSENT, Get, List, Match, NewId, Now, Object, Page, Put, PutStatus, Steps, Together
+from tiered.store.base import ABSENT, Get, Match, NewId, Now, Object, Put, PutStatus, Steps, Together, list_all
 
 HEADS_TOGETHER = 64
 """Bundles whose heads are asked for in one group."""
@@ -162,14 +162,7 @@ def _good(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | N
 
 
 def _keys(prefix: str) -> Steps[dict[str, int]]:
-    found: dict[str, int] = {}
-    after = ""
-    while True:
-        page: Page = yield List(prefix, start_after=after)
-        found |= {entry.key: entry.size for entry in page.entries}
-        if not page.more or not page.entries:
-            return found
-        after = page.entries[-1].key
+    return {entry.key: entry.size for entry in (yield from list_all(prefix))}
 
 
 def _list(topic_id: UUID, partition: int) -> Steps[_Listed]:

@@ -20,7 +20,6 @@ from tiered.config import TopicConfig, parse_duration_ms
 from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, TieredError
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.plan.known import Known
 from tiered.plan.maintenance import Action, Kind, PartitionPlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
 from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_remote, open_tiers
@@ -232,8 +231,7 @@ def _maintainer(facts: TopicFacts, partition: int, owner: str) -> Maintainer | N
     if facts.entry is None:
         return None
     tp, config = TopicPartition(facts.name, partition), TopicConfig.from_properties(facts.config)
-    known = Known(made=facts.entry.roots and facts.entry.state != STATE_DELETING)  # else its roots go one by one
-    return Maintainer(tp, facts.entry.topic_id, config, owner=owner, known=known)
+    return Maintainer(tp, facts.entry.topic_id, config, owner=owner, known=facts.entry.known)
 
 
 def _conclude(  # noqa: PLR0917 - private, what one run has come to

@@ -19,7 +19,6 @@ from tiered.errors import TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
-from tiered.plan.known import Known
 from tiered.plan.maintenance import Kind
 from tiered.program.doors import chosen_partitions
 from tiered.program.wording import as_error
@@ -165,8 +164,7 @@ class Upkeep:
 
     def _maintain(self, entry: TopicEntry, tp: TopicPartition, capabilities: Capabilities) -> None:
         config = TopicConfig.from_properties(entry.config)
-        known = Known(made=entry.roots and entry.state != STATE_DELETING)  # else its roots go one by one
-        maintainer = Maintainer(tp, entry.topic_id, config, owner=self._owner, known=known)
+        maintainer = Maintainer(tp, entry.topic_id, config, owner=self._owner, known=entry.known)
         plan = self._drive(maintainer.plan(self._scope.kinds))
         for action in plan.actions if plan is not None else ():
             if self._ending.is_set():

@@ -14,7 +14,7 @@ from tiered.errors import TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
 from tiered.format.root import Root, encode_root
-from tiered.store.base import ABSENT, Delete, List, Page, Put, Steps
+from tiered.store.base import ABSENT, Delete, Put, Steps, list_all
 
 LOGGER = logging.getLogger("tiered.remote")
 
@@ -45,14 +45,9 @@ def keep_version(root: Root) -> Steps[None]:
 
 def history(root: Root) -> Steps[list[int]]:
     """The versions that are kept, oldest first."""
-    prefix, found, after = hist_prefix(root.topic_id, root.partition), list[int](), ""
-    while True:
-        page: Page = yield List(prefix, start_after=after)
-        versions = [parse_hist_key(entry.key) for entry in page.entries]
-        found += [version for version in versions if version is not None]
-        if not page.more or not page.entries:
-            return sorted(found)
-        after = page.entries[-1].key
+    listed = yield from list_all(hist_prefix(root.topic_id, root.partition))
+    versions = [parse_hist_key(entry.key) for entry in listed]
+    return sorted(version for version in versions if version is not None)
 
 
 def outlived(root: Root) -> Steps[int]:

@@ -36,7 +36,7 @@ from tiered.remote.hist import history
 from tiered.remote.pages import PageCache
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import ABSENT, Delete, Deleted, Get, List, Object, Page, Put, PutStatus, Steps
+from tiered.store.base import ABSENT, Delete, Deleted, Get, Object, Put, PutStatus, Steps, list_all
 from tiered.times import Time, format_time, parse_time
 
 SNAPSHOT_TRIES = 3
@@ -252,15 +252,9 @@ def load_snapshot(view: RootView, name: str) -> Steps[Root | None]:
 
 def list_snapshots(view: RootView) -> Steps[list[Taken]]:
     """All snapshots of a partition, oldest first."""
-    names, after = list[str](), ""
-    while True:
-        page: Page = yield List(snap_prefix(view.topic_id, view.partition), start_after=after)
-        names += [name for entry in page.entries if (name := parse_snap_key(entry.key)) is not None]
-        if not page.more or not page.entries:
-            break
-        after = page.entries[-1].key
+    listed = yield from list_all(snap_prefix(view.topic_id, view.partition))
     found = []
-    for name in names:
+    for name in [name for entry in listed if (name := parse_snap_key(entry.key)) is not None]:
         root = yield from load_snapshot(view, name)
         if root is not None:
             found.append(Taken(f"snapshot {name}", root))

@@ -54,12 +54,12 @@ from tiered.store.base import (
     NewId,
     Now,
     Object,
-    Page,
     Put,
     PutStatus,
     Steps,
     Time,
     Together,
+    list_all,
 )
 
 FORMAT = 1
@@ -101,6 +101,11 @@ class TopicEntry:
     version: int = 1
     changes: tuple[str, ...] = ()
     roots: bool = False
+
+    @property
+    def known(self) -> Known:
+        """What a maintainer knows of the roots. Those of a topic that is being deleted go one by one."""
+        return Known(made=self.roots and self.state != STATE_DELETING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,14 +389,8 @@ def list_topics() -> Steps[list[TopicEntry]]:
 
 def list_topic_names() -> Steps[list[str]]:
     """Names of all registered topics, whether or not their entries can be read, in the order of their keys."""
-    names: list[str] = []
-    after, more = "", True
-    while more:
-        page: Page = yield List(TOPICS_PREFIX, start_after=after)
-        names += [name for entry in page.entries if (name := parse_topic_key(entry.key)) is not None]
-        more = page.more and bool(page.entries)
-        after = page.entries[-1].key if page.entries else ""
-    return names
+    listed = yield from list_all(TOPICS_PREFIX)
+    return [name for entry in listed if (name := parse_topic_key(entry.key)) is not None]
 
 
 def encode_topic(entry: TopicEntry) -> bytes:

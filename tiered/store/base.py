@@ -348,6 +348,16 @@ def blocking(call: Callable[[], T]) -> Steps[T]:
     return found
 
 
+def list_all(prefix: str) -> Steps[list[ListEntry]]:
+    """Every key that begins with ``prefix``, in order: for listings that are small. Others take page by page."""
+    found: list[ListEntry] = []
+    while True:
+        page: Page = yield List(prefix, start_after=found[-1].key if found else "")
+        found += page.entries
+        if not page.more or not page.entries:
+            return found
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What the probe saw. ``conditional_writes`` False means two writers could both win."""
