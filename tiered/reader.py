@@ -27,6 +27,7 @@ from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_table
 from tiered.read.stream import ReadRange, TierBatch, TierStream
 from tiered.remote.past import AsOf, Past, Taken
+from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
@@ -47,6 +48,7 @@ def open_reader(
     *,
     log_dir: str | Path | None = None,
     as_of: Time | None = None,
+    pin: bool = False,
     deadline_seconds: float | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -56,10 +58,13 @@ def open_reader(
 
     ``as_of``: what the bucket was, by a snapshot's name, a version (a number) or a time (text or a datetime), which
     takes the newest root that was kept at or before it; ``Reader.taken`` tells which. Only without ``log_dir``.
-    Nothing is written anywhere. ``s3``: :class:`tiered.config.S3Keywords` (``endpoint_url=`` and others).
-    ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError (neither is given, a bad
-    URL), NotFoundError (no such directory, or a ``file://`` folder that is no store; a bucket that does not exist is
-    found by the first read), RemotePermissionError.
+    ``pin``: each read holds the version that it began with, so that no collection takes away what it has yet to read:
+    for reads that may last longer than ``gc.grace.ms``. It makes (and renews, and deletes) one small object below
+    ``pin/`` of each partition, which counts for 6 hours after its last renewal: of a reader that crashed nothing stays
+    for ever. Without it nothing is written anywhere. ``s3``: :class:`tiered.config.S3Keywords` (``endpoint_url=`` and
+    others). ``deadline_seconds`` bounds the retries of one request (default 30). Raises ConfigError (neither is given,
+    a bad URL), NotFoundError (no such directory, or a ``file://`` folder that is no store; a bucket that does not exist
+    is found by the first read), RemotePermissionError.
     """
     if remote is None and log_dir is None:
         raise ConfigError(
@@ -68,6 +73,8 @@ def open_reader(
     place = arguments.StorePlace.of(remote, deadline_seconds, s3)
     folder = None if log_dir is None else arguments.path("log_dir", log_dir)
     clock, ids = arguments.clock_and_ids(clock, ids)
+    if arguments.flag("pin", pin) and remote is None:
+        raise ConfigError("pin is of a bucket: a disk has no collection", hint="name the bucket, or leave pin out")
     if as_of is not None and (remote is None or log_dir is not None):
         raise ConfigError("as_of is of a bucket alone: a disk has no past", hint="leave log_dir out, name the bucket")
     wanted = None if as_of is None else AsOf.of(as_of, now_ms=clock.now_ms())
@@ -83,7 +90,7 @@ def open_reader(
     if location is not None:
         seconds = place.seconds(RETRY_DEADLINE_SECONDS)
         store = location.open(deadline_seconds=seconds, metrics=metrics, clock=clock, ids=ids, create=False)
-    return Reader(local, store, metrics, clock=clock, ids=ids, as_of=wanted)
+    return Reader(local, store, metrics, clock=clock, ids=ids, as_of=wanted, pin=pin)
 
 
 @dataclass(slots=True)
@@ -122,8 +129,11 @@ class Reader:
         clock: Clock,
         ids: IdSource,
         as_of: AsOf | None = None,
+        pin: bool = False,
     ) -> None:
         self._as_of = as_of
+        self._pinning = pin
+        self._pins: set[Pin] = set()  # in the bucket now
         self._pasts: dict[tuple[UUID, int], Past] = {}
         self._local = local
         self._store = store
@@ -226,7 +236,8 @@ class Reader:
             made = entry.roots and tp.partition < entry.partitions
             known = replace(known, made=made)
             past = self._past(tp, entry.topic_id, known)
-            remote = RemotePartition(tp.topic, entry.topic_id, tp.partition, known=known, past=past)
+            pin = Pin(tp.topic, entry.topic_id, tp.partition, self._pins) if self._pinning else None
+            remote = RemotePartition(tp.topic, entry.topic_id, tp.partition, known=known, past=past, pin=pin)
         return TierStream(tp, local=local, remote=remote)
 
     def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:
@@ -323,6 +334,7 @@ class Reader:
             report.partitions += 1
             report.segments_pruned += yield from stream.pruned_segments(wanted)
             yield from stream.records(wanted, through=matching)
+            yield from stream.release()
         report.bytes_read = self._received_bytes() - before
         report.complete = True
 
@@ -369,6 +381,7 @@ class Reader:
                 )
                 yield from stream.batches(start, end, shape=partial(_decoded, decoder))
                 yield Emit(list(decoder.finish()))
+            yield from stream.release()
 
     def requests(self) -> dict[str, int]:
         """Requests made to the store so far, by operation."""
@@ -381,7 +394,9 @@ class Reader:
         return sum(figures.received_bytes for figures in self.request_counts.snapshot())
 
     def close(self) -> None:
-        """Releases files and connections. Safe to call again."""
+        """Releases files and connections, and deletes the pins of reads that did not end. Safe to call again."""
+        for pin in list(self._pins):
+            self._runner.run(pin.drop())
         if self._local is not None:
             self._local.close()
         if self._store is not None:

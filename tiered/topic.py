@@ -186,6 +186,7 @@ class TopicReads:
         for partition in chosen:
             stream = yield from self._open_steps(partition)
             yield from stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
+            yield from stream.release()
 
     def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Earliest offset of each partition, over both tiers."""

@@ -40,6 +40,7 @@ class Start:
 @click.option("--since", metavar="TIME", help="first time wanted: 2013-01-01, 2013-01-01T05:00:00Z, ms, -3d, now")
 @click.option("--until", metavar="TIME", help="first time not wanted any more")
 @click.option("--as-of", metavar="WHAT", help="of the bucket as it was: a snapshot's name, a version, or a time")
+@click.option("--pin", is_flag=True, help="hold what is read: no collection takes it away, however long it lasts")
 @click.option("-n", "--count", type=click.IntRange(min=0, max=MAX_LONG), metavar="N", help="stop after N records")
 @click.option("--isolation", type=ISOLATION, default="read_uncommitted", show_default=True)
 @click.option(
@@ -57,6 +58,7 @@ def command(
       tiered cat flights:0 --remote s3://acme-logs/prod -o -10
       tiered cat flights --remote s3://acme-logs/prod --since 2013-01-01 --until 2013-01-08 --json
       tiered cat flights --remote s3://acme-logs/prod --as-of before-release
+      tiered cat flights --remote s3://acme-logs/prod --pin | slow-import
       tiered cat flights --log-dir data -f '%p/%o %k: %s\n'
     """
     name, partition = split_topic(topic)
@@ -67,7 +69,7 @@ def command(
     _check_order(start.since, _text(until), app.clock.now_ms())
     render = renderer(app, text_format)
     app.out.begin("cat", topic=name, records=0, complete=False)
-    with Patience(app) as patience, open_reader(app, _text(as_of)) as reader:
+    with Patience(app) as patience, open_reader(app, _text(as_of), pin=bool(at["pin"])) as reader:
         with patience.waiting():
             topics = reader.topics()
             need_topic(name, topics)

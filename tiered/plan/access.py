@@ -18,6 +18,8 @@ _CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
 _ENCRYPT = ["kms:Decrypt", "kms:GenerateDataKey"]
 """Decrypt also for multipart uploads."""
 
+_PIN = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
+
 Policy = dict[str, Any]
 
 
@@ -41,7 +43,8 @@ def policy(
     if kms_key_arn:
         statements.append(_allow("Key", _ENCRYPT if role in ("writer", "maintainer") else _ENCRYPT[:1], kms_key_arn))
     if role in ("reader", "spark"):
-        statements.append(_allow("Pin", ["s3:PutObject", "s3:DeleteObject"], _Keys(f"{bucket_arn}/{prefix}")("pin")))
+        # A pin is renewed by a PUT with If-Match, for which S3 wants the right to read, too.
+        statements.append(_allow("Pin", _PIN, _Keys(f"{bucket_arn}/{prefix}")("pin")))
         statements += [_allow("PinKey", _ENCRYPT[1:], kms_key_arn)] if kms_key_arn else []
     return {"Version": "2012-10-17", "Statement": [each for each in statements if each["Sid"] not in leave_out]}
 

@@ -49,8 +49,8 @@ def store_options(app: Application, url: str) -> S3Keywords:
     return {}
 
 
-def open_reader(app: Application, as_of: str | None = None) -> tiered.Reader:
-    """Both tiers, whichever were named, read-only: no lock is taken and nothing is written.
+def open_reader(app: Application, as_of: str | None = None, *, pin: bool = False) -> tiered.Reader:
+    """Both tiers, whichever were named, read-only: no lock is taken and nothing is written but what ``pin`` asks for.
 
     ``as_of``: the bucket alone, as it was.
     """
@@ -58,14 +58,14 @@ def open_reader(app: Application, as_of: str | None = None) -> tiered.Reader:
         location(app)
         url = app.need_remote()
         options = store_options(app, url)
-        return tiered.open_reader(url, as_of=as_of, deadline_seconds=PATIENCE_SECONDS, **options)
+        return tiered.open_reader(url, as_of=as_of, pin=pin, deadline_seconds=PATIENCE_SECONDS, **options)
     app.need_a_tier()
     need_directory(app)
     if app.remote is None:
-        return tiered.open_reader(log_dir=app.log_dir)
+        return tiered.open_reader(log_dir=app.log_dir, pin=pin)
     location(app)
     options = store_options(app, app.remote)
-    return tiered.open_reader(app.remote, log_dir=app.log_dir, deadline_seconds=PATIENCE_SECONDS, **options)
+    return tiered.open_reader(app.remote, log_dir=app.log_dir, pin=pin, deadline_seconds=PATIENCE_SECONDS, **options)
 
 
 def open_log(app: Application, *, create: bool, deadline_seconds: float = PATIENCE_SECONDS) -> tiered.Log:

@@ -137,6 +137,11 @@ class TierStream:
         if self._remote is not None:
             yield from self._remote.refresh()
 
+    def release(self) -> Steps[None]:
+        """Nothing more is read: what the bucket holds for this stream goes (``remote.pins``). Never raises."""
+        if self._remote is not None:
+            yield from self._remote.release()
+
     def spans(self) -> Steps[tuple[LocalSpan | None, RemoteSpan | None]]:
         """What each tier holds now (the remote one as of the last refresh)."""
         local = LocalSpan.of(self._local.positions()) if self._local is not None else None

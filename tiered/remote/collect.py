@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 from tiered.errors import CorruptionError, RemotePermissionError, TieredError
 from tiered.format.crc import crc32c
-from tiered.format.fields import NUMBER, Fields
 from tiered.format.keys import (
     PageName,
     Role,
@@ -27,11 +26,10 @@ from tiered.format.keys import (
     index_key,
     join_uid,
     page_key,
-    partition_prefix,
     segment_key,
 )
 from tiered.format.page import MAX_PAGE_BYTES, Content, PageKind, Pointers, decode_page
-from tiered.format.root import Root, decode_root
+from tiered.format.root import Root
 from tiered.format.rows import (
     TRASH_LIST,
     TRASH_MAINTAINER,
@@ -43,27 +41,14 @@ from tiered.format.rows import (
     TrashEntry,
 )
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
-from tiered.plan.maintenance import MAX_DELETE_KEYS, PIN_MS, collectable
+from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
 from tiered.remote.catalog import Catalog
-from tiered.store.base import ABSENT, Delete, Deleted, Get, List, NewId, Now, Object, Page, Put, Steps
+from tiered.remote.pins import read_pins
+from tiered.store.base import ABSENT, Delete, Deleted, Get, NewId, Now, Object, Put, Steps
 
 LOGGER = logging.getLogger("tiered.remote")
 
 ACCESS_DENIED = "AccessDenied"
-_PIN = {"version": NUMBER}
-
-
-@dataclass(frozen=True, slots=True)
-class Pins:
-    """Versions that somebody reads: ``lowest`` of them, None without one. ``expired``: keys of pins that hold nothing.
-
-    ``date_ms`` is the store's clock, when they were listed.
-    """
-
-    lowest: int | None
-    count: int
-    expired: tuple[str, ...]
-    date_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,36 +70,6 @@ class Collected:
         if self.failed:
             notes.append(f"{len(self.failed)} keys were refused, the first is {self.failed[0][0]}: {self.failed[0][1]}")
         return "; ".join(notes)
-
-
-def read_pins(root: Root) -> Steps[Pins]:
-    """Pins and snapshots of a partition. Raises CorruptionError for one that cannot be read: nothing is collected then.
-
-    A pin's age is told by one clock, the store's: its Last-Modified against the Date of the same LIST.
-    """
-    prefix = partition_prefix(root.topic_id, root.partition)
-    versions: list[int] = []
-    expired: list[str] = []
-    date_ms = 0
-    for kind in ("pin/", "snap/"):
-        after, more = "", True
-        while more:
-            page: Page = yield List(prefix + kind, start_after=after)
-            date_ms = page.date_ms or (yield Now()).now_ms
-            for entry in page.entries:
-                if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:
-                    expired.append(entry.key)
-                    continue
-                got = yield Get(entry.key)
-                if isinstance(got, Object):
-                    versions.append(_version_of(entry.key, got.data, pin=kind == "pin/"))
-            more = page.more and bool(page.entries)
-            after = page.entries[-1].key if page.entries else ""
-    return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms)
-
-
-def _version_of(key: str, data: bytes, *, pin: bool) -> int:
-    return Fields(data, key=key).take(_PIN)["version"] if pin else decode_root(data, key=key).version
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ from tiered.plan.housekeeping import StateIntent
 from tiered.plan.known import Known
 from tiered.plan.maintenance import MAX_DELETE_KEYS
 from tiered.remote.catalog import Catalog
-from tiered.remote.collect import Collected, read_pins
+from tiered.remote.collect import Collected
+from tiered.remote.pins import read_pins
 from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
 from tiered.store.base import Delete, Deleted, List, Page, Steps

@@ -33,6 +33,7 @@ from tiered.remote.fetch import Fetch, SegmentGone, fetches
 from tiered.remote.index_cache import IndexCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.past import Past
+from tiered.remote.pins import Pin
 from tiered.remote.prefetch import BUFFER_BYTES, Prefetch
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
@@ -50,6 +51,8 @@ Shape = Callable[[BatchHeader, memoryview], Any]
 
 Pieces = Callable[[int], Steps[CatalogRows]]
 """Rows from the one that holds an offset on, some of them; none behind the last (``Snapshot.piece``)."""
+Keep = Callable[[], Steps[None]]
+"""What is done before each read, so that what is read stays where it is (``Pin.keep``)."""
 
 
 def headed(header: BatchHeader, batch: memoryview) -> HeadedBatch:
@@ -69,8 +72,11 @@ class Place:
 class _Reads:
     """The reads of one attempt, in order. Of a segment whose base is in ``ended`` no more is wanted."""
 
-    def __init__(self, lookup: SegmentLookup, pieces: Pieces, at: int, end: int, whole: Collection[int]) -> None:
+    def __init__(
+        self, lookup: SegmentLookup, pieces: Pieces, at: int, end: int, whole: Collection[int], *, keep: Keep | None
+    ) -> None:
         self._lookup = lookup
+        self._keep = keep
         self._pieces = pieces
         self._at = at
         self._end = end
@@ -83,6 +89,8 @@ class _Reads:
 
     def next(self) -> Steps[Fetch | None]:
         """The next one; None behind the last."""
+        if self._keep is not None:
+            yield from self._keep()
         while True:
             for fetch in self._current:
                 if fetch.segment.row.base in self.ended:
@@ -139,7 +147,9 @@ class SegmentReader:
         self._verify_crc = verify_crc
         self._buffer_bytes = buffer_bytes
 
-    def read(self, place: Place, pieces: Pieces, end: int, shape: Shape = headed) -> Steps[None]:
+    def read(
+        self, place: Place, pieces: Pieces, end: int, shape: Shape = headed, *, keep: Keep | None = None
+    ) -> Steps[None]:
         """Emits the verified batches that touch ``place.at`` to ``end``, in order.
 
         What is damaged is read once more, past the cache. Where an offset index sent it to a wrong place, the segment
@@ -149,7 +159,8 @@ class SegmentReader:
         whole: set[int] = set()
         while True:
             try:
-                yield from self._attempt(place, pieces, end, shape, whole)
+                reads = _Reads(self.lookup, pieces, place.at, end, whole, keep=keep)
+                yield from self._attempt(place, reads, shape)
                 return
             except SegmentGone:
                 raise  # a page, too, which counts as damaged where nobody can look at a newer root
@@ -163,7 +174,7 @@ class SegmentReader:
                     whole.add(error.base_offset)  # from ``at`` on alone it would pass
                 self.forget(error)
 
-    def _attempt(self, place: Place, pieces: Pieces, end: int, shape: Shape, whole: Collection[int]) -> Steps[None]:
+    def _attempt(self, place: Place, reads: _Reads, shape: Shape) -> Steps[None]:
         """One attempt. The first and the last batch of a segment may hold offsets outside its range.
 
         A segment that is read whole must have the CRC32C that the catalog says, which is known when its last piece
@@ -171,7 +182,6 @@ class SegmentReader:
         """
         scan: SegmentScan | None = None
         current: SegmentRange | None = None
-        reads = _Reads(self.lookup, pieces, place.at, end, whole)
         ahead = Prefetch(reads.next, self.tp, self.cache, max_bytes=self._buffer_bytes)
         while (read := (yield from ahead.next())) is not None:
             fetch, data = read
@@ -211,7 +221,8 @@ class RemotePartition:
 
     The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache`` may be shared by readers of
     one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole segments, nothing else. ``known``: what
-    the registry entry and a disk say of the root. ``past``: what is pinned instead of the newest root.
+    the registry entry and a disk say of the root. ``past``: what is pinned instead of the newest root. ``pin``: made in
+    the bucket by the first read and kept until :meth:`release`; only for one stream.
     """
 
     def __init__(
@@ -227,8 +238,10 @@ class RemotePartition:
         limits: ReadLimits = READ_LIMITS,
         known: Known = NOTHING_KNOWN,
         past: Past | None = None,
+        pin: Pin | None = None,
     ) -> None:
         self._past = past
+        self._pin = pin
         self.tp = TopicPartition(topic, partition)
         self.topic_id = topic_id
         self._view = RootView(topic_id, partition, topic, known)
@@ -276,6 +289,11 @@ class RemotePartition:
         """The catalog as it was last pinned, without a request."""
         return self._snapshot
 
+    def release(self) -> Steps[None]:
+        """Nothing more is read: the pin goes. Never raises."""
+        if self._pin is not None:
+            yield from self._pin.drop()
+
     # -- records -------------------------------------------------------------------------------------------------
 
     def read(self, start_offset: int, end_offset: int | None = None, shape: Shape = headed) -> Steps[None]:
@@ -288,6 +306,10 @@ class RemotePartition:
         partition, offset, key, position), RemoteUnavailableError.
         """
         snapshot = yield from self.snapshot()
+        keep = None
+        if snapshot is not None and self._pin is not None:
+            snapshot = self._snapshot = yield from self._pin.hold(snapshot, self.refresh)
+            keep = self._pin.keep
         earliest, latest = (snapshot.start_offset, snapshot.next_offset) if snapshot is not None else (0, 0)
         if not earliest <= start_offset <= latest:
             raise self._out_of_range(start_offset, earliest, latest)
@@ -296,7 +318,7 @@ class RemotePartition:
         refreshes, read_at = 0, start_offset
         while snapshot is not None and place.at < end:
             try:
-                yield from self._segments.read(place, snapshot.piece, end, shape)
+                yield from self._segments.read(place, snapshot.piece, end, shape, keep=keep)
                 return
             except SegmentGone as gone:
                 refreshes = refreshes + 1 if place.at == read_at else 1

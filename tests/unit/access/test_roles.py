@@ -13,6 +13,7 @@ from tests.unit.access.policed import BUCKET_ARN, KMS_ARN, PREFIX, Guard, Need, 
 from tests.unit.access.work import (
     ACTIONS,
     ALLOWED,
+    VALUES,
     read,
     read_by_spark,
     samples,
@@ -56,6 +57,10 @@ def test_the_documents_allow_exactly_the_table(role: str) -> None:
     pinning = policy(role, BUCKET_ARN, PREFIX)
     pin = f"{BUCKET_ARN}/{PREFIX}{samples()['pin'][0]}"
     assert (decision(pinning, "s3:PutObject", pin, {}) == "Allow") == (role in ("reader", "spark", "maintainer"))
+    for action in ("s3:GetObject", "s3:DeleteObject"):
+        assert (decision(pinning, action, pin, {}) == "Allow") == (
+            role in ("reader", "spark", "maintainer") or (role, action) == ("auditor", "s3:GetObject")
+        )
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -189,6 +194,25 @@ def test_a_maintainer(tmp_path: Path, url: str, become: Become, cli: Cli) -> Non
     assert not list((tmp_path / "bucket").rglob("root.obj"))
     assert guard.refused == set()
     assert granted(guard) - guard.used <= WITHOUT_WORK["maintainer"]
+
+
+@pytest.mark.parametrize("role", ["reader", "auditor"])
+def test_who_may_pin(tmp_path: Path, url: str, become: Become, role: str) -> None:
+    become("writer")
+    (tmp_path / "bucket").mkdir()
+    write(tmp_path / "log", url)
+    become(role)
+    with pytest.raises(RemotePermissionError, match="orders-0"), tiered.open_reader(url, pin=True) as reader:
+        next(reader.topic("orders").read(0))
+    guard = become(role, leave_out=())
+    if role == "reader":
+        with tiered.open_reader(url, pin=True) as reader:
+            assert len(list(reader.topic("orders").read(0))) == len(VALUES)
+        assert {need for need in guard.used if need[1] == "pin"} == {
+            ("s3:PutObject", "pin"),
+            ("s3:DeleteObject", "pin"),
+        }
+    assert guard.refused == set()
 
 
 @pytest.mark.parametrize("role", ["reader", "spark", "auditor"])

@@ -203,3 +203,71 @@ def test_spark_reads_as_of_a_snapshot_and_never_anything_newer(cli: Cli, bucket:
         read()
     with pytest.raises(ConfigError, match="exclude each other"):
         TieredDataSource({**options, "local_dir": "data"}).reader(schema)
+
+
+# -- pins of readers ---------------------------------------------------------------------------------------------------
+
+
+def pins(tmp_path: Path) -> list[Path]:
+    """Those that are in the bucket."""
+    return list((tmp_path / "store").rglob("pin/*.obj"))
+
+
+def test_a_reader_with_a_pin_reads_on_through_compaction_trim_and_collection(
+    cli: Cli, bucket: str, tmp_path: Path
+) -> None:
+    all_values = values(bucket)
+    with tiered.open_reader(bucket, pin=True) as reader:
+        records = reader.topic("t").read(0)
+        first = next(records)
+        assert len(pins(tmp_path)) == 1
+        live(cli, bucket)
+        assert [first.value, *(record.value for record in records)] == all_values
+        assert pins(tmp_path) == []
+        assert next(record.offset for record in reader.topic("t").read(0)) >= 20  # another read, of the newest version
+    assert pins(tmp_path) == []
+
+
+def test_closing_the_reader_ends_the_pins_of_reads_that_did_not_end(bucket: str, tmp_path: Path) -> None:
+    with tiered.open_reader(bucket, pin=True) as reader:
+        several = [reader.topic("t").read(0) for _ in range(3)]
+        assert {next(records).offset for records in several} == {0}
+        assert len(pins(tmp_path)) == 3
+    assert pins(tmp_path) == []
+
+
+def test_arrow_and_find_end_their_pins(bucket: str, tmp_path: Path) -> None:
+    with tiered.open_reader(bucket, pin=True) as reader:
+        assert reader.beginning_offsets("t")
+        before = reader.requests().get("put", 0)
+        assert (before, reader.to_arrow("t").num_rows) == (0, 40)
+        assert len(list(reader.find("t", key=b"1"))) == 10
+        assert (reader.requests()["put"], pins(tmp_path)) == (2, [])
+
+
+def test_pins_for_asyncio(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    all_values = values(bucket)
+
+    async def reading() -> list[bytes | None]:
+        async with tiered.aio.open_reader(bucket, pin=True) as reader:
+            abandoned = (await reader.topic("t")).read(0)
+            await anext(aiter(abandoned))
+            records = aiter((await reader.topic("t")).read(0))
+            found = [(await anext(records)).value]
+            assert len(pins(tmp_path)) == 2
+            await asyncio.to_thread(live, cli, bucket)
+            found += [record.value async for record in records]
+            assert len(pins(tmp_path)) == 1
+            return found
+
+    assert asyncio.run(reading()) == all_values
+    assert pins(tmp_path) == []
+
+
+def test_cat_with_a_pin(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    seen = cli("cat", "t", "--pin", "--remote", bucket, "-n", "3", "--json")
+    assert (seen.code, seen.summary["records"], pins(tmp_path)) == (0, 3, [])
+    refused = cli("cat", "t", "--pin", "--log-dir", tmp_path / "log")
+    assert (refused.code, "pin is of a bucket" in refused.err) == (2, True)
+    with pytest.raises(ConfigError, match="pin"):
+        tiered.open_reader(bucket, pin="yes")  # type: ignore[arg-type]

@@ -42,8 +42,6 @@ CITATIONS: dict[str, int] = {}
 """7: how often a file cites a text by numbers that this repository does not have."""
 
 WITHOUT_CALLERS: set[str] = {
-    # The names of the bucket's grammar, written down before there are pages, pins and histories.
-    "tiered/format/keys.py: pin_key",
     # What a format fixes, by its name.
     "tiered/format/rows.py: TRASH_BYTES",
     "tiered/remote/index_cache.py: CACHE_DIRECTORY",

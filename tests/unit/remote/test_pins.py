@@ -1,0 +1,347 @@
+"""A reader with a pin: no collection cuts it off, and one that crashes holds nothing for ever. All on one clock."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.remote_face import RemoteFace
+from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
+from tests.unit.remote.recording import RecordingStore
+from tiered.config import TopicConfig
+from tiered.errors import OffsetOutOfRangeError, RemotePermissionError, RemoteUnavailableError
+from tiered.format.batch import decode_records
+from tiered.format.keys import index_key, partition_prefix, segment_key
+from tiered.model import TopicPartition
+from tiered.plan.maintenance import PIN_MS, Kind
+from tiered.remote.maintain import Done, Maintainer
+from tiered.remote.past import AsOf, Past
+from tiered.remote.pins import PIN_TRIES, RENEW_AGAIN_MS, RENEW_MS, Pin
+from tiered.remote.root_view import RootView
+from tiered.store.base import (
+    Absent,
+    Delete,
+    Deleted,
+    Get,
+    List,
+    Match,
+    Outcome,
+    Page,
+    Put,
+    PutResult,
+    PutStatus,
+    StoreRequest,
+)
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock
+
+NO_GRACE = TopicConfig(gc_grace_ms=0, segment_bytes=20_000, merge_min_bytes=10_000)
+END = 2000
+PINS = partition_prefix(TOPIC_ID, 0) + "pin/"
+HOUR = 3600.0
+
+
+class Bucket:
+    """Twenty small segments of one partition, without a grace time, a month old."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = RecordingStore(MemoryStore(clock=self.clock))
+        self.log = RemoteLog(self.store, clock=self.clock)
+        self.log.fill(END)
+        self.clock.advance(31 * 24 * HOUR)
+        self.held: set[Pin] = set()
+
+    def face(self, *, pinned: bool = True, past: Past | None = None) -> RemoteFace:
+        pin = Pin(self.log.topic, TOPIC_ID, 0, self.held) if pinned else None
+        return RemoteFace(
+            self.store, self.log.topic, TOPIC_ID, 0, clock=self.clock, ids=self.log.ids, pin=pin, past=past
+        )
+
+    def maintain(self, *kinds: Kind, begin_at: int | None = None) -> list[Done]:
+        """By somebody else: what its plan says is done."""
+        maintainer = Maintainer(TopicPartition(self.log.topic, 0), TOPIC_ID, NO_GRACE, owner="m:1")
+        plan = drive(self.store, maintainer.plan(kinds, begin_at=begin_at), clock=self.clock, ids=self.log.ids)
+        assert plan is not None
+        return [
+            drive(self.store, maintainer.run(action, TRUSTED), clock=self.clock, ids=self.log.ids)
+            for action in plan.actions
+        ]
+
+    def live(self, begin_at: int) -> int:
+        """Trim, merge, collection at once; the objects that were collected."""
+        assert self.maintain(begin_at=begin_at)
+        self.maintain(Kind.MERGE)
+        return self.collect()
+
+    def collect(self) -> int:
+        """A second later (a root's time is ahead of a clock that stands still); the objects that went."""
+        self.clock.advance(1)
+        return sum(done.collected.objects for done in self.maintain(Kind.COLLECT) if done.collected is not None)
+
+    def keys(self, kind: str = "s/") -> set[str]:
+        """What is there below a partition's folder."""
+        page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + kind))
+        assert isinstance(page, Page)
+        return {entry.key for entry in page.entries}
+
+    @property
+    def version(self) -> int:
+        """Of the newest root."""
+        assert self.log.root is not None
+        return self.log.root.version
+
+    @property
+    def named(self) -> set[str]:
+        """Objects that the newest root names."""
+        assert self.log.root is not None
+        return {key(TOPIC_ID, 0, row) for row in self.log.root.rows for key in (segment_key, index_key)}
+
+    def pin_puts(self) -> list[Put]:
+        return [r for r in self.store.requests if isinstance(r, Put) and r.key.startswith(PINS)]
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    return Bucket()
+
+
+def offsets(batches: Iterator[memoryview]) -> list[int]:
+    return [record.offset for batch in batches for record in decode_records(batch)]
+
+
+def version_of(version: int) -> bytes:
+    """The body of a pin."""
+    return b'{"version": %d}' % version
+
+
+def release(bucket: Bucket, face: RemoteFace) -> None:
+    drive(bucket.store, face.steps.release(), clock=bucket.clock, ids=bucket.log.ids)
+
+
+def read_slowly(bucket: Bucket, reading: Iterator[memoryview], pause_s: float) -> list[int]:
+    """Offsets; after each batch a pause, after each ten a collection that finds nothing."""
+    read: list[int] = []
+    for count, batch in enumerate(reading):
+        read += offsets(iter([batch]))
+        bucket.clock.advance(pause_s)
+        assert count % 10 or bucket.collect() == 0
+    return read
+
+
+def test_what_a_pinned_reader_has_yet_to_read_survives_trim_merge_and_collection(bucket: Bucket) -> None:
+    face = bucket.face()
+    reading = face.read_batches(0)
+    first = offsets(iter([next(reading)]))
+    assert bucket.live(begin_at=1500) == 0
+    assert first + offsets(reading) == list(range(END))
+    release(bucket, face)
+    assert (bucket.keys("pin/"), bucket.held) == (set(), set())
+    assert bucket.collect() > 0
+    assert bucket.keys() == bucket.named
+
+
+def test_without_a_pin_the_same_reader_is_cut_off_and_says_so(bucket: Bucket) -> None:
+    reading = bucket.face(pinned=False).read_batches(0)
+    next(reading)
+    assert bucket.live(begin_at=1500) > 0
+    with pytest.raises(OffsetOutOfRangeError, match="outside 1500 to 2000"):
+        offsets(reading)
+
+
+def test_a_second_read_of_the_stream_is_of_the_pinned_version_too(bucket: Bucket) -> None:
+    face = bucket.face()
+    assert offsets(face.read_batches(1000, 1100)) == list(range(1000, 1100))
+    bucket.live(begin_at=1500)
+    assert offsets(face.read_batches(0, 100)) == list(range(100))
+
+
+def test_a_pin_costs_three_requests_and_without_one_there_is_none(bucket: Bucket) -> None:
+    costs = []
+    for pinned in (False, True):
+        bucket.store.forget()
+        face = bucket.face(pinned=pinned)
+        offsets(face.read_batches(0))
+        release(bucket, face)
+        costs.append(list(bucket.store.requests))
+    plain, more = costs
+    assert not any(isinstance(request, Put | Delete | List) for request in plain)
+    assert len(more) == len(plain) + 3
+    (put,) = (request for request in more if isinstance(request, Put))
+    assert (put.body, put.condition) == (
+        b'{"version": %d}' % (bucket.version),
+        Absent(),
+    )
+    assert [request.keys for request in more if isinstance(request, Delete)] == [(put.key,)]
+
+
+def test_the_pin_of_a_reader_that_crashed_expires_by_the_clock_of_the_store(bucket: Bucket) -> None:
+    reading = bucket.face().read_batches(0)
+    next(reading)
+    reading.close()
+    began = bucket.clock.monotonic()
+    assert bucket.live(begin_at=1500) == 0
+    bucket.clock.advance(PIN_MS / 1000 - (bucket.clock.monotonic() - began) - 1)
+    assert bucket.collect() == 0
+    assert bucket.collect() > 0
+    assert (bucket.keys(), bucket.keys("pin/")) == (bucket.named, set())
+
+
+def test_a_slow_reader_renews_its_pin_and_keeps_its_version(bucket: Bucket) -> None:
+    reading = bucket.face().read_batches(0)
+    read = offsets(iter([next(reading)]))
+    bucket.maintain(begin_at=1500)
+    began = bucket.clock.monotonic()
+    assert read + read_slowly(bucket, reading, HOUR / 12) == list(range(END))
+    took_ms = (bucket.clock.monotonic() - began) * 1000
+    puts = bucket.pin_puts()
+    assert took_ms > 2 * PIN_MS
+    assert len({put.key for put in puts}) == 1
+    assert [type(put.condition) for put in puts] == [Absent] + [Match] * (len(puts) - 1)
+    assert took_ms / RENEW_MS / 2 < len(puts) <= took_ms / RENEW_MS + 1
+
+
+def test_a_reader_that_slept_too_long_pins_the_newest_version_and_finds_what_was_merged(
+    bucket: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    face = bucket.face()
+    reading = face.read_batches(0)
+    read = offsets(iter([next(reading)]))
+    (old,) = bucket.keys("pin/")
+    bucket.maintain(Kind.MERGE)
+    bucket.clock.advance(PIN_MS / 1000 + 1)
+    assert bucket.collect() > 0
+    assert read + offsets(reading) == list(range(END))
+    (new,) = bucket.keys("pin/")
+    assert new != old
+    assert version_of(bucket.version) in {put.body for put in bucket.pin_puts()}
+    assert "pin_expired" in caplog.text
+
+
+@pytest.mark.parametrize("landed_first", [True, False])
+def test_a_collector_that_passes_the_version_while_it_is_pinned(bucket: Bucket, landed_first: bool) -> None:
+    """One that listed before the pin came deletes what its version names: the reader sees its floor and moves on."""
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if not (isinstance(request, Put) and request.key.startswith(PINS)):
+            return carry_out()
+        bucket.store.answer = None
+        outcome = carry_out() if landed_first else None
+        bucket.maintain(Kind.MERGE)
+        assert (bucket.collect() == 0) == landed_first
+        return outcome or carry_out()
+
+    version = bucket.version
+    bucket.store.answer = answer
+    face = bucket.face()
+    reading = face.read_batches(0)
+    read = offsets(iter([next(reading)]))
+    assert face.steps.pinned is not None
+    assert face.steps.pinned.version > version
+    assert [put.body for put in bucket.pin_puts()] == [
+        version_of(number) for number in (version, face.steps.pinned.version)
+    ]
+    assert len(bucket.keys("pin/")) == 1
+    assert bucket.live(begin_at=1500) == (40 if landed_first else 0)  # what the first version alone named
+    assert read + offsets(reading) == list(range(END))
+
+
+def test_collectors_that_pass_each_version_are_an_error_and_no_pin_stays(bucket: Bucket) -> None:
+    trims = iter(range(100, END, 100))
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Put) and request.key.startswith(PINS):
+            bucket.store.answer = None
+            bucket.maintain(begin_at=next(trims))
+            bucket.collect()
+            bucket.store.answer = answer
+        return carry_out()
+
+    bucket.store.answer = answer
+    with pytest.raises(RemoteUnavailableError, match="a collector passed each version that was pinned"):
+        next(bucket.face().read_batches(END - 1))
+    assert len(bucket.pin_puts()) == PIN_TRIES
+    assert (bucket.keys("pin/"), bucket.held) == (set(), set())
+
+
+@pytest.mark.parametrize("renewal", [False, True])
+@pytest.mark.parametrize("landed", [False, True])
+def test_a_pin_whose_answer_was_lost_is_sent_again(bucket: Bucket, renewal: bool, landed: bool) -> None:
+    lost: list[Put] = []
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        wanted = isinstance(request, Put) and request.key.startswith(PINS)
+        if wanted and isinstance(request, Put) and isinstance(request.condition, Match) == renewal and not lost:
+            lost.append(request)
+            if landed:
+                carry_out()
+            return PutResult(PutStatus.UNKNOWN, cause="timeout")
+        return carry_out()
+
+    bucket.store.answer = answer
+    reading = bucket.face().read_batches(0)
+    read = offsets(iter([next(reading)]))
+    bucket.maintain(begin_at=1500)
+    read += read_slowly(bucket, reading, HOUR / 12)
+    assert (len(lost), read, len(bucket.keys("pin/"))) == (1, list(range(END)), 1)
+    assert {put.key for put in bucket.pin_puts()} == {lost[0].key}
+
+
+def test_a_renewal_that_fails_is_tried_again_and_cuts_nothing_off(bucket: Bucket) -> None:
+    tries: list[float] = []
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Put) and request.key.startswith(PINS) and isinstance(request.condition, Match):
+            tries.append(bucket.clock.monotonic())
+            if len(tries) < 4:
+                raise RemotePermissionError("the session ended", operation="PUT", resource=request.key)
+        return carry_out()
+
+    bucket.store.answer = answer
+    reading = bucket.face().read_batches(0)
+    read = offsets(iter([next(reading)]))
+    bucket.maintain(begin_at=1500)
+    assert read + read_slowly(bucket, reading, HOUR / 12) == list(range(END))
+    assert len(tries) > 3
+    assert all(later - before >= RENEW_AGAIN_MS / 1000 for before, later in itertools.pairwise(tries))
+
+
+def test_a_role_that_may_not_pin_is_told_which_right_it_lacks(bucket: Bucket) -> None:
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Put):
+            raise RemotePermissionError("403", operation="PUT", resource=request.key)
+        return carry_out()
+
+    bucket.store.answer = answer
+    with pytest.raises(RemotePermissionError) as refused:
+        next(bucket.face().read_batches(0))
+    assert "statement Pin" in refused.value.hint
+    assert bucket.held == set()
+
+
+def test_a_pin_that_cannot_be_deleted_is_said_and_expires(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        return Deleted(((request.keys[0], "AccessDenied"),)) if isinstance(request, Delete) else carry_out()
+
+    face = bucket.face()
+    assert len(offsets(face.read_batches(0))) == END
+    bucket.store.answer = answer
+    release(bucket, face)
+    assert "pin_not_deleted" in caplog.text
+    assert len(bucket.keys("pin/")) == 1
+
+
+def test_a_pin_holds_an_older_version_when_its_snapshot_is_deleted(bucket: Bucket) -> None:
+    """The copy below ``hist/`` alone holds nothing; the pin does, from when its version was found to be whole."""
+    version = bucket.version
+    bucket.maintain(begin_at=1000)  # keeps a copy of the version before
+    past = Past(RootView(TOPIC_ID, 0, bucket.log.topic), AsOf(version=version + 1))
+    face = bucket.face(past=past)
+    reading = face.read_batches(0)
+    read = offsets(iter([next(reading)]))
+    assert bucket.collect() == 0
+    assert read + offsets(reading) == list(range(END))
+    assert [request for request in bucket.store.requests if isinstance(request, Get) and "/hist/" in request.key]

@@ -1,0 +1,246 @@
+"""Pins: what a long reader holds, so that no collection takes it away in the middle of its read.
+
+::
+
+    reader     PUT pin/{uid} {version} ── root again: floor above it? the newer version ── reads ── renews ── DELETE
+    collector  gc_floor ── LIST pin/ ── younger than PIN_MS? then nothing goes that left after its version
+
+Either the reader sees the floor of a collector, or the collector sees the pin. A pin ends with its reader; one whose
+reader crashed ends by its age, which one clock tells, the store's: its Last-Modified against the Date of the same LIST.
+For the reader it lasts ``PIN_MS`` from when its last acknowledged PUT was *sent*, on a monotonic clock: never longer
+than for a collector.
+
+Pins are asked for, never made by themselves: ``gc.grace.ms`` covers every read that is shorter, a reader without a pin
+needs no right to write, and a pin that is made late proves nothing of what has gone by then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from uuid import UUID
+
+from tiered.errors import CommitUnknown, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.format.crc import crc32c
+from tiered.format.fields import NUMBER, Fields
+from tiered.format.keys import partition_prefix, pin_key
+from tiered.format.root import Root, decode_root
+from tiered.plan.maintenance import PIN_MS
+from tiered.remote.settle import deadline_after, settle
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import (
+    ABSENT,
+    Condition,
+    Delete,
+    Deleted,
+    Get,
+    List,
+    Match,
+    NewId,
+    Now,
+    Object,
+    Page,
+    Put,
+    PutStatus,
+    Steps,
+    Time,
+)
+
+LOGGER = logging.getLogger("tiered.remote")
+
+RENEW_MS = PIN_MS // 3
+"""Age at which a pin is renewed, when its reader next asks for something."""
+
+RENEW_AGAIN_MS = 600_000
+"""Wait after a renewal that failed."""
+
+PIN_DEADLINE_MS = 10_000
+"""How long one PUT of a pin is tried: the read waits for it."""
+
+PIN_TRIES = 3
+"""Versions that are pinned, each passed by a collector meanwhile, before that is an error."""
+
+_PIN = {"version": NUMBER}
+
+Refresh = Callable[[], Steps[Snapshot | None]]
+"""Looks at the catalog anew."""
+
+
+# -- the collector's side ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Pins:
+    """Versions that somebody reads: ``lowest`` of them, None without one. ``expired``: keys of pins that hold nothing.
+
+    ``date_ms`` is the store's clock, when they were listed.
+    """
+
+    lowest: int | None
+    count: int
+    expired: tuple[str, ...]
+    date_ms: int
+
+
+def read_pins(root: Root) -> Steps[Pins]:
+    """Pins and snapshots of a partition. Raises CorruptionError for one that cannot be read: nothing is collected then.
+
+    A pin's age is told by one clock, the store's: its Last-Modified against the Date of the same LIST.
+    """
+    prefix = partition_prefix(root.topic_id, root.partition)
+    versions: list[int] = []
+    expired: list[str] = []
+    date_ms = 0
+    for kind in ("pin/", "snap/"):
+        after, more = "", True
+        while more:
+            page: Page = yield List(prefix + kind, start_after=after)
+            date_ms = page.date_ms or (yield Now()).now_ms
+            for entry in page.entries:
+                if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:
+                    expired.append(entry.key)
+                    continue
+                got = yield Get(entry.key)
+                if isinstance(got, Object):
+                    versions.append(_version_of(entry.key, got.data, pin=kind == "pin/"))
+            more = page.more and bool(page.entries)
+            after = page.entries[-1].key if page.entries else ""
+    return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms)
+
+
+def _version_of(key: str, data: bytes, *, pin: bool) -> int:
+    return Fields(data, key=key).take(_PIN)["version"] if pin else decode_root(data, key=key).version
+
+
+# -- the reader's side -------------------------------------------------------------------------------------------------
+
+
+class Pin:
+    """A reader's pin of one partition: :meth:`hold` before the first byte, :meth:`keep` between reads, :meth:`drop`.
+
+    ``held`` has it from its PUT until it is dropped: whoever closes the reader drops what is left there. Not
+    thread-safe: one per stream.
+    """
+
+    def __init__(self, topic: str, topic_id: UUID, partition: int, held: set[Pin]) -> None:
+        self.name = f"{topic}-{partition}"
+        self._topic_id, self._partition = topic_id, partition
+        self._all_held = held
+        self._safe = False
+        self.key = ""
+        self.version = 0
+        self._etag = ""
+        self._sent = 0.0
+        self._renew_at = 0.0
+        self._refresh: Refresh | None = None
+
+    def hold(self, snapshot: Snapshot, refresh: Refresh) -> Steps[Snapshot]:
+        """Pins the version of ``snapshot``, or a newer one if a collector has passed it; gives what is to be read.
+
+        Nothing is asked of the store while it holds one. Raises RemotePermissionError (the role may not write
+        ``pin/``), RemoteUnavailableError, and what ``refresh`` raises.
+        """
+        if self._safe:
+            return snapshot
+        self._refresh = refresh
+        for _ in range(PIN_TRIES):
+            yield from self.drop()  # what an attempt before left, or is too late
+            yield from self._make(snapshot.version)
+            newest = yield from refresh()
+            if newest is None or newest.root.gc_floor <= snapshot.version:
+                self._safe = True
+                return snapshot
+            snapshot = newest  # a collector that listed before the pin came may delete what the older one names
+        yield from self.drop()
+        raise RemoteUnavailableError(f"{self.name}: a collector passed each version that was pinned", hint="try again")
+
+    def keep(self) -> Steps[None]:
+        """Renews the pin when its time has come. Never raises: what has expired is pinned anew, at the newest version.
+
+        The reader goes on with what it reads: what is gone it looks for in the newest version, as readers without a
+        pin do.
+        """
+        time: Time = yield Now()
+        if not self._safe or time.monotonic < self._renew_at:
+            return
+        old_end = self._sent + PIN_MS / 1000
+        try:
+            if (
+                time.monotonic < old_end
+                and (yield from self._put(Match(self._etag), time))
+                and (yield Now()).monotonic < old_end
+            ):
+                return
+        except TieredError as error:
+            LOGGER.warning("pin_not_renewed partition=%s key=%s error=%s", self.name, self.key, error.message)
+        now: Time = yield Now()
+        if now.monotonic < old_end and self._etag:
+            self._renew_at = now.monotonic + RENEW_AGAIN_MS / 1000
+            return
+        LOGGER.warning("pin_expired partition=%s key=%s version=%s", self.name, self.key, self.version)
+        yield from self._anew()
+
+    def drop(self) -> Steps[None]:
+        """Ends it. Never raises: one that cannot be deleted expires."""
+        key, self.key, self._safe = self.key, "", False
+        self._all_held.discard(self)
+        if not key:
+            return
+        try:
+            outcome: Deleted = yield Delete((key,))
+            why = outcome.failed[0][1] if outcome.failed else ""
+        except TieredError as error:
+            why = error.message
+        if why:
+            LOGGER.warning("pin_not_deleted partition=%s key=%s error=%s", self.name, key, why)
+
+    def _anew(self) -> Steps[None]:
+        refresh = self._refresh
+        yield from self.drop()
+        try:
+            newest = (yield from refresh()) if refresh is not None else None
+            if newest is not None and refresh is not None:
+                yield from self.hold(newest, refresh)
+        except TieredError as error:
+            LOGGER.warning("pin_lost partition=%s error=%s", self.name, error.message)
+
+    def _make(self, version: int) -> Steps[None]:
+        self.key = pin_key(self._topic_id, self._partition, (yield NewId()))
+        self.version = version
+        try:
+            if (yield from self._put(ABSENT, (yield Now()))):
+                self._all_held.add(self)
+                return
+            cause: TieredError | None = None
+        except RemotePermissionError as error:
+            raise RemotePermissionError(
+                f"{self.name}: {error.message}",
+                operation=error.operation,
+                resource=error.resource,
+                hint="a reader that pins needs s3:PutObject, s3:GetObject and s3:DeleteObject on pin/* (statement Pin "
+                "of `tiered iam-policy reader`); without pin the grace time, gc.grace.ms, covers a read",
+            ) from error
+        except CommitUnknown as error:
+            cause = error
+        key, self.key = self.key, ""
+        raise RemoteUnavailableError(
+            f"{self.name}: it is not known whether the pin {key} was made", hint="try again; one that is left expires"
+        ) from cause
+
+    def _put(self, condition: Condition, time: Time) -> Steps[bool]:
+        """Whether it is there, as of ``time``. False: it is gone. Raises as ``settle``."""
+        body = json.dumps({"version": self.version}).encode()
+        deadline = yield from deadline_after(PIN_DEADLINE_MS)
+        done = yield from settle(Put(self.key, body, condition, crc32c(body)), deadline, self.name)
+        etag = done.etag
+        if done.status is PutStatus.LOST:  # nobody else writes this key: an earlier attempt landed, its answer was lost
+            got = yield Get(self.key)
+            etag = got.etag if isinstance(got, Object) and got.data == body else ""
+        self._etag = etag
+        if not etag:
+            return False
+        self._sent = time.monotonic
+        self._renew_at = time.monotonic + RENEW_MS / 1000
+        return True
