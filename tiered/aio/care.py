@@ -10,9 +10,10 @@ from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
-from tiered.care.restore import RestoreOptions, RestoreReport, restore_steps
+from tiered.care.restore import RestoreReport, restore_steps
+from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import OnFinding, Progress, handed_on
-from tiered.clock import SystemIds
+from tiered.clock import SystemClock, SystemIds
 from tiered.local.disk.files import PosixFiles
 from tiered.store.runner import AioRunner
 
@@ -51,7 +52,9 @@ async def restore(
     progress: Progress | None = None,
 ) -> RestoreReport:
     """As ``tiered.restore``; cancelled, it leaves nothing behind but what was whole by then."""
-    steps = restore_steps(store.url, directory, options, ids=ids or SystemIds(), files=files or PosixFiles())
+    steps = restore_steps(
+        store.url, directory, options, clock=clock or SystemClock(), ids=ids or SystemIds(), files=files or PosixFiles()
+    )
     return await AioRunner(store, clock, ids).run(steps, handed_on(progress))
 
 

@@ -5,33 +5,27 @@
     root (read once) -> rows chosen -> .log and .idx -> temporary sibling directory -> rename to its name
                                        size, CRC32C, every batch and index checked
 
-The ``.log`` files are byte-identical to those that were uploaded. The directory is a *new volume*: it has an id of its
+The ``.log`` files are byte-identical to those that were uploaded, but for the last one of a log that is to end inside
+it (``care.restore_plan``): that one is cut between two batches. The directory is a *new volume*: it has an id of its
 own and, for each partition, the root version and end that it was restored from, which is how the catalog knows that
-it may continue the log (``plan.lifecycle``). Nothing is visible under the final name before everything is on disk.
+it may continue the log (``plan.lifecycle``); one that holds the past, or has another name, says nothing of a bucket.
+Nothing is visible under the final name before everything is on disk.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from tiered.care.check_registry import need_all_named, survey
-from tiered.care.inspection import LogInspection, SideFileCheck, fetch_log
-from tiered.clock import IdSource
+from tiered.care.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
+from tiered.care.restore_plan import PartitionPlan, RestoreOptions, plan_steps
+from tiered.clock import Clock, IdSource
 from tiered.config import TopicConfig
-from tiered.errors import (
-    ConfigError,
-    CorruptionError,
-    DiskFullError,
-    NotFoundError,
-    TieredError,
-    UnknownTopicError,
-)
+from tiered.errors import ConfigError, CorruptionError, DiskFullError, TieredError
 from tiered.findings import Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
 from tiered.format.checkpoint import (
@@ -45,6 +39,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
     FLAG_HOLE,
+    SNAPSHOT_SUFFIX,
     index_key,
     index_name,
     log_name,
@@ -54,8 +49,8 @@ from tiered.format.keys import (
     time_index_name,
     txn_index_name,
 )
-from tiered.format.root import STATE_DELETING
 from tiered.format.txn_index import TXN_ENTRY_BYTES
+from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import (
     LOG_START_NAME,
     META_PROPERTIES_NAME,
@@ -68,17 +63,17 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.truncation import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
-from tiered.plan.known import Known
 from tiered.plan.side_files import NO_PRODUCERS, Judged
-from tiered.remote.root_view import RootView
-from tiered.remote.snapshot import Snapshot
-from tiered.remote.topics import TopicEntry, list_topics, load_topic
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
+
+_CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
+"""What a row says of the bytes, and what is another thing of a segment that was cut."""
 
 FETCH_ATTEMPTS = 2
 """A body that arrives damaged is fetched once more before the object is called damaged."""
@@ -88,48 +83,6 @@ INDEX_INTERVAL_BYTES = 4096
 
 SPARE_BYTES = 64 * 1024 * 1024
 """Free space that has to be left after a restore."""
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreOptions:
-    """What to bring back. ``selected`` empty: everything; a pair without a partition: the whole topic.
-
-    ``newest_bytes`` (of each partition) and ``since_ms`` leave older segments in the bucket, where a log that is
-    opened with its remote tier still reads them. ``if_empty``: a directory that holds something is left alone.
-    """
-
-    selected: tuple[tuple[str, int | None], ...] = ()
-    newest_bytes: int | None = None
-    since_ms: int | None = None
-    if_empty: bool = False
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionPlan:
-    """What one partition gets: ``rows`` are contiguous and end at ``next_offset``. ``pinned`` None: never uploaded."""
-
-    tp: TopicPartition
-    entry: TopicEntry
-    pinned: Snapshot | None
-    rows: tuple[Row, ...]
-
-    @property
-    def start_offset(self) -> int:
-        """First offset of the directory."""
-        if self.pinned is None:
-            return 0
-        return max(self.rows[0].base, self.pinned.start_offset) if self.rows else self.pinned.next_offset
-
-    @property
-    def end_offset(self) -> int:
-        """Where the log goes on."""
-        return self.pinned.next_offset if self.pinned is not None else 0
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the ``.log`` files."""
-        return sum(row.size for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,30 +107,8 @@ class RestoreReport:
         return sum(len(plan.rows) for plan in self.plans)
 
 
-def choose_rows(
-    pinned: Snapshot, *, newest_bytes: int | None = None, since_ms: int | None = None
-) -> Steps[tuple[Row, ...]]:
-    """The newest rows: from the first that reaches ``since_ms`` on, and within ``newest_bytes``, but at least one."""
-    at = 0
-    if since_ms is not None:
-        first = yield from pinned.reaching(since_ms)
-        if first is None:
-            return ()
-        at = first.base
-    chosen: deque[Row] = deque()
-    total = 0
-    while len(rows := (yield from pinned.piece(at))):
-        for row in rows:
-            chosen.append(row)
-            total += row.size
-            while newest_bytes is not None and total > newest_bytes and len(chosen) > 1:
-                total -= chosen.popleft().size
-        at = rows.end_offset
-    return tuple(chosen)
-
-
 def restore_steps(
-    url: str, directory: Path, options: RestoreOptions, *, ids: IdSource, files: Files
+    url: str, directory: Path, options: RestoreOptions, *, clock: Clock, ids: IdSource, files: Files
 ) -> Steps[RestoreReport]:
     """Builds ``directory`` from the store at ``url``. Emits what was fetched. On an error nothing is left behind."""
     directory = directory.absolute()
@@ -189,67 +120,13 @@ def restore_steps(
             hint=f"name a new directory, or move this one aside first (mv {directory} {directory}.old);"
             " --if-empty makes this no error, for scripts that run at each start",
         )
-    plans, notes = yield from _plan(url, options)
+    plans, notes = yield from plan_steps(url, options, ids)
     if options.dry_run:
         return RestoreReport(directory, plans, notes=notes, dry_run=True)
     yield Blocking(partial(_need_space, directory, plans, files))
-    build = _Build(directory, plans, ids=ids, files=files)
+    build = _Build(directory, plans, apart=options.apart, clock=clock, ids=ids, files=files)
     volume_id = yield from build.run()
-    return RestoreReport(directory, plans, volume_id=volume_id, notes=(*notes, *build.notes))
-
-
-def _plan(url: str, options: RestoreOptions) -> Steps[tuple[tuple[PartitionPlan, ...], tuple[str, ...]]]:
-    plans: list[PartitionPlan] = []
-    notes: list[str] = []
-    listed = yield from survey(notes)  # before the registry is read, so that what is registered meanwhile is named
-    entries = yield from _entries(url, options.selected, listed)
-    yield from need_all_named(listed, [entry for entry, _ in entries], {topic for topic, _ in options.selected})
-    for entry, wanted in entries:
-        if entry.state == STATE_DELETING:
-            notes.append(f"topic {entry.name} is being deleted and was passed over")
-            continue
-        for partition in range(entry.partitions):
-            tp = TopicPartition(entry.name, partition)
-            pinned = yield from _pin(entry, partition)
-            rows: tuple[Row, ...] = ()
-            if pinned is not None and (wanted is None or partition in wanted):
-                rows = yield from choose_rows(pinned, newest_bytes=options.newest_bytes, since_ms=options.since_ms)
-            plans.append(PartitionPlan(tp, entry, pinned, rows))
-    return tuple(plans), tuple(notes)
-
-
-def _pin(entry: TopicEntry, partition: int) -> Steps[Snapshot | None]:
-    try:
-        return (yield from RootView(entry.topic_id, partition, entry.name, Known(made=entry.roots)).pin())
-    except CorruptionError as damage:
-        damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
-        raise
-
-
-def _entries(
-    url: str, selected: Sequence[tuple[str, int | None]], listed: Collection[tuple[UUID, int]]
-) -> Steps[list[tuple[TopicEntry, frozenset[int] | None]]]:
-    """The topics to restore, each with the partitions whose records are wanted (None: all)."""
-    if not selected:
-        entries = yield from list_topics()
-        if not entries:
-            yield from need_all_named(listed, (), ())
-            raise NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")
-        return [(entry, None) for entry in entries]
-    chosen: list[tuple[TopicEntry, frozenset[int] | None]] = []
-    for name in dict.fromkeys(topic for topic, _ in selected):
-        entry = yield from load_topic(name)
-        if entry is None:
-            raise UnknownTopicError(f"there is no topic {name!r} in {url}", hint="see `tiered topics list`")
-        numbers = [partition for topic, partition in selected if topic == name]
-        for partition in numbers:
-            if partition is not None and partition >= entry.partitions:
-                raise UnknownTopicError(
-                    f"topic {name} has no partition {partition}", hint=f"its partitions are 0 to {entry.partitions - 1}"
-                )
-        wanted = None if None in numbers else frozenset(number for number in numbers if number is not None)
-        chosen.append((entry, wanted))
-    return chosen
+    return RestoreReport(directory, tuple(build.plans), volume_id=volume_id, notes=(*notes, *build.notes))
 
 
 def _is_taken(directory: Path, files: Files) -> bool:
@@ -270,22 +147,33 @@ def _need_space(directory: Path, plans: Sequence[PartitionPlan], files: Files) -
 
 
 class _Build:
-    """One restore under way, in a temporary sibling of the directory."""
+    """One restore under way, in a temporary sibling of the directory. ``plans`` tell in the end what became of them."""
 
-    def __init__(self, directory: Path, plans: Sequence[PartitionPlan], *, ids: IdSource, files: Files) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        plans: Sequence[PartitionPlan],
+        *,
+        apart: bool,
+        clock: Clock,
+        ids: IdSource,
+        files: Files,
+    ) -> None:
+        self.plans = list(plans)
+        self.notes: list[str] = []
         self._directory = directory
-        self._plans = plans
+        self._apart = apart
+        self._clock = clock
         self._ids = ids
         self._files = files
         self._temporary = directory.with_name(f".{directory.name}.restore-{ids.uid()[:12]}")
-        self.notes: list[str] = []
 
     def run(self) -> Steps[str]:
         """Builds and renames; gives the new volume id."""
-        yield Emit(Passed(0, "", sum(plan.size_bytes for plan in self._plans)))
+        yield Emit(Passed(0, "", sum(plan.size_bytes for plan in self.plans)))
         try:
             yield Blocking(partial(self._files.make_directory, self._temporary))
-            for plan in self._plans:
+            for plan in self.plans:
                 yield from self._partition(plan)
             return (yield from blocking(self._finish))
         except TieredError:
@@ -301,11 +189,21 @@ class _Build:
 
     def _finish(self) -> str:
         volume_id = self._root_files()
+        if self._apart:
+            self._abort_open()
         self._files.sync_directory(self._temporary)
         # An empty directory of that name is replaced by the rename; a full one makes it fail.
         self._files.rename(self._temporary, self._directory)
         self._files.sync_directory(self._directory.parent)
         return volume_id
+
+    def _abort_open(self) -> None:
+        """Ends what is open where a log ends that nobody else writes: no coordinator of it will ever decide."""
+        with LocalLog.open(self._temporary, clock=self._clock, ids=self._ids, files=self._files) as log:
+            for number, plan in enumerate(self.plans):
+                aborted = log.transactions.abort_orphans(plan.tp, whoever=True)
+                if aborted:
+                    self.plans[number] = replace(plan, end=plan.end_offset + aborted, aborted=aborted)
 
     def _partition(self, plan: PartitionPlan) -> Steps[None]:
         path = self._temporary / partition_dir(plan.tp)
@@ -314,8 +212,11 @@ class _Build:
         for row in plan.rows:
             if row.flags & FLAG_HOLE:
                 continue
-            segment = _Segment(self._files, path, plan.tp, plan.entry.topic_id, row, beside)
-            self.notes += yield from segment.run()
+            segment = _Segment(self._files, path, plan.tp, plan.source.topic_id, row, beside)
+            if row.next <= plan.end_offset:
+                self.notes += yield from segment.run()
+            else:
+                self.notes += yield from segment.run_until(plan.end_offset, plan.before)
         yield Blocking(partial(self._end, plan, path))
 
     def _begin(self, plan: PartitionPlan, path: Path) -> None:
@@ -325,8 +226,13 @@ class _Build:
     def _end(self, plan: PartitionPlan, path: Path) -> None:
         files = self._files
         if files.state(path / snapshot_name(plan.end_offset)) is None:
-            # Nobody wrote, as far as is known: else the first open would have to ask all of the log.
-            files.replace(path / snapshot_name(plan.end_offset), NO_PRODUCERS)
+            # Nobody wrote, as far as is known: else the first open would have to ask all of the log. A range that
+            # compaction has emptied has no snapshot of its own: the one before it is right.
+            emptied = bool(plan.rows and plan.rows[-1].flags & FLAG_HOLE)
+            found = [name for name in files.names(path) if emptied and name.endswith(SNAPSHOT_SUFFIX)]
+            newest = max(found, default="")
+            told = files.read(path / newest) if newest else NO_PRODUCERS
+            files.replace(path / snapshot_name(plan.end_offset), told)
         # The last segment is sealed, as it was: without an empty one behind it, appends would go into it.
         for name in (log_name(plan.end_offset), index_name(plan.end_offset), time_index_name(plan.end_offset)):
             files.replace(path / name, b"")
@@ -341,20 +247,20 @@ class _Build:
         volume = self._ids.uuid()
         meta = MetaProperties(encode_uuid(self._ids.uuid()), 0, volume)
         files.replace(root / META_PROPERTIES_NAME, encode_meta_properties(meta).encode())
-        entries = {plan.entry.name: plan.entry for plan in self._plans}
+        entries = {plan.entry.name: plan.entry for plan in self.plans}
         configs = {name: TopicConfig.from_properties(entry.config) for name, entry in entries.items()}
         infos = {n: TopicInfo(n, entry.topic_id, entry.partitions, configs[n]) for n, entry in entries.items()}
         write_topics(root, files, infos)
         claims, uploads = Claims(root, files), {}
-        for plan in self._plans:
-            if plan.pinned is not None:
+        for plan in self.plans:
+            if plan.pinned is not None and not self._apart:  # else nobody knows it in any bucket
                 claims.write(plan.tp, restored_from=(plan.pinned.version, plan.pinned.next_offset))
                 uploads[plan.tp] = PartitionUpload(plan.end_offset, start_offset=plan.pinned.start_offset)
         UploadCheckpoint(root, files).write(uploads)
-        ends = {plan.tp: plan.end_offset for plan in self._plans}
+        ends = {plan.tp: plan.end_offset for plan in self.plans}
         OffsetsFile(root, RECOVERY_POINT_NAME, files).write(ends)
         OffsetsFile(root, REPLICATION_NAME, files).write(ends)
-        OffsetsFile(root, LOG_START_NAME, files).write({plan.tp: plan.start_offset for plan in self._plans})
+        OffsetsFile(root, LOG_START_NAME, files).write({plan.tp: plan.start_offset for plan in self.plans})
         mark_clean(root, files)
         return str(volume)
 
@@ -369,6 +275,7 @@ class _Segment:
     topic_id: UUID
     row: Row
     beside: SideFileCheck
+    is_cut: bool = False
 
     @property
     def _key(self) -> str:
@@ -384,13 +291,74 @@ class _Segment:
         indexes, why = yield from self._bundle()
         return (yield from blocking(partial(self._settle, indexes, why)))
 
+    def run_until(self, end: int, before: Row | None) -> Steps[list[str]]:
+        """As :meth:`run`, of the offsets below ``end``, where a batch begins.
+
+        ``before``: the segment before this one if that was not restored; its bundle tells who wrote until then.
+        """
+        if before is not None:
+            indexes, _ = yield from self._of(before)._bundle()
+            if indexes is not None:
+                self.beside.skip(indexes.producer_snapshot or NO_PRODUCERS, self.row.base)
+        yield from self._fetch_log()
+        indexes, why = yield from self._bundle()
+        return (yield from blocking(partial(self._cut, end, indexes, why)))
+
+    def _of(self, row: Row) -> _Segment:
+        return replace(self, row=row)
+
+    def _cut(self, end: int, indexes: SealedIndexes | None, why: str) -> list[str]:
+        """The segment on disk ends at ``end`` now, and what is beside it; nothing is left of one without a batch."""
+        base, files = self.row.base, self.files
+        with LogFile(files, self._path) as log:
+            rebuilt = rebuild_indexes(log, base, self.row.size, INDEX_INTERVAL_BYTES)
+        found, straddled = find_cut(files, self._path, self.row.size, rebuilt, end)
+        if straddled:
+            raise CorruptionError(
+                f"{self.tp}: {self._key} has no batch that begins at offset {end}, where the restore is to end",
+                path_or_key=self._key,
+                offset=end,
+                hint="run check --read-data: an index or the .log is not what was written",
+            )
+        txns = self.directory / txn_index_name(base)
+        if indexes is not None and indexes.txn_index:
+            files.replace(txns, indexes.txn_index)
+        carry_out_cut(files, self.directory, found, end)
+        with LogFile(files, self._path) as log:  # with the last entry that a sealed segment has
+            rebuilt = rebuild_indexes(log, base, found.size_bytes, INDEX_INTERVAL_BYTES)
+        kept = files.read(txns) if files.state(txns) is not None else b""
+        cut = replace(self, row=self.row._replace(next=end, size=found.size_bytes), is_cut=True)
+        told = None if indexes is None else SealedIndexes(rebuilt.offset_bytes(), rebuilt.time_bytes(), kept, b"", ())
+        notes = cut._settle(told, why)
+        if not found.size_bytes:
+            for path in (self._path, self._path.with_suffix(SEAL_SUFFIX), txns):
+                files.unlink(path)
+            for name in (index_name(base), time_index_name(base)):
+                files.unlink(self.directory / name)
+        return notes
+
     def _settle(self, indexes: SealedIndexes | None, why: str) -> list[str]:
         """Checks what is on disk now, and writes what stands beside it."""
         findings = Findings(self._key)
         self.beside.begin(self.row.base)
         with contextlib.closing(FileSource(self.files, self._path, self.row.size, sync=False)) as source:
-            follower = self.beside.follower
-            LogInspection(source.size, self.row.base, findings, indexes=indexes, follower=follower).of(source)
+            look = LogInspection(
+                source.size,
+                self.row.base,
+                findings,
+                Expectations(decode=self.is_cut),
+                indexes=indexes,
+                follower=self.beside.follower,
+            )
+            scan = look.of(source)
+        if not self.is_cut and scan.crc32c != self.row.crc:
+            raise CorruptionError(
+                f"{self.tp}: {self._path.name} reads back with CRC32C {scan.crc32c:#010x}, {self.row.crc:#010x} was "
+                "written",
+                path_or_key=str(self._path),
+                offset=self.row.base,
+                hint="the disk does not keep what is written to it: restore onto another one",
+            )
         damage = [item for item in findings.items if item.severity is Severity.ERROR]
         in_log = [item for item in damage if item.code.startswith("log_")]
         if in_log:
@@ -410,7 +378,11 @@ class _Segment:
         else:
             self.files.replace(self.directory / index_name(self.row.base), indexes.offset_index)
             self.files.replace(self.directory / time_index_name(self.row.base), indexes.time_index)
-        return notes + self._write_side_files(indexes)
+        whole = self
+        if self.is_cut:
+            totals = (scan.crc32c, scan.records, scan.min_timestamp, scan.max_timestamp, scan.leader_epoch)
+            whole = replace(self, row=self.row._replace(**dict(zip(_CUT_FIELDS, totals, strict=True))))
+        return notes + whole._write_side_files(indexes)
 
     def _fetch_log(self) -> Steps[None]:
         files, handle, position, checksum = self.files, -1, 0, 0
@@ -481,7 +453,7 @@ class _Segment:
                 else f"{self.tp}: segment {row.base} has lost its transaction index, and what came before it is not "
                 "restored: read_committed raises CorruptionError there; restore the older segments, too"
             )
-        if producers.flaw is not None and producers.data:
+        if producers.flaw is not None and producers.data and not (self.is_cut and producers.known):
             notes.append(f"{self.tp}: the producer snapshot at offset {row.next} was rebuilt from the .log")
         if txns.data:
             self.files.replace(self.directory / txn_index_name(row.base), txns.data)

@@ -9,8 +9,9 @@ from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
-from tiered.care.restore import RestoreOptions, RestoreReport, restore_steps
-from tiered.clock import Clock, IdSource, SystemIds
+from tiered.care.restore import RestoreReport, restore_steps
+from tiered.care.restore_plan import RestoreOptions
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.findings import Finding, Passed
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files, PosixFiles
@@ -57,7 +58,9 @@ def restore(
     holds more than its registry names: less than all is restored only of what was selected. On an error nothing is
     left behind.
     """
-    steps = restore_steps(store.url, directory, options, ids=ids or SystemIds(), files=files or PosixFiles())
+    steps = restore_steps(
+        store.url, directory, options, clock=clock or SystemClock(), ids=ids or SystemIds(), files=files or PosixFiles()
+    )
     return Runner(store, clock, ids).run(steps, handed_on(progress))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from tiered.care.check import EXIT_WARNINGS
-from tiered.care.restore import RestoreOptions, RestoreReport
+from tiered.care.restore import RestoreReport
+from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import restore
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
@@ -21,6 +22,14 @@ from tiered.times import parse_time
 @click.option("--to", "target", metavar="DIR", help="the new log directory (default: --log-dir)")
 @click.option("--newest", metavar="SIZE", help="only the newest segments of each partition, up to SIZE: 10GiB")
 @click.option("--since", metavar="TIME", help="only segments from the first that holds a record at or after TIME")
+@click.option("--as-of", metavar="WHAT", help="the bucket as it was: a snapshot's name, a version, or a time")
+@click.option(
+    "--until", "--until-time", metavar="TIME", help="each partition ends before the first record of TIME or later"
+)
+@click.option(
+    "--end", "--until-offset", type=click.IntRange(min=0), metavar="OFFSET", help="the one partition ends there"
+)
+@click.option("--name", metavar="NEW", help="another name, and id, for the one topic that is selected")
 @click.option("--dry-run", is_flag=True, help="print what would be restored")
 @click.option("--if-empty", is_flag=True, help="do nothing, successfully, if the directory holds something already")
 @pass_application
@@ -31,17 +40,26 @@ def command(
     target: str | None,
     newest: str | None,
     since: str | None,
+    as_of: str | None,
+    until: str | None,
+    end: int | None,
+    name: str | None,
     dry_run: bool,
     if_empty: bool,
 ) -> int:
     """Build a log directory from the bucket alone, ready to be opened for writing.
 
     The directory is a new volume of the same log; older segments that were left out stay readable in the bucket.
+    With --as-of, --until, --end or --name it is a log of its own: it can be read, written, and uploaded to another
+    prefix, with --name also to the same one. It ends between two batches: the batch that holds the first record that
+    is not wanted stays out whole. A transaction that is cut open is aborted, by a marker behind it.
 
     \b
     Examples:
       tiered restore --remote s3://acme-logs/prod --to /var/lib/tiered
       tiered restore flights --remote s3://acme-logs/prod --to data --newest 10GiB --dry-run
+      tiered restore flights --remote s3://acme-logs/prod --to data --as-of before-release --name flights-old
+      tiered restore --remote s3://acme-logs/prod --to data --until 2026-01-31T05:00:00Z
     """
     directory = folder("--to", target) if target is not None else app.need_log_dir()
     newest_bytes = None if newest is None else parse_bytes(newest)
@@ -51,6 +69,10 @@ def command(
         selected=tuple(split_topic(text) for text in selected),
         newest_bytes=newest_bytes,
         since_ms=None if since is None else parse_time(since, now_ms=app.clock.now_ms()),
+        as_of=as_of,
+        until_ms=None if until is None else parse_time(until, now_ms=app.clock.now_ms()),
+        until_offset=end,
+        name=name or "",
         if_empty=if_empty,
         dry_run=dry_run,
     )
@@ -69,6 +91,9 @@ def _conclude(app: Application, report: RestoreReport) -> int:
     for note in report.notes:
         app.out.warn(note)
     code = EXIT_WARNINGS if report.notes else 0
+    for plan in report.plans:
+        if plan.taken is not None:
+            app.out.say(f"{plan.tp}: {plan.taken}")
     entries = [
         {
             "topic": plan.tp.topic,
@@ -77,6 +102,7 @@ def _conclude(app: Application, report: RestoreReport) -> int:
             "end_offset": plan.end_offset,
             "segments": len(plan.rows),
             "size_bytes": plan.size_bytes,
+            "aborted_transactions": plan.aborted,
             "root_version": plan.pinned.version if plan.pinned is not None else None,
         }
         for plan in report.plans

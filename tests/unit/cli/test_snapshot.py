@@ -271,3 +271,32 @@ def test_cat_with_a_pin(cli: Cli, bucket: str, tmp_path: Path) -> None:
     assert (refused.code, "pin is of a bucket" in refused.err) == (2, True)
     with pytest.raises(ConfigError, match="pin"):
         tiered.open_reader(bucket, pin="yes")  # type: ignore[arg-type]
+
+
+def test_restore_as_of_a_snapshot_and_under_another_name(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    then = values(bucket)
+    assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
+    live(cli, bucket)
+    target = str(tmp_path / "copy")
+    wanted = ("restore", "t", "--as-of", "release-1", "--name", "t-old", "--remote", bucket, "--to", target)
+    made = cli(*wanted, "--json")
+    (part,) = made.summary["partitions"]
+    assert (made.code, part["topic"], part["end_offset"], part["aborted_transactions"]) == (0, "t-old", 40, 0)
+    assert "(snapshot release-1)" in made.err
+    assert cli("cat", "t-old", "--log-dir", target).out.splitlines() == then
+    until = ("restore", "t:0", "--as-of", "release-1", "--end", "7", "--remote", bucket, "--to", target + "2")
+    assert cli(*until).text.splitlines()[1].split()[:4] == ["t-0", "0", "7", "2"]
+    assert cli("cat", "t", "--log-dir", target + "2").out.splitlines() == then[:7]
+    assert cli("restore", "t", "--as-of", "other", "--remote", bucket, "--to", target + "3").code == 10
+
+
+def test_restore_until_a_time(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    with tiered.open_reader(bucket) as reader:
+        records = list(reader.topic("t").read(0))
+    middle = records[20].timestamp
+    end = next(record.offset for record in records if record.timestamp >= middle)
+    expected = [record.value for record in records[:end]]
+    target = str(tmp_path / "copy")
+    when = dt.datetime.fromtimestamp(middle / 1000, dt.UTC).isoformat()
+    assert cli("restore", "--until", when, "--remote", bucket, "--to", target).code == 0
+    assert cli("cat", "t", "--log-dir", target).out.splitlines() == expected

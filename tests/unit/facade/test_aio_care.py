@@ -14,7 +14,7 @@ from tests.unit.check.building import RECORDS, TOPIC, Scenario, scenario
 from tests.unit.facade.on_the_loop import OnTheLoop
 from tiered import aio
 from tiered.care.check import CheckOptions
-from tiered.care.restore import RestoreOptions
+from tiered.care.restore_plan import RestoreOptions
 from tiered.clock import SystemClock
 from tiered.errors import CorruptionError, DiskFullError, FencedError
 from tiered.findings import Finding

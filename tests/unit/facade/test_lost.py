@@ -14,7 +14,7 @@ import pytest
 import tiered
 from tiered import aio
 from tiered.care.check import CheckOptions
-from tiered.care.restore import RestoreOptions
+from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import check, plan_rejoin, rejoin, restore
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
-from tiered.care.restore import RestoreOptions, choose_rows
+from tiered.care.restore_plan import RestoreOptions, choose_rows
 from tiered.care.run import check, restore
 from tiered.errors import (
     ConfigError,

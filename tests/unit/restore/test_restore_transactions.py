@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tiered.care.check import CheckOptions
-from tiered.care.restore import RestoreOptions
+from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import check, restore
 from tiered.local.directory.manager import LocalLog
 from tiered.model import TopicPartition

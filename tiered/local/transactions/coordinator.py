@@ -217,12 +217,13 @@ class Transactions:
         with self._held(transactional_id):
             return self._end_open(self._loaded(), transactional_id)
 
-    def abort_orphans(self, tp: TopicPartition) -> int:
+    def abort_orphans(self, tp: TopicPartition, *, whoever: bool = False) -> int:
         """Aborts what is open in ``tp`` of volumes that are gone; returns how many. This volume has claimed ``tp``.
 
-        Their coordinators can decide nothing any more: the claim fenced them. A Kafka cluster's are left alone.
+        Their coordinators can decide nothing any more: the claim fenced them. A Kafka cluster's are left alone, unless
+        ``whoever``: ``tp`` is a copy, which nobody else writes.
         """
-        orphans = [txn for txn in self._host.partition(tp).open_txns() if txn.producer_id >= LEAST_ID]
+        orphans = [txn for txn in self._host.partition(tp).open_txns() if whoever or txn.producer_id >= LEAST_ID]
         if orphans:
             ours = {value.producer_id for value in self.describe().values() if tp in (value.partitions or ())}
             orphans = [txn for txn in orphans if txn.producer_id not in ours]

@@ -1,0 +1,307 @@
+"""What ``restore`` brings back: which topics, which version of each catalog, which rows, and where the log ends.
+
+::
+
+    registry ── topics ── root, or the root ``as_of`` something ── rows up to ``until`` ── PartitionPlan
+
+A log that is to end at an offset or a time ends at a border between two batches: the batch that holds the first record
+that is not wanted stays out whole, as Kafka truncates, so that what is restored is byte for byte what was written. A
+transaction that is open there is aborted by a marker behind it: the log is a copy, and nobody else will ever decide.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from tiered.care.check_registry import need_all_named, survey
+from tiered.clock import IdSource
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+)
+from tiered.format.batch import BatchHeader
+from tiered.format.coordinator_records import is_state_log
+from tiered.format.keys import check_topic_name
+from tiered.format.root import STATE_DELETING
+from tiered.model import Row, TopicPartition
+from tiered.plan.known import Known
+from tiered.remote.past import AsOf, Past, Taken, load_snapshot
+from tiered.remote.reader import RemotePartition
+from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import TopicEntry, list_topics, load_topic
+from tiered.store.base import Now, Steps
+from tiered.times import Time
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreOptions:
+    """What to bring back. ``selected`` empty: everything; a pair without a partition: the whole topic.
+
+    ``newest_bytes`` (of each partition) and ``since_ms`` leave older segments in the bucket, where a log that is
+    opened with its remote tier still reads them. ``if_empty``: a directory that holds something is left alone.
+
+    ``as_of``: the bucket as it was, as in ``open_reader``: a snapshot's name, a version, a time. ``until_ms``: each
+    partition ends before the first record of that time or later; ``until_offset``: the one partition that is selected
+    ends there. Both end at a border between batches. ``name``: what the one topic that is selected is called from now
+    on, with an id of its own. With any of these four the directory is a log of its own, apart from the bucket's: it
+    may be uploaded to another prefix, with ``name`` also to the same one.
+    """
+
+    selected: tuple[tuple[str, int | None], ...] = ()
+    newest_bytes: int | None = None
+    since_ms: int | None = None
+    if_empty: bool = False
+    dry_run: bool = False
+    as_of: Time | None = None
+    until_ms: int | None = None
+    until_offset: int | None = None
+    name: str = ""
+
+    @property
+    def apart(self) -> bool:
+        """Whether the directory is another log than the bucket's."""
+        return bool(self.name) or any(each is not None for each in (self.as_of, self.until_ms, self.until_offset))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What one partition gets: ``rows`` are contiguous and reach ``end_offset``. ``pinned`` None: never uploaded.
+
+    ``tp`` and ``entry`` are what the directory will hold, ``source`` is what the bucket calls it. ``end``: where the
+    log ends before the catalog does, between two batches of the last row. ``taken``: which root that was. ``aborted``:
+    transactions that were open there; each has a marker behind it now.
+    """
+
+    tp: TopicPartition
+    entry: TopicEntry
+    source: TopicEntry
+    pinned: Snapshot | None
+    rows: tuple[Row, ...]
+    before: Row | None = None
+    end: int | None = None
+    taken: Taken | None = None
+    aborted: int = 0
+
+    @property
+    def start_offset(self) -> int:
+        """First offset of the directory."""
+        if self.pinned is None:
+            return 0
+        return max(self.rows[0].base, self.pinned.start_offset) if self.rows else self.end_offset
+
+    @property
+    def end_offset(self) -> int:
+        """Where the log goes on."""
+        if self.end is not None:
+            return self.end
+        return self.pinned.next_offset if self.pinned is not None else 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the ``.log`` objects, the last of them whole."""
+        return sum(row.size for row in self.rows)
+
+
+def choose_rows(
+    pinned: Snapshot, *, newest_bytes: int | None = None, since_ms: int | None = None, end: int | None = None
+) -> Steps[tuple[Row, ...]]:
+    """The newest rows that begin below ``end``: from the first that reaches ``since_ms`` on, and within
+    ``newest_bytes``, but at least one."""
+    at = 0
+    if since_ms is not None:
+        first = yield from pinned.reaching(since_ms)
+        if first is None:
+            return ()
+        at = first.base
+    chosen: deque[Row] = deque()
+    total = 0
+    while len(rows := (yield from pinned.piece(at))):
+        for row in rows:
+            if end is not None and row.base >= end:
+                return tuple(chosen)
+            chosen.append(row)
+            total += row.size
+            while newest_bytes is not None and total > newest_bytes and len(chosen) > 1:
+                total -= chosen.popleft().size
+        at = rows.end_offset
+    return tuple(chosen)
+
+
+def plan_steps(
+    url: str, options: RestoreOptions, ids: IdSource
+) -> Steps[tuple[tuple[PartitionPlan, ...], tuple[str, ...]]]:
+    """A plan for each partition, and notes on what is passed over. Reads only.
+
+    Raises as ``care.run.restore``: UnknownTopicError, NotFoundError, ConfigError, OffsetOutOfRangeError,
+    CorruptionError.
+    """
+    _check_options(options)
+    plans: list[PartitionPlan] = []
+    notes: list[str] = []
+    as_of = None if options.as_of is None else AsOf.of(options.as_of, now_ms=(yield Now()).now_ms)
+    listed = yield from survey(notes)  # before the registry is read, so that what is registered meanwhile is named
+    entries = yield from _entries(url, options.selected, listed)
+    yield from need_all_named(listed, [entry for entry, _ in entries], {topic for topic, _ in options.selected})
+    if options.until_offset is not None:
+        _need_one_partition(entries)
+    for source, wanted in entries:
+        if source.state == STATE_DELETING:
+            notes.append(f"topic {source.name} is being deleted and was passed over")
+            continue
+        entry = (yield from _renamed(source, options.name, ids, url)) if options.name else source
+        found = []
+        for partition in range(source.partitions):
+            one = _Partition(TopicPartition(entry.name, partition), entry, source, options, as_of)
+            found.append((yield from one.plan(selected=wanted is None or partition in wanted)))
+        absent = [plan.tp for plan in found if as_of is not None and plan.taken is None]
+        if absent and len(absent) == len(found):
+            if options.selected:
+                raise NotFoundError(f"topic {source.name} was not there as of {options.as_of}", hint=_SNAPSHOTS)
+            notes.append(f"topic {source.name} was not there as of {options.as_of} and was passed over")
+            continue
+        notes += [f"{tp} was not there as of {options.as_of}: it is empty" for tp in absent]
+        plans += found
+    if not plans and as_of is not None:
+        raise NotFoundError(f"no topic of {url} was there as of {options.as_of}", hint=_SNAPSHOTS)
+    return tuple(plans), tuple(notes)
+
+
+_SNAPSHOTS = "`tiered snapshot list` shows what is kept"
+
+
+def _check_options(options: RestoreOptions) -> None:
+    if options.until_ms is not None and options.until_offset is not None:
+        raise ConfigError("until a time and until an offset exclude each other", hint="give one of them")
+    if options.until_offset is not None and options.until_offset < 0:
+        raise ConfigError(f"{options.until_offset} is no offset", hint="offsets begin at 0")
+    if None not in (options.since_ms, options.until_ms) and options.until_ms <= options.since_ms:  # type: ignore[operator]
+        raise ConfigError("nothing lies between since and until", hint="exchange them, or leave one out")
+    if options.name:
+        check_topic_name(options.name)
+        if is_state_log(options.name) or len({topic for topic, _ in options.selected}) != 1:
+            raise ConfigError(
+                f"the name {options.name} is for one topic", hint="select the one topic that gets another name"
+            )
+
+
+def _need_one_partition(entries: Sequence[tuple[TopicEntry, frozenset[int] | None]]) -> None:
+    """Raises ConfigError unless one partition is wanted."""
+    wanted = [(entry, range(entry.partitions) if numbers is None else numbers) for entry, numbers in entries]
+    if sum(len(numbers) for _, numbers in wanted) != 1:
+        raise ConfigError(
+            "offsets differ by partition, and more than one is to be restored",
+            hint=f"select one: {entries[0][0].name}:0; a time is for all of them",
+        )
+
+
+def _renamed(source: TopicEntry, name: str, ids: IdSource, url: str) -> Steps[TopicEntry]:
+    """The topic under another name, which nobody has. Its id is new: the bucket's topic is not touched by it."""
+    if (yield from load_topic(name)) is not None:
+        raise ConfigError(f"there is a topic {name} in {url} already", hint="choose another name")
+    return replace(source, name=name, topic_id=ids.uuid())
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    """One partition that is being planned."""
+
+    tp: TopicPartition
+    entry: TopicEntry
+    source: TopicEntry
+    options: RestoreOptions
+    as_of: AsOf | None
+
+    def plan(self, *, selected: bool) -> Steps[PartitionPlan]:
+        """``selected`` False: nothing of it is fetched, it begins where the catalog ends."""
+        options = self.options
+        view = RootView(self.source.topic_id, self.tp.partition, self.source.name, Known(made=self.source.roots))
+        past = Past(view, self.as_of) if self.as_of is not None else None
+        taken: Taken | None = None
+        pinned: Snapshot | None = None
+        try:
+            if past is None:
+                pinned = yield from view.pin()
+            elif not (yield from self._was_absent(view)):
+                taken, pinned = (yield from past.take()), (yield from past.pin())
+        except CorruptionError as damage:
+            damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
+            raise
+        if pinned is None or not selected:
+            return PartitionPlan(self.tp, self.entry, self.source, pinned, (), taken=taken)
+        end = yield from self._end(pinned, past)
+        rows: tuple[Row, ...] = ()
+        if end is None or end > pinned.start_offset:
+            rows = yield from choose_rows(pinned, newest_bytes=options.newest_bytes, since_ms=options.since_ms, end=end)
+        before = None
+        if end is not None and len(rows) == 1 and end < rows[0].next:  # who wrote before it, nothing else here tells
+            before = yield from pinned.at(rows[0].base - 1)
+        return PartitionPlan(self.tp, self.entry, self.source, pinned, rows, before, end, taken)
+
+    def _was_absent(self, view: RootView) -> Steps[bool]:
+        """Whether the partition was not there then, as opposed to: nobody knows any more what it was."""
+        if self.as_of is None:
+            return False
+        if self.as_of.name:
+            return (yield from load_snapshot(view, self.as_of.name)) is None
+        root = yield from view.load()
+        return root is None or (self.as_of.time_ms is not None and root.created_ms > self.as_of.time_ms)
+
+    def _end(self, pinned: Snapshot, past: Past | None) -> Steps[int | None]:
+        """Where the log is to end, if that is below the end of ``pinned``: a border between batches."""
+        options, number = self.options, self.tp.partition
+        known = Known(made=self.source.roots)
+        remote = RemotePartition(self.source.name, self.source.topic_id, number, known=known, past=past)
+        wanted = options.until_offset
+        if options.until_ms is not None:
+            found = yield from remote.offset_for_time(options.until_ms)
+            wanted = None if found is None else found[0]
+        if wanted is None or wanted >= pinned.next_offset:
+            return None
+        if wanted < pinned.start_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.tp}: the log begins at offset {pinned.start_offset}, it cannot be restored until {wanted}",
+                requested=wanted,
+                earliest=pinned.start_offset,
+                latest=pinned.next_offset,
+                hint="an older version may hold it: see `tiered snapshot list` and --as-of",
+            )
+        bases = [wanted]
+
+        def note(header: BatchHeader, _: memoryview) -> None:
+            bases.append(header.base_offset)
+
+        yield from remote.read(wanted, wanted + 1, note)
+        return max(min(bases), pinned.start_offset)
+
+
+def _entries(
+    url: str, selected: Sequence[tuple[str, int | None]], listed: Collection[tuple[UUID, int]]
+) -> Steps[list[tuple[TopicEntry, frozenset[int] | None]]]:
+    """The topics to restore, each with the partitions whose records are wanted (None: all)."""
+    if not selected:
+        entries = yield from list_topics()
+        if not entries:
+            yield from need_all_named(listed, (), ())
+            raise NotFoundError(f"{url} holds no topics", hint="correct the URL: bucket and prefix")
+        return [(entry, None) for entry in entries]
+    chosen: list[tuple[TopicEntry, frozenset[int] | None]] = []
+    for name in dict.fromkeys(topic for topic, _ in selected):
+        entry = yield from load_topic(name)
+        if entry is None:
+            raise UnknownTopicError(f"there is no topic {name!r} in {url}", hint="see `tiered topics list`")
+        numbers = [partition for topic, partition in selected if topic == name]
+        for partition in numbers:
+            if partition is not None and partition >= entry.partitions:
+                raise UnknownTopicError(
+                    f"topic {name} has no partition {partition}", hint=f"its partitions are 0 to {entry.partitions - 1}"
+                )
+        wanted = None if None in numbers else frozenset(number for number in numbers if number is not None)
+        chosen.append((entry, wanted))
+    return chosen
