@@ -10,7 +10,7 @@ Object keys, relative to the URL that the store was opened with::
     {h2}/{topic_id}-{partition}/snap/{name}
     {h2}/{topic_id}-{partition}/hist/{version:016x}
     {h2}/{topic_id}-{partition}/aside/{uid}
-    jobs/gc/{ts_ms:016x}-{uid}
+    jobs/gc/{topic_id}-{partition}/{version:016x}-{uid}
     probe/{uid}
 
 ``h2`` spreads partitions over the key space: S3 splits its load by prefix. ``topic_id`` is Kafka's UUID as 32 hex
@@ -127,6 +127,7 @@ _SEGMENT_KEY = re.compile(
 _PAGE_KEY = re.compile(_PARTITION + r"p/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<uid>[0-9a-f]{32})\.page")
 _SNAPSHOT = r"(?!now(?:[+-]|$))[a-zA-Z][a-zA-Z0-9._-]{0,99}"
 _SNAP_KEY = re.compile(_PARTITION + rf"snap/(?P<name>{_SNAPSHOT})")
+_GC_AUDIT_KEY = re.compile(r"jobs/gc/[0-9a-f]{32}-[0-9]{1,10}/(?P<version>[0-9a-f]{16})-[0-9a-f]{32}")
 _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
 
@@ -218,9 +219,16 @@ def probe_key(uid: str) -> str:
     return f"probe/{_check_uid(uid)}"
 
 
-def gc_audit_key(ts_ms: int, uid: str) -> str:
-    """What one cycle of collection did."""
-    return f"jobs/gc/{_bounded(ts_ms, MAX_INT64, 'time'):016x}-{_check_uid(uid)}"
+def gc_audit_key(topic_id: UUID, partition: int, version: int, uid: str) -> str:
+    """What one collection or sweep of a partition did, under one version of its root."""
+    prefix = gc_audit_prefix(topic_id, partition)
+    return f"{prefix}{_bounded(version, MAX_INT64, 'version'):016x}-{_check_uid(uid)}"
+
+
+def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
+    """What the keys of all audit lines of a partition begin with."""
+    _check_partition(partition)
+    return f"jobs/gc/{topic_id.hex}-{partition}/"
 
 
 def wildcards(role: Role | None = None) -> dict[str, str]:
@@ -259,6 +267,12 @@ def parse_hist_key(key: str) -> int | None:
     if _partition_of(match) is None or match is None or match["version"] is None:
         return None
     return int(match["version"], 16)
+
+
+def parse_gc_audit_key(key: str) -> int | None:
+    """The version in an audit line's key, None for any other key."""
+    match = _GC_AUDIT_KEY.fullmatch(key)
+    return None if match is None else int(match["version"], 16)
 
 
 def parse_snap_key(key: str) -> str | None:

@@ -35,6 +35,7 @@ def policy(
     # Names for check, restore, repair advice; Spark's are for reading as of a time.
     past = [wildcards()[kind] for kind in ("snapshot", "history")]
     listed = ["topics/*", *past] if role == "spark" else ["", "topics/*", "??/*"]
+    listed += [wildcards()["audit"]] if role in ("maintainer", "auditor") else []
     statements += [
         _allow("List", ["s3:ListBucket"], bucket_arn) | _when("StringLike", [f"{prefix}{kind}" for kind in listed]),
         # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.

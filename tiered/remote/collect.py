@@ -11,18 +11,14 @@ a key that the store refuses keeps its own entry and no other. A crash anywhere 
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from tiered.errors import CorruptionError, RemotePermissionError, TieredError
-from tiered.format.crc import crc32c
+from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import (
     PageName,
     Role,
     SegmentName,
-    gc_audit_key,
     index_key,
     join_uid,
     page_key,
@@ -42,13 +38,14 @@ from tiered.format.rows import (
 )
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
+from tiered.remote.audit import write_line
 from tiered.remote.catalog import Catalog
 from tiered.remote.pins import read_pins
-from tiered.store.base import ABSENT, Delete, Deleted, Get, NewId, Now, Object, Put, Steps
-
-LOGGER = logging.getLogger("tiered.remote")
+from tiered.store.base import Delete, Deleted, Get, Now, Object, Steps
 
 ACCESS_DENIED = "AccessDenied"
+AUDITED_KEYS = 100
+"""Refused keys that an audit line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +59,12 @@ class Collected:
     held: int = 0
     failed: tuple[tuple[str, str], ...] = ()
     audit: str = ""
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Of its audit line."""
+        counts = {name: getattr(self, name) for name in ("floor", "entries", "objects", "pins", "held")}
+        return counts | {"failed": [list(each) for each in self.failed[:AUDITED_KEYS]]}
 
     @property
     def note(self) -> str:
@@ -148,15 +151,16 @@ class Collector:
             yield from work.add(pins.expired, -1)
             yield from work.flush()
         except RemotePermissionError:
-            yield from self._audit(root, Collected(floor, 0, work.deleted, pins.count, 0, tuple(work.failed)))
+            stopped = Collected(floor, 0, work.deleted, pins.count, 0, tuple(work.failed))
+            yield from write_line(self._catalog.root or root, stopped.fields)
             raise
         done = [entry for number, entry in enumerate(due) if number not in work.kept]
         if done:
             yield from self._catalog.commit(GcDoneIntent(tuple(done)))
         held = len(free) - len(due)
         collected = Collected(floor, len(done), work.deleted, pins.count, held, tuple(work.failed))
-        audit = yield from self._audit(root, collected)
-        return Collected(floor, len(done), work.deleted, pins.count, held, tuple(work.failed), audit)
+        audit = yield from write_line(self._catalog.root or root, collected.fields)
+        return replace(collected, audit=audit)
 
     def _due(self, root: Root, limit: int, now_ms: int) -> Trash:
         return collectable(root.trash, limit=limit, now_ms=now_ms, grace_ms=self._grace_ms)
@@ -193,32 +197,6 @@ class Collector:
         else:
             yield from work.add(_row_keys(root, content), number)
             work.leaves.append((key, number))
-
-    def _audit(self, root: Root, collected: Collected) -> Steps[str]:
-        """A line for people. Never raises: what was deleted is gone, noted or not."""
-        now_ms = (yield Now()).now_ms
-        key = gc_audit_key(now_ms, (yield NewId()))
-        line = {
-            "topic": root.topic,
-            "partition": root.partition,
-            "topic_id": root.topic_id.hex,
-            "version": root.version,
-            "owner": root.commit.owner,
-            "at_ms": now_ms,
-            "floor": collected.floor,
-            "entries": collected.entries,
-            "objects": collected.objects,
-            "pins": collected.pins,
-            "held": collected.held,
-            "failed": [list(each) for each in collected.failed[:100]],
-        }
-        body = json.dumps(line).encode() + b"\n"
-        try:
-            yield Put(key, body, ABSENT, crc32c(body))
-        except TieredError as error:
-            LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
-            return ""
-        return key
 
 
 def _object_keys(root: Root, entry: TrashEntry) -> tuple[str, str]:

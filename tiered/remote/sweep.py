@@ -12,13 +12,22 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tiered.errors import CorruptionError
-from tiered.format.keys import PageName, SegmentName, join_uid, parse_page_key, parse_segment_key, partition_prefix
+from tiered.format.keys import (
+    PageName,
+    Role,
+    SegmentName,
+    join_uid,
+    parse_page_key,
+    parse_segment_key,
+    partition_prefix,
+)
 from tiered.format.page import PageKind, Pointers
 from tiered.format.root import Root
 from tiered.format.rows import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, Rows, Trash, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
+from tiered.remote.audit import audited, write_line
 from tiered.remote.catalog import Catalog
-from tiered.remote.collect import page_key_of, trash_page
+from tiered.remote.collect import AUDITED_KEYS, page_key_of, trash_page
 from tiered.remote.hist import outlived
 from tiered.remote.pages import PageCache, read_pages
 from tiered.remote.past import list_snapshots
@@ -69,25 +78,56 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
                 keys = tuple([entry.key for entry in dead[at : at + MAX_DELETE_KEYS]])
                 outcome: Deleted = yield Delete(keys)
                 found.failed += outcome.failed
+    if delete and found.count and catalog.root is not None:
+        refused = [list(each) for each in found.failed[:AUDITED_KEYS]]
+        line = {"orphans": found.count, "size_bytes": found.size_bytes, "failed": refused}
+        yield from write_line(catalog.root, line)
     return found
 
 
 def need_newest(catalog: Catalog) -> Steps[None]:
-    """Call before a claim, which would hide it. Raises CorruptionError if copies tell of a version above the root's.
+    """Call before a claim, which would hide it. Raises CorruptionError under an older root that was put back.
 
-    An older root was put back then: what the lost ones named looks like orphans under it.
+    What the lost roots named looks like orphans under it. Three things outlive a root: copies below ``hist/``, the
+    audit lines of collections and sweeps, and the claims, whose epochs stand in the keys of what was uploaded.
     """
     root = yield from catalog.load()
     if root is None:
         return
-    proven = yield from outlived(root)
-    root = (yield from catalog.load()) or root  # commits that were made while the copies were listed
-    if root.version < proven:
+    copied, audited_version = (yield from outlived(root)), (yield from audited(root))
+    epochs = yield from _newest_epochs(root)
+    root = (yield from catalog.load()) or root  # commits that were made while these were listed
+    found = [f"`hist/` tells of version {copied}"] if root.version < copied else []
+    found += [f"an audit line below `jobs/gc/` tells of version {audited_version}"] * (root.version < audited_version)
+    found += [
+        f"{key} is of claim {epoch} of the {role.word}, this root knows {root.roles[role.value].epoch}"
+        for role, (epoch, key) in epochs.items()
+        if root.roles[role.value].epoch < epoch
+    ]
+    if found:
         raise CorruptionError(
-            f"{root.where}, {root.key}: `hist/` tells of version {proven}, the root has version {root.version}",
+            f"{root.where}, {root.key}: {found[0]}, the root has version {root.version}",
             path_or_key=root.key,
             hint=OLDER_HINT,
         )
+
+
+def _newest_epochs(root: Root) -> Steps[dict[Role, tuple[int, str]]]:
+    """By role an epoch above the one that ``root`` knows, of which an object is there, and its key.
+
+    A claim comes before the first object of its epoch. Four LISTs of one key each.
+    """
+    found: dict[Role, tuple[int, str]] = {}
+    for role in Role:
+        above = f"{role.value}{root.roles[role.value].epoch + 1:08x}/"
+        for folder in ("s/", "p/"):
+            prefix = partition_prefix(root.topic_id, root.partition) + folder
+            page: Page = yield List(prefix + role.value, start_after=prefix + above, limit=1)
+            for entry in page.entries:
+                parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
+                if parsed is not None:
+                    found[role] = parsed.name.epoch, entry.key
+    return found
 
 
 _Name = SegmentName | PageName

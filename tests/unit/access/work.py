@@ -31,7 +31,7 @@ def samples() -> dict[str, list[str]]:
         "pin": [keys.pin_key(TOPIC_ID, 12, UID)],
         "snapshot": [keys.snap_key(TOPIC_ID, 12, "release-1")],
         "history": [keys.hist_key(TOPIC_ID, 12, 9)],
-        "audit": [keys.gc_audit_key(1, UID)],
+        "audit": [keys.gc_audit_key(TOPIC_ID, 12, 9, UID)],
         "probe": [keys.probe_key(UID)],
     }
 

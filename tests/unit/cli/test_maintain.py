@@ -94,7 +94,7 @@ def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path)
     assert done.code == 0
     assert done.summary["done"][0]["collected"]["objects"] == plan["actions"][0]["garbage_objects"]
     assert set((tmp_path / "store").rglob("*.log.obj")) < objects
-    assert list((tmp_path / "store").rglob("jobs/gc/*"))
+    assert list((tmp_path / "store").rglob("jobs/gc/*/*"))
     with tiered.open_reader(compacted) as reader:
         assert [record.value for record in reader.topic("t").read(0)] == values
     with tiered.open(tmp_path / "log", remote=compacted) as log:

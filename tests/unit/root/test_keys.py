@@ -32,6 +32,9 @@ def test_the_keys_are_those_of_the_design() -> None:
     assert [keys.parse_snap_key(HOME + f"snap/{name}") for name in ("", "1", "now", "now-1h", "a/b", "a" * 101)] == (
         [None] * 6
     )
+    audit = keys.gc_audit_key(TOPIC_ID, 5, 16, UID)
+    assert audit == f"jobs/gc/{TOPIC_ID.hex}-5/0000000000000010-{UID}"
+    assert (keys.parse_gc_audit_key(audit), keys.parse_gc_audit_key(audit + "0")) == (16, None)
     assert keys.hist_key(TOPIC_ID, 5, 16) == HOME + "hist/0000000000000010"
     assert keys.topic_key("a.b_c-1") == "topics/a.b_c-1"
     assert keys.probe_key(UID) == f"probe/{UID}"

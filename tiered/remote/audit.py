@@ -1,0 +1,60 @@
+"""Audit lines: what each collection and each sweep deleted, one object below ``jobs/gc/`` each. Nobody deletes them.
+
+A key tells the partition and the version of the root that the line was written under. So the lines, too, prove that a
+version was there: a root below the newest of them is an older one that was put back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+
+from tiered.errors import TieredError
+from tiered.format.crc import crc32c
+from tiered.format.keys import gc_audit_key, gc_audit_prefix, parse_gc_audit_key
+from tiered.format.root import Root
+from tiered.store.base import ABSENT, List, NewId, Now, Page, Put, Steps
+
+LOGGER = logging.getLogger("tiered.remote")
+
+
+def write_line(root: Root, fields: Mapping[str, object]) -> Steps[str]:
+    """A line about ``root``, the newest that was committed or read, for people; its key.
+
+    Never raises: what was deleted is gone, noted or not. ``""`` then.
+    """
+    key = gc_audit_key(root.topic_id, root.partition, root.version, (yield NewId()))
+    line = {
+        "topic": root.topic,
+        "partition": root.partition,
+        "topic_id": root.topic_id.hex,
+        "version": root.version,
+        "owner": root.commit.owner,
+        "at_ms": (yield Now()).now_ms,
+        **fields,
+    }
+    body = json.dumps(line).encode() + b"\n"
+    try:
+        yield Put(key, body, ABSENT, crc32c(body))
+    except TieredError as error:
+        LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
+        return ""
+    return key
+
+
+def audited(root: Root) -> Steps[int]:
+    """A version above that of ``root`` that a line proves to have been there, the newest; 0 without one.
+
+    Costs one LIST: keys are in the order of versions, and only those above ``root`` are asked for.
+    """
+    prefix = gc_audit_prefix(root.topic_id, root.partition)
+    after = gc_audit_key(root.topic_id, root.partition, root.version, "f" * 32)
+    newest, more = 0, True
+    while more:
+        page: Page = yield List(prefix, start_after=after)
+        versions = [parse_gc_audit_key(entry.key) for entry in page.entries]
+        newest = max([newest, *(version for version in versions if version is not None)])
+        more = page.more and bool(page.entries)
+        after = page.entries[-1].key if page.entries else after
+    return newest
