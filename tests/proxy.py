@@ -7,7 +7,11 @@
         proxy.add(Fault(FaultKind.LOST_RESPONSE, method="PUT", path="*/root"))
 
 Signatures stay valid: the Host header and the bytes of the path go through unchanged. Bodies are held in memory.
-Which request meets a fault is decided by counting, never by chance or time, so that a failure repeats.
+Which request meets a fault is decided by counting, never by time, so that a failure repeats; ``choose`` lets a caller
+with dice of its own decide what no planned fault has taken.
+
+A request that meets ``HOLD`` or ``HOLD_ANSWER`` stays in the proxy until ``release``: ``held`` tells when it is there,
+so that a test can stop its sender at exactly that moment.
 """
 
 from __future__ import annotations
@@ -19,7 +23,9 @@ import http.server
 import os
 import socket
 import struct
+import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 from urllib.parse import unquote, urlsplit
@@ -28,6 +34,8 @@ HOST = "127.0.0.1"
 UPSTREAM_TIMEOUT_SECONDS = 60.0
 MAX_BODY_BYTES = 256 * 1024 * 1024
 WRITE_BUFFER_BYTES = 64 * 1024
+SLOW_PIECES = 8
+HELD_TIMEOUT_SECONDS = 60.0
 
 _HOP_BY_HOP = frozenset({"connection", "expect", "keep-alive", "transfer-encoding"})
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -42,11 +50,14 @@ class FaultKind(enum.Enum):
     RESET_BEFORE = "reset_before"  # reset before the body is read; not applied
     LOST_RESPONSE = "lost_response"  # applied, then a reset instead of the answer
     TRUNCATE = "truncate"  # applied, half of the answer's body, then the end
+    SLOW = "slow"  # applied, the answer's body in pieces over ``seconds``
+    HOLD = "hold"  # the server sees it once it is released: a packet that was under way for long
+    HOLD_ANSWER = "hold_answer"  # applied at once, answered once it is released
 
     @property
     def applied(self) -> bool:
         """Whether the server sees the request."""
-        return self in (FaultKind.LATENCY, FaultKind.LOST_RESPONSE, FaultKind.TRUNCATE)
+        return self not in (FaultKind.ERROR, FaultKind.HANG, FaultKind.RESET_BEFORE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,10 @@ class Seen(NamedTuple):
     status: int
 
 
+Choose = Callable[[str, str], Fault | None]
+"""``choose(method, target)``: the fault of a request that no planned one takes. Called under a lock."""
+
+
 class _Planned:
     """A fault with its counters."""
 
@@ -110,7 +125,7 @@ class _Planned:
 class FaultProxy:
     """The proxy, in threads of this process. ``url`` is where clients go; ``seen`` what passed, in order."""
 
-    def __init__(self, upstream: str, *, port: int = 0) -> None:
+    def __init__(self, upstream: str, *, port: int = 0, choose: Choose | None = None) -> None:
         parts = urlsplit(upstream)
         if parts.scheme != "http" or parts.hostname is None or parts.port is None:
             raise ValueError(f"the upstream must be http://host:port, not {upstream!r}")
@@ -119,6 +134,10 @@ class FaultProxy:
         self.closing = threading.Event()
         self._lock = threading.Lock()
         self._planned: list[_Planned] = []
+        self._choose = choose
+        self._holding = threading.Condition(self._lock)
+        self._held: list[Seen] = []
+        self._releases = 0
         self._server = _Server(self, port)
         self.address = (HOST, int(self._server.server_address[1]))
         self.url = f"http://{HOST}:{self.address[1]}"
@@ -130,6 +149,7 @@ class FaultProxy:
 
     def __exit__(self, *_: object) -> None:
         self.closing.set()
+        self.release()
         self._server.shutdown()
         self._thread.join()
         self._server.hang_up()
@@ -151,13 +171,45 @@ class FaultProxy:
         with self._lock:
             return [one.fault for one in self.seen if one.fault is not None]
 
+    def choose_by(self, choose: Choose | None) -> None:
+        """Who decides from now on what no planned fault takes; None: nobody."""
+        with self._lock:
+            self._choose = choose
+
+    def held(self) -> Seen:
+        """Waits until a request is held; which one. Raises TimeoutError after ``HELD_TIMEOUT_SECONDS``."""
+        with self._holding:
+            if not self._holding.wait_for(lambda: self._held, HELD_TIMEOUT_SECONDS):
+                raise TimeoutError("no request has come that is to be held")
+            return self._held[0]
+
+    def release(self) -> None:
+        """Lets go of what is held, and returns when the server has seen it; whether the client hears, or sleeps."""
+        with self._holding:
+            self._releases += 1
+            self._holding.notify_all()
+            self._holding.wait_for(lambda: not self._held)
+
+    def _hold(self, seen: Seen) -> None:
+        with self._holding:
+            before = self._releases
+            self._held.append(seen)
+            self._holding.notify_all()
+            self._holding.wait_for(lambda: self._releases > before or self.closing.is_set())
+
     def _pick(self, method: str, target: str) -> Fault | None:
         with self._lock:
-            return next((p.fault for p in self._planned if p.take(method, target)), None)
+            planned = next((p.fault for p in self._planned if p.take(method, target)), None)
+            if planned is None and self._choose is not None:
+                return self._choose(method, target)
+            return planned
 
     def _note(self, seen: Seen) -> None:
-        with self._lock:
+        with self._holding:
             self.seen.append(seen)
+            if seen.fault in (FaultKind.HOLD, FaultKind.HOLD_ANSWER):
+                self._held.remove(next(one for one in self._held if one[:2] == seen[:2]))
+                self._holding.notify_all()
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -179,6 +231,11 @@ class _Server(http.server.ThreadingHTTPServer):
     def forget(self, connection: socket.socket) -> None:
         with self._open_lock:
             self._open.discard(connection)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that hung up is nothing to speak of: processes are killed here."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]  # the base class's own words
 
     def hang_up(self) -> None:
         """Ends every connection; the handlers see the end of their input."""
@@ -235,17 +292,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._vanish(kind)
             return
         body = self._read_body()
-        if fault is not None and fault.seconds:
+        if fault is not None and fault.seconds and kind is not FaultKind.SLOW:
             proxy.closing.wait(fault.seconds)
         if fault is not None and kind is FaultKind.HANG:
             self._vanish(kind)
             return
+        if kind is FaultKind.HOLD:
+            proxy._hold(Seen(self.command, self.path, kind, 0))
         answer = _refusal(fault) if fault is not None and kind is FaultKind.ERROR else self._ask(body)
         if kind is FaultKind.LOST_RESPONSE:
             self._vanish(kind)
             return
+        if kind is FaultKind.HOLD_ANSWER:
+            proxy._hold(Seen(self.command, self.path, kind, answer.status))
         proxy._note(Seen(self.command, self.path, kind, answer.status))
-        self._send(answer, truncate=kind is FaultKind.TRUNCATE)
+        self._send(answer, fault)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _relay
 
@@ -256,19 +317,28 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         length = int(self.headers.get("content-length", 0))
         if length > MAX_BODY_BYTES:
             raise ValueError(f"a body of {length} bytes is more than the proxy holds ({MAX_BODY_BYTES})")
-        return self.rfile.read(length)
+        return self._exactly(length)
+
+    def _exactly(self, size: int) -> bytes:
+        """A client that dies in the middle of a body has sent nothing that a server would carry out."""
+        data = self.rfile.read(size)
+        if len(data) < size:
+            raise ConnectionResetError(f"the client hung up after {len(data)} of {size} bytes")
+        return data
 
     def _read_chunks(self) -> bytes:
         raw = bytearray()
         while True:
             line = self.rfile.readline()
             raw += line
+            if not line:
+                raise ConnectionResetError("the client hung up in the middle of a chunked body")
             size = int(line.split(b";")[0], 16)
             if len(raw) + size > MAX_BODY_BYTES:
                 raise ValueError(f"a chunked body is more than the proxy holds ({MAX_BODY_BYTES} bytes)")
             if not size:
                 break
-            raw += self.rfile.read(size + 2)
+            raw += self._exactly(size + 2)
         while (line := self.rfile.readline()) not in (b"\r\n", b""):
             raw += line
         return bytes(raw + b"\r\n")
@@ -289,7 +359,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         finally:
             connection.close()
 
-    def _send(self, answer: _Answer, *, truncate: bool) -> None:
+    def _send(self, answer: _Answer, fault: Fault | None) -> None:
         bodiless = self.command == "HEAD" or answer.status in (204, 304)
         self.send_response_only(answer.status, answer.reason)
         for name, value in answer.headers:
@@ -299,11 +369,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(len(answer.body)))
         self.end_headers()
         body = b"" if bodiless else answer.body
-        if truncate:
+        if fault is not None and fault.kind is FaultKind.TRUNCATE:
             body = body[: len(body) // 2]
             self.close_connection = True
+        if fault is not None and fault.kind is FaultKind.SLOW:
+            self._drip(body, fault.seconds)
+            return
         self.wfile.write(body)
         self.wfile.flush()
+
+    def _drip(self, body: bytes, seconds: float) -> None:
+        piece = max(1, -(-len(body) // SLOW_PIECES))
+        for at in range(0, len(body), piece):
+            self.wfile.write(body[at : at + piece])
+            self.wfile.flush()
+            self.server.proxy.closing.wait(seconds / SLOW_PIECES)
 
     def _vanish(self, kind: FaultKind) -> None:
         """Ends the connection with a reset: the client cannot take it for an orderly end."""

@@ -195,3 +195,52 @@ def test_an_upstream_that_is_gone_is_a_502() -> None:
 def test_only_plain_http_with_a_port_is_proxied(url: str) -> None:
     with pytest.raises(ValueError, match="http://host:port"):
         FaultProxy(url)
+
+
+@pytest.mark.parametrize(("kind", "reached_before"), [(FaultKind.HOLD, 0), (FaultKind.HOLD_ANSWER, 1)])
+def test_a_held_request_goes_on_when_it_is_released(
+    upstream: tuple[str, list[tuple[str, str, str, bytes]]], kind: FaultKind, reached_before: int
+) -> None:
+    url, reached = upstream
+    answers: list[tuple[int, bytes, str | None]] = []
+    with FaultProxy(url) as proxy:
+        proxy.add(Fault(kind, method="PUT"))
+        client = threading.Thread(target=lambda: answers.append(ask(proxy, "PUT", body=b"data")))
+        client.start()
+        assert proxy.held().method == "PUT"
+        assert (len(reached), answers) == (reached_before, [])
+        proxy.release()
+        assert len(reached) == 1
+        client.join()
+        assert answers == [(200, b"data", '"tag"')]
+        assert proxy.faults_met() == [kind]
+
+
+def test_a_slow_body_comes_whole(upstream: tuple[str, list[tuple[str, str, str, bytes]]]) -> None:
+    url, _ = upstream
+    with FaultProxy(url) as proxy:
+        proxy.add(Fault(FaultKind.SLOW, seconds=0.01))
+        assert ask(proxy, "GET")[1] == BIG
+
+
+def test_a_caller_decides_what_no_planned_fault_takes(
+    upstream: tuple[str, list[tuple[str, str, str, bytes]]],
+) -> None:
+    url, reached = upstream
+    with FaultProxy(url, choose=lambda method, _: Fault(FaultKind.ERROR) if method == "GET" else None) as proxy:
+        proxy.add(Fault(FaultKind.ERROR, status=500))
+        assert [ask(proxy, method)[0] for method in ("PUT", "PUT", "GET", "GET")] == [500, 200, 503, 503]
+        proxy.choose_by(None)
+        assert ask(proxy, "GET")[0] == 200
+    assert len(reached) == 2
+
+
+def test_a_client_that_dies_in_a_body_has_asked_nothing(
+    upstream: tuple[str, list[tuple[str, str, str, bytes]]],
+) -> None:
+    url, reached = upstream
+    with FaultProxy(url) as proxy:
+        with socket.create_connection(proxy.address) as client:
+            client.sendall(b"PUT /b/root HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nhalf")
+        assert ask(proxy, "GET")[1] == BIG
+    assert [method for method, *_ in reached] == ["GET"]
