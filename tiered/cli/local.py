@@ -11,7 +11,6 @@ import click
 
 from tiered.errors import ConfigError, DiskFullError
 from tiered.local.cleaning.cleaner import CleaningStatus
-from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.directory.directories import LocalLogs
 from tiered.local.directory.figures import read_report
 from tiered.local.directory.manager import LocalLog
@@ -19,6 +18,7 @@ from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import PosixFiles
 from tiered.metrics import render
 from tiered.model import TopicPartition
+from tiered.plan.batch_filter import CleaningReport
 from tiered.program.application import (
     Application,
     Group,

@@ -19,7 +19,6 @@ import enum
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
@@ -42,52 +41,46 @@ class Dropped(enum.Enum):
     NO_KEY = "no key"
 
 
-class CleanedBatch(NamedTuple):
-    """One batch of the output. ``last_offset`` inclusive; timestamps of its records, or what an emptied one kept.
-
-    ``data`` is the buffer that came in if nothing changed: copy it before that buffer is used again.
-    """
-
-    data: Buffer
-    base_offset: int
-    last_offset: int
-    records: int
-    min_timestamp: int
-    max_timestamp: int
-    leader_epoch: int
-
-
 @dataclass(slots=True)
 class CleaningStats:
-    """What went in, what came out, what was dropped and why. Offsets and timestamps are those of the output."""
+    """What went in, what came out, what was dropped and why."""
 
     batches_read: int = 0
     records_read: int = 0
     bytes_read: int = 0
-    batches_written: int = 0
     batches_rebuilt: int = 0
     batches_emptied: int = 0
     horizons_set: int = 0
     records_written: int = 0
     bytes_written: int = 0
-    first_offset: int = -1
-    last_offset: int = -1
-    min_timestamp: int = -1
-    max_timestamp: int = -1
     dropped: Counter[Dropped] = field(default_factory=Counter)
 
-    def count_written(self, batch: CleanedBatch) -> None:
-        """One batch more in the output."""
-        self.batches_written += 1
-        self.records_written += batch.records
-        self.bytes_written += len(batch.data)
-        if self.first_offset < 0:
-            self.first_offset = batch.base_offset
-        self.last_offset = batch.last_offset
-        least = batch.min_timestamp
-        if least >= 0 and (least < self.min_timestamp or self.min_timestamp < 0):
-            self.min_timestamp = least
-        self.max_timestamp = max(self.max_timestamp, batch.max_timestamp)
+
+@dataclass(slots=True)
+class CleaningReport:
+    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each.
+
+    ``utilization``: the part of the map's room that its keys took, 1 if they did not all fit.
+    """
+
+    first_dirty: int
+    end_offset: int = -1
+    keys: int = 0
+    utilization: float = 0.0
+    records_read: int = 0
+    records_written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    groups: list[tuple[int, ...]] = field(default_factory=list)
+    dropped: Counter[Dropped] = field(default_factory=Counter)
+
+    def conclude(self, stats: CleaningStats, offset_map: OffsetMap) -> None:
+        """The end of the round: what its filter counted in ``stats``, and what ``offset_map`` came to hold."""
+        self.keys, self.utilization = len(offset_map), len(offset_map) / offset_map.capacity
+        self.records_read, self.records_written = stats.records_read, stats.records_written
+        self.bytes_read, self.bytes_written = self.bytes_read + stats.bytes_read, stats.bytes_written
+        self.dropped = stats.dropped
+        self.end_offset = offset_map.end_offset
 
 
 class BatchFilter:
@@ -131,8 +124,8 @@ class BatchFilter:
         """Entries of the transaction index of the output, since the last call: take them at the end of each group."""
         return self._txns.take_retained()
 
-    def clean(self, batch: Buffer, header: BatchHeader | None = None) -> CleanedBatch | None:
-        """What is left of one whole batch; None: nothing, it vanishes.
+    def clean(self, batch: Buffer, header: BatchHeader | None = None) -> Buffer | None:
+        """What is left of one whole batch: the buffer itself if nothing changed; None: nothing, it vanishes.
 
         Raises ``CorruptionError`` for a batch that is not intact, or that does not lie behind the one before: then
         nothing of this round may be committed, and the partition is not cleaned again before somebody looked.
@@ -153,9 +146,11 @@ class BatchFilter:
             kept, wants_horizon = [], False
         else:
             kept, wants_horizon = self._keep_records(header, batch)
+        if not kept and not self._must_stay(header):
+            return None
         cleaned = self._write(header, batch, kept, wants_horizon)
-        if cleaned is not None:
-            self.stats.count_written(cleaned)
+        self.stats.records_written += len(kept)
+        self.stats.bytes_written += len(cleaned)
         return cleaned
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
@@ -202,31 +197,17 @@ class BatchFilter:
         dropped[Dropped.NO_KEY] += no_key
         return kept, has_tombstone
 
-    def _write(
-        self, header: BatchHeader, batch: Buffer, kept: list[Record], wants_horizon: bool
-    ) -> CleanedBatch | None:
-        """The batch with what was kept: as it was, rebuilt, emptied, or None."""
-        if not kept and not self._must_stay(header):
-            return None
-        greatest = header.max_timestamp
-        least = greatest if kept else -1
-        if len(kept) > 1:
-            least = min([record.timestamp for record in kept])
+    def _write(self, header: BatchHeader, batch: Buffer, kept: list[Record], wants_horizon: bool) -> Buffer:
+        """The batch with what was kept: as it was, rebuilt, or emptied."""
         sets_horizon = wants_horizon and header.delete_horizon_ms is None
         unchanged = len(kept) == header.records_count
         if unchanged and (not sets_horizon or header.magic < _LEGACY_MAGICS):
-            data = batch
-        else:  # a changed v0 or v1 message becomes a v2 batch: only that can be empty or carry a horizon
-            data = rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms if sets_horizon else None)
-            self.stats.batches_rebuilt += 1
-            self.stats.horizons_set += sets_horizon
-            self.stats.batches_emptied += not kept
-            if kept:
-                greatest = max([record.timestamp for record in kept])
-                least = min(least, greatest)
-        return CleanedBatch(
-            data, header.base_offset, header.last_offset, len(kept), least, greatest, header.leader_epoch
-        )
+            return batch
+        self.stats.batches_rebuilt += 1
+        self.stats.horizons_set += sets_horizon
+        self.stats.batches_emptied += not kept
+        # A changed v0 or v1 message becomes a v2 batch: only that can be empty or carry a horizon.
+        return rebuild_batch(header, kept, delete_horizon_ms=self._horizon_ms if sets_horizon else None)
 
     def _must_stay(self, header: BatchHeader) -> bool:
         """Whether the batch stays without records: it ends the range, or it is the newest of a live producer."""

@@ -12,9 +12,7 @@ cleaned; the next one begins where this one began, and loses the two newest grou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError, TieredError
@@ -23,7 +21,7 @@ from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.root import Cleaned
 from tiered.format.txn_index import encode_txns
 from tiered.model import AbortedTxn, Row
-from tiered.plan.batch_filter import BatchFilter, Dropped
+from tiered.plan.batch_filter import BatchFilter, CleaningReport
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, group_segments
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
 from tiered.remote.fetch import SegmentGone
@@ -33,21 +31,6 @@ from tiered.store.base import NewId, Steps
 
 Commit = Callable[[Sequence[Row], Row, Cleaned | None], Steps[None]]
 """Puts the second in the place of the first, and notes how far the partition is compacted."""
-
-
-@dataclass(slots=True)
-class CompactionReport:
-    """What one round did. ``end_offset`` is the new clean end; ``groups`` the bases that became one each."""
-
-    first_dirty: int
-    end_offset: int = -1
-    keys: int = 0
-    records_read: int = 0
-    records_written: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    groups: list[tuple[int, ...]] = field(default_factory=list)
-    dropped: Counter[Dropped] = field(default_factory=Counter)
 
 
 class Compaction:
@@ -69,9 +52,9 @@ class Compaction:
         self._candidate = candidate
         self._now_ms = now_ms
         self._map = OffsetMap(memory_bytes)
-        self.report = CompactionReport(candidate.first_dirty)
+        self.report = CleaningReport(candidate.first_dirty)
 
-    def run(self, commit: Commit) -> Steps[CompactionReport]:
+    def run(self, commit: Commit) -> Steps[CleaningReport]:
         """All of it. Raises CorruptionError, SegmentGone, and what ``commit`` raises."""
         state, candidate, report, lookup = self._state, self._candidate, self.report, self._shop.lookup
         aborted = yield from lookup.aborted_txns(self._snapshot, 0, state.end_offset)
@@ -91,7 +74,6 @@ class Compaction:
             first_uncleanable=candidate.first_uncleanable,
             config=state.config,
         )
-        report.keys = len(self._map)
         waiting: tuple[Sequence[Row], Row] | None = None  # for the next one: the last carries the clean end
         for group in groups:
             rows = yield from self._rows(group)
@@ -106,11 +88,7 @@ class Compaction:
         if waiting is not None:
             horizon_ms = min(self._now_ms + state.config.delete_retention_ms, MAX_LONG)
             yield from commit(*waiting, Cleaned(self._map.end_offset, horizon_ms))
-        stats = kept.stats
-        report.records_read, report.records_written = stats.records_read, stats.records_written
-        report.bytes_read, report.bytes_written = report.bytes_read + stats.bytes_read, stats.bytes_written
-        report.dropped = stats.dropped
-        report.end_offset = self._map.end_offset
+        report.conclude(kept.stats, self._map)
         return report
 
     def _build_map(self, aborted: Sequence[AbortedTxn]) -> Steps[None]:
@@ -150,10 +128,10 @@ class Compaction:
         def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
             cleaned = kept.clean(batch, header)
             if cleaned is not None:
-                after = header if cleaned.data is batch else read_header(cleaned.data)
-                least = least_timestamp(after, cleaned.data)
+                after = header if cleaned is batch else read_header(cleaned)
+                least = least_timestamp(after, cleaned)
                 output.totals.count(after.records_count, least, after.max_timestamp)
-                yield from output.append(cleaned.data, after)
+                yield from output.append(cleaned, after)
             return True
 
         try:

@@ -8,8 +8,8 @@ from tests.model_cleaning import Cleaned, clean
 from tests.property.history.checks import same
 from tests.property.history.geometry import Segment, bases_on_disk, expired_bases, segments_of
 from tests.property.history.world import Subject, World
-from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.partition.writer import PartitionWriter
+from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import CleaningCandidate
 
 

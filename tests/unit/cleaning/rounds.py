@@ -15,7 +15,7 @@ from tiered.format.producer_snapshot import ProducerEntry
 from tiered.format.txn_index import decode_txns
 from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, NewRecord, Record, TopicPartition
-from tiered.plan.batch_filter import BatchFilter, CleanedBatch, CleaningStats
+from tiered.plan.batch_filter import BatchFilter, CleaningStats
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
 
@@ -107,7 +107,6 @@ class Round:
     candidate: CleaningCandidate
     groups: list[tuple[int, ...]] = field(default_factory=list)
     stats: CleaningStats = field(default_factory=CleaningStats)
-    cleaned: list[CleanedBatch] = field(default_factory=list)
 
 
 def clean(log: MemoryLog, now_ms: int, *, memory_bytes: int = DEDUPE_BUFFER_BYTES) -> Round:
@@ -137,8 +136,7 @@ def clean(log: MemoryLog, now_ms: int, *, memory_bytes: int = DEDUPE_BUFFER_BYTE
     for bases in done.groups:
         batches = [batch for base in bases for batch in by_base.pop(base).batches]
         cleaned = [c for c in map(kept.clean, batches) if c is not None]
-        segments.append(MemorySegment(bases[0], b"".join(c.data for c in cleaned), kept.take_aborted()))
-        done.cleaned += cleaned
+        segments.append(MemorySegment(bases[0], b"".join(cleaned), kept.take_aborted()))
     segments += sorted(by_base.values(), key=lambda segment: segment.base_offset)
     done.log = MemoryLog(
         tuple(segments), log.config, offset_map.end_offset, log.log_start_offset, producers=log.producers

@@ -8,9 +8,10 @@ from tests.unit.cleaning.building import LogBuilder, compacted
 from tests.unit.cleaning.rounds import MemoryLog, clean, markers, visible
 from tests.unit.format.legacy import message, wrapper
 from tiered.config import DAY_MS
-from tiered.format.batch import decode_records, encode_batch, read_header, verify_batch
+from tiered.format.batch import decode_records, encode_batch, least_timestamp, read_header, verify_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
+from tiered.format.header import Buffer
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.model import AbortedTxn, NewRecord, TimestampType
 from tiered.plan.batch_filter import BatchFilter, Dropped
@@ -59,7 +60,7 @@ def test_the_last_record_of_the_map_is_decided_and_the_next_is_not() -> None:
     kept._map.latest_offset = 1
     cleaned = kept.clean(batch)
     assert cleaned is not None
-    assert [r.offset for r in decode_records(cleaned.data)] == [2]
+    assert [r.offset for r in decode_records(cleaned)] == [2]
 
 
 def test_a_tombstone_behind_the_map_gets_its_horizon_too() -> None:
@@ -67,7 +68,7 @@ def test_a_tombstone_behind_the_map_gets_its_horizon_too() -> None:
     kept._map.latest_offset = -1
     cleaned = kept.clean(encode_batch([NewRecord(None, b"k", 1)]))
     assert cleaned is not None
-    assert read_header(cleaned.data).delete_horizon_ms == 5 + DAY_MS
+    assert read_header(cleaned).delete_horizon_ms == 5 + DAY_MS
     assert kept.stats.horizons_set == 1
 
 
@@ -75,8 +76,13 @@ def test_an_unchanged_batch_is_the_buffer_that_came_in() -> None:
     batch = memoryview(encode_batch([NewRecord(b"v", b"k", 7), NewRecord(b"v", b"l", 3)], leader_epoch=4))
     cleaned = _filter({b"k": 0, b"l": 1}).clean(batch)
     assert cleaned is not None
-    assert cleaned.data is batch
-    assert cleaned[1:] == (0, 1, 2, 3, 7, 4)
+    assert cleaned is batch
+
+
+def _times(batch: Buffer) -> tuple[int, int, int]:
+    """Records of a batch, and the least and the greatest of their timestamps."""
+    header = verify_batch(batch)
+    return header.records_count, least_timestamp(header, batch), header.max_timestamp
 
 
 def test_timestamps_of_a_rebuilt_batch_are_those_of_its_survivors() -> None:
@@ -86,15 +92,14 @@ def test_timestamps_of_a_rebuilt_batch_are_those_of_its_survivors() -> None:
     kept = _filter(newest)
     cleaned = kept.clean(batch)
     assert cleaned is not None
-    assert (cleaned.records, cleaned.min_timestamp, cleaned.max_timestamp) == (3, 3, 5)
-    assert read_header(cleaned.data).max_timestamp == 5
-    assert (kept.stats.min_timestamp, kept.stats.max_timestamp) == (3, 5)
+    assert _times(cleaned) == (3, 3, 5)
+    assert read_header(cleaned).max_timestamp == 5
     assert (kept.stats.records_read, kept.stats.records_written) == (4, 3)
-    assert (kept.stats.bytes_read, kept.stats.bytes_written) == (len(batch), len(cleaned.data))
+    assert (kept.stats.bytes_read, kept.stats.bytes_written) == (len(batch), len(cleaned))
     assert dict(kept.stats.dropped) == {Dropped.SUPERSEDED: 1, Dropped.TOMBSTONE: 0, Dropped.NO_KEY: 0}
     one = _filter(newest | {b"5": END - 3, b"3": END - 2}).clean(batch)
     assert one is not None
-    assert (one.records, one.min_timestamp, one.max_timestamp) == (1, 4, 4)
+    assert _times(one) == (1, 4, 4)
 
 
 def test_the_logs_own_time_stays() -> None:
@@ -102,9 +107,9 @@ def test_the_logs_own_time_stays() -> None:
     batch = encode_batch(records, timestamp_type=TimestampType.LOG_APPEND_TIME, append_time_ms=50)
     cleaned = _filter({b"k": 9, b"l": 1}).clean(batch)
     assert cleaned is not None
-    header = verify_batch(cleaned.data)
+    header = verify_batch(cleaned)
     assert (header.timestamp_type, header.max_timestamp) == (TimestampType.LOG_APPEND_TIME, 50)
-    assert [r.timestamp for r in decode_records(cleaned.data)] == [50]
+    assert [r.timestamp for r in decode_records(cleaned)] == [50]
 
 
 def test_the_last_batch_of_the_range_stays_without_records() -> None:
@@ -113,7 +118,7 @@ def test_the_last_batch_of_the_range_stays_without_records() -> None:
     kept._map.latest_offset = END - 1
     cleaned = kept.clean(batch)
     assert cleaned is not None
-    assert (len(cleaned.data), cleaned.records, cleaned.max_timestamp) == (61, 0, 5)
+    assert (len(cleaned), *_times(cleaned)) == (61, 0, -1, 5)
     assert kept.stats.batches_emptied == 1
     assert _filter({b"k": END + 1}).clean(encode_batch([NewRecord(b"v", b"k", 5)], base_offset=END - 2)) is None
 
@@ -128,14 +133,14 @@ def _control(kind: ControlType, *, epoch: int = 0, base_offset: int = 0) -> byte
 def test_the_marker_of_a_producer_without_data_keeps_its_epoch() -> None:
     stamped = _filter({}).clean(_control(ControlType.COMMIT, epoch=3))
     assert stamped is not None
-    assert read_header(stamped.data).delete_horizon_ms == DAY_MS
+    assert read_header(stamped).delete_horizon_ms == DAY_MS
     for epoch, stays in ((3, True), (2, False)):
         entry = ProducerEntry(1, epoch, -1, -1, 0, 1_000)
         kept = BatchFilter(OffsetMap(), first_uncleanable=END, now_ms=DAY_MS, delete_retention_ms=0, producers=[entry])
-        emptied = kept.clean(stamped.data)
+        emptied = kept.clean(stamped)
         assert (emptied is not None) == stays
         if emptied is not None:
-            header = read_header(emptied.data)
+            header = read_header(emptied)
             assert (header.records_count, header.producer_epoch, header.is_control) == (0, 3, True)
     data = encode_batch([NewRecord(b"v", b"k", 1)], producer_id=1, producer_epoch=3, base_sequence=0)
     offset_map = OffsetMap()
@@ -150,7 +155,7 @@ def test_other_control_records_stay() -> None:
         batch = _control(kind)
         cleaned = _filter({}, now_ms=10**15).clean(batch)
         assert cleaned is not None
-        assert cleaned.data is batch
+        assert cleaned is batch
 
 
 def _txn_header(base_offset: int, producer: int = 1) -> bytes:
@@ -198,7 +203,7 @@ def test_old_messages_pass_unchanged_or_go(magic: int) -> None:
     for batch in (new, tombstone):
         cleaned = kept.clean(batch)
         assert cleaned is not None
-        assert cleaned.data is batch
+        assert cleaned is batch
 
 
 _OLD: list[tuple[bytes, bytes | None]] = [(b"k", b"1"), (b"k", b"2"), (b"t", None)]
@@ -224,22 +229,22 @@ def test_an_old_wrapper_that_loses_a_message_becomes_a_batch_of_today(magic: int
     kept = _filter({b"k": 1, b"t": 2})
     cleaned = kept.clean(batch)
     assert cleaned is not None
-    header = verify_batch(cleaned.data)
+    header = verify_batch(cleaned)
     assert (header.magic, header.base_offset, header.last_offset, header.codec) == (2, 0, 2, codec)
     assert header.delete_horizon_ms == DAY_MS
     stamps = [51, 52] if magic else [-1, -1]
-    records = [(r.offset, r.timestamp, r.key, r.value) for r in decode_records(cleaned.data)]
+    records = [(r.offset, r.timestamp, r.key, r.value) for r in decode_records(cleaned)]
     assert records == [(1, stamps[0], b"k", b"2"), (2, stamps[1], b"t", None)]
     unchanged = _filter({b"k": 0, b"t": 2}).clean(wrapper(magic, 2, inner, codec, 52))
     assert unchanged is not None
-    assert read_header(unchanged.data).magic == magic
+    assert read_header(unchanged).magic == magic
 
 
 def test_an_empty_old_message_can_end_the_range() -> None:
     kept = _filter({b"k": END + 1})
     cleaned = kept.clean(message(1, END - 1, b"k", b"v", 50))
     assert cleaned is not None
-    header = verify_batch(cleaned.data)
+    header = verify_batch(cleaned)
     assert (header.magic, header.records_count, header.last_offset) == (2, 0, END - 1)
 
 
@@ -250,5 +255,6 @@ def test_markers_of_a_round_are_in_the_output() -> None:
     build.roll()
     done = clean(build.build(), 0)
     assert markers(done.log.batches) == [1]
-    assert [c.last_offset for c in done.cleaned] == [0, 1]
-    assert (done.stats.first_offset, done.stats.last_offset, done.stats.batches_read) == (0, 1, 2)
+    headers = [read_header(batch) for batch in done.log.batches]
+    assert [(header.base_offset, header.last_offset) for header in headers] == [(0, 0), (1, 1)]
+    assert done.stats.batches_read == 2

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.local.bench import RECORD_BYTES, TP, CaseBench
-from tiered.local.cleaning.rounds import CleaningReport
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
 from tiered.model import NewRecord, TopicPartition
+from tiered.plan.batch_filter import CleaningReport
 
 KEYED_BYTES = RECORD_BYTES + 1
 """Size of a batch of one record with a key and a value of one byte each."""

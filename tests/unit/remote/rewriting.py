@@ -12,11 +12,12 @@ from tiered.format.keys import Role
 from tiered.format.root import Cleaned
 from tiered.format.rows import Rows
 from tiered.model import Row, SealedSegment, TopicPartition
+from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import cleaning_candidate
 from tiered.plan.maintenance import CompactionPlanner
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
-from tiered.remote.compact import Compaction, CompactionReport
+from tiered.remote.compact import Compaction
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
 from tiered.remote.rewrite import Workshop
@@ -92,7 +93,7 @@ class Rewriter:
         assert rows[at : at + len(old)] == list(old)
         self.log.put_root(Rows.from_rows([*rows[:at], new, *rows[at + len(old) :]]))
 
-    def compact(self, now_ms: int, *, memory_bytes: int = 1 << 20) -> CompactionReport | None:
+    def compact(self, now_ms: int, *, memory_bytes: int = 1 << 20) -> CleaningReport | None:
         """One round; None: nothing is dirty."""
         root = self.log.root
         assert root is not None

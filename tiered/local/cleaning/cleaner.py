@@ -29,7 +29,6 @@ from tiered.errors import (
 from tiered.local.cleaning.rounds import (
     CleanerCounts,
     CleanerFigures,
-    CleaningReport,
     CleaningRound,
     CleaningStoppedError,
 )
@@ -38,6 +37,7 @@ from tiered.local.partition.roster import Roster
 from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
 from tiered.model import TopicPartition
+from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import (
     CleaningCandidate,
     SegmentState,

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tiered.errors import CorruptionError, NotFoundError, TieredError
 from tiered.format.keys import CLEANED_SUFFIX, LOG_SUFFIX, local_name
@@ -30,7 +30,7 @@ from tiered.local.segment.replacement import SegmentCopy
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import AbortedTxn
-from tiered.plan.batch_filter import BatchFilter, Dropped
+from tiered.plan.batch_filter import BatchFilter, CleaningReport
 from tiered.plan.cleaning import (
     CleaningCandidate,
     LogState,
@@ -49,25 +49,6 @@ class CleaningStoppedError(TieredError):
 
     code = "cleaning_stopped"
     retriable = True
-
-
-@dataclass(slots=True)
-class CleaningReport:
-    """What one round did. ``end_offset`` is the new first dirty offset; ``groups`` the bases that became one each.
-
-    ``utilization``: the part of the map's room that its keys took, 1 if they did not all fit.
-    """
-
-    first_dirty: int
-    end_offset: int = -1
-    keys: int = 0
-    utilization: float = 0.0
-    records_read: int = 0
-    records_written: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    groups: list[tuple[int, ...]] = field(default_factory=list)
-    dropped: Counter[Dropped] = field(default_factory=Counter)
 
 
 class CleaningRound:
@@ -120,16 +101,11 @@ class CleaningRound:
                 state.segments, candidate.first_dirty, state.config.delete_retention_ms
             ),
         )
-        report.keys, report.utilization = len(self._map), len(self._map) / self._map.capacity
         self._watched = self._segments[groups[-1][-1].base_offset]  # no cut reached below it while it is there
         for group in groups:
             self._replace(group, self._rewrite(group, kept))
             report.groups.append(tuple(segment.base_offset for segment in group))
-        stats = kept.stats
-        report.records_read, report.records_written = stats.records_read, stats.records_written
-        report.bytes_read, report.bytes_written = stats.bytes_read, stats.bytes_written
-        report.dropped = stats.dropped
-        report.end_offset = self._map.end_offset
+        report.conclude(kept.stats, self._map)
         return report
 
     def _build_map(self, aborted: list[AbortedTxn]) -> None:
@@ -164,8 +140,8 @@ class CleaningRound:
                     if cleaned is None:
                         self._spend(span.size, 0)
                         continue
-                    self._spend(span.size, len(cleaned.data))
-                    copy.append(memoryview(cleaned.data))
+                    self._spend(span.size, len(cleaned))
+                    copy.append(memoryview(cleaned))
             for txn in kept.take_aborted():
                 copy.add_aborted(txn)
             found = copy.finish()
