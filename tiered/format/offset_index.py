@@ -32,6 +32,29 @@ def _swap(columns: array[int]) -> None:
         columns.byteswap()
 
 
+class IndexPace:
+    """Which batches of a segment get an entry, and the largest timestamp up to each: the same for whoever writes one.
+
+    An entry goes to the first batch behind more than ``interval_bytes`` since the last one. ``largest`` is the largest
+    timestamp so far, and the last offset of the batch that has it.
+    """
+
+    __slots__ = ("_interval_bytes", "_since", "largest")
+
+    def __init__(self, interval_bytes: int, largest: tuple[int, int]) -> None:
+        self.largest = largest
+        self._interval_bytes = interval_bytes
+        self._since = 0
+
+    def take(self, size_bytes: int, last_offset: int, max_timestamp: int) -> bool:
+        """Counts the next batch; whether it gets an entry."""
+        if max_timestamp > self.largest[0]:
+            self.largest = max_timestamp, last_offset
+        is_due = self._since > self._interval_bytes
+        self._since = size_bytes if is_due else self._since + size_bytes
+        return is_due
+
+
 class OffsetIndex:
     """The entries of one segment in memory, as two native columns. Not thread-safe for writing.
 

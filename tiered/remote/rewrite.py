@@ -23,7 +23,7 @@ from tiered.format.bundle import SectionKind, decode_leader_epochs, encode_bundl
 from tiered.format.crc import crc32c
 from tiered.format.header import Buffer
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role, SegmentName, index_key, segment_key, split_uid
-from tiered.format.offset_index import OffsetIndex
+from tiered.format.offset_index import IndexPace, OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.model import EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.maintenance import PART_BYTES, READ_BYTES
@@ -134,8 +134,7 @@ class SegmentOutput:
         )
         self._offsets = OffsetIndex(base, max_bytes=MAX_INT)
         self._times = TimeIndex(base, max_bytes=MAX_INT)
-        self._largest, self._largest_at = -1, base
-        self._since_index = 0
+        self._pace = IndexPace(shop.index_interval_bytes, self._times.last_entry)
         self._next = base
 
     @property
@@ -154,13 +153,9 @@ class SegmentOutput:
                 offset=header.base_offset,
                 hint="nothing was replaced",
             )
-        if header.max_timestamp > self._largest:
-            self._largest, self._largest_at = header.max_timestamp, header.last_offset
-        if self._since_index > self._shop.index_interval_bytes:
+        if self._pace.take(len(batch), header.last_offset, header.max_timestamp):
             self._offsets.append(header.last_offset, self._log.size)
             self._add_time()
-            self._since_index = 0
-        self._since_index += len(batch)
         self._next, self._leader_epoch = header.next_offset, header.leader_epoch
         yield from self._log.write(batch)
 
@@ -204,8 +199,8 @@ class SegmentOutput:
             yield from self._log.abort()
 
     def _add_time(self) -> None:
-        if self._largest >= 0:
-            self._times.maybe_append(self._largest, self._largest_at, closing=True)
+        if self._pace.largest[0] >= 0:
+            self._times.maybe_append(*self._pace.largest, closing=True)
 
 
 def hole(base: int, end: int, uid: str, claim_epoch: int, leader_epoch: int) -> Row:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from tiered.errors import CorruptionError
 from tiered.format.header import BatchHeader
 from tiered.format.keys import TXN_INDEX_SUFFIX, txn_index_name
+from tiered.format.offset_index import IndexPace
 from tiered.format.walk import Span, hop
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import tells_of_producers
@@ -94,19 +95,13 @@ class Rebuilding:
     def __init__(self, indexes: SegmentIndexes, *, interval_bytes: int, epoch: int) -> None:
         self.indexes = indexes
         self.epochs: list[EpochEntry] = []
-        self._interval = interval_bytes
-        self._since = 0
+        self._pace = IndexPace(interval_bytes, indexes.last_time)
         self._known_epoch = epoch
-        self._largest, self._at = indexes.last_time
 
     def add(self, span: Span, header: BatchHeader, *, intact: bool) -> None:
         """The next good batch. ``intact``: so are all before it, so that its epoch counts."""
-        if header.max_timestamp > self._largest:
-            self._largest, self._at = header.max_timestamp, span.last_offset
-        if self._since > self._interval:
-            self.indexes.append(span.last_offset, span.position, self._largest, self._at)
-            self._since = 0
-        self._since += span.size
+        if self._pace.take(span.size, span.last_offset, header.max_timestamp):
+            self.indexes.append(span.last_offset, span.position, *self._pace.largest)
         if intact and header.leader_epoch > (self.epochs[-1].epoch if self.epochs else self._known_epoch):
             self.epochs.append(EpochEntry(header.leader_epoch, span.base_offset))
 
@@ -114,12 +109,12 @@ class Rebuilding:
         """What was learnt from ``offset`` on came from a batch that was not where it said."""
         self.indexes.truncate_to(offset)
         self.epochs = [entry for entry in self.epochs if entry.start_offset < offset]
-        if self._at >= offset:
-            self._largest, self._at = self.indexes.last_time
+        if self._pace.largest[1] >= offset:
+            self._pace.largest = self.indexes.last_time
 
     def finish(self) -> SegmentIndexes:
         """The indexes with their closing entry."""
-        self.indexes.close_times(self._largest, self._at)
+        self.indexes.close_times(*self._pace.largest)
         return self.indexes
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.keys import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
-from tiered.format.offset_index import OFFSET_ENTRY_BYTES, OffsetIndex
+from tiered.format.offset_index import OFFSET_ENTRY_BYTES, IndexPace, OffsetIndex
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.format.walk import NO_LIMIT, Offsets
@@ -248,8 +248,7 @@ def rebuild_indexes(
     Kafka's rule: docs/kafka-semantics.md#segment-recovery.
     """
     indexes = SegmentIndexes.empty(base_offset)
-    since = 0
-    largest, at = -1, base_offset
+    pace = IndexPace(interval_bytes, indexes.last_time)
     expected = base_offset
     reached = 0
     try:
@@ -261,18 +260,13 @@ def rebuild_indexes(
             expected = span.last_offset + 1
             if span.last_offset - base_offset > MAX_INT:
                 raise log.damage(span.position, "the offset is too far from the segment's base", span.last_offset)
-            timestamp = log.header(view, span.position).max_timestamp
-            if timestamp > largest:
-                largest, at = timestamp, span.last_offset
-            if since > interval_bytes:
-                indexes.append(span.last_offset, span.position, largest, at)
-                since = 0
-            since += span.size
+            if pace.take(span.size, span.last_offset, log.header(view, span.position).max_timestamp):
+                indexes.append(span.last_offset, span.position, *pace.largest)
     except (CorruptionError, ConfigError) as error:
         LOGGER.warning("index_stops_at_damage path=%s error=%s", log.path, error)
         indexes.damaged = True
     indexes.damaged = indexes.damaged or reached != size_bytes
-    indexes.close_times(largest, at)
+    indexes.close_times(*pace.largest)
     return indexes
 
 

@@ -36,6 +36,7 @@ from tiered.format.keys import (
     log_name,
     parse_local_name,
 )
+from tiered.format.offset_index import IndexPace
 from tiered.format.txn_index import encode_txns
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.files import Files, sweep_temporaries
@@ -63,10 +64,8 @@ class SegmentCopy:
         self.size_bytes = 0
         self._files = files
         self._directory = directory
-        self._interval = interval_bytes
-        self._since_index = 0
         self._indexes = SegmentIndexes.empty(base_offset)
-        self._largest, self._largest_at = -1, base_offset
+        self._pace = IndexPace(interval_bytes, self._indexes.last_time)
         self._first_timestamp = -1
         self._end = base_offset
         self._aborted: list[AbortedTxn] = []
@@ -92,12 +91,8 @@ class SegmentCopy:
             )
         if self.size_bytes == 0:
             self._first_timestamp = header.max_timestamp
-        if header.max_timestamp > self._largest:
-            self._largest, self._largest_at = header.max_timestamp, header.last_offset
-        if self._since_index > self._interval:
-            self._indexes.append(header.last_offset, self.size_bytes, self._largest, self._largest_at)
-            self._since_index = 0
-        self._since_index += len(batch)
+        if self._pace.take(len(batch), header.last_offset, header.max_timestamp):
+            self._indexes.append(header.last_offset, self.size_bytes, *self._pace.largest)
         self.size_bytes += len(batch)
         self._end = header.last_offset + 1
         self._buffer += batch
@@ -114,7 +109,7 @@ class SegmentCopy:
         handle = self._open()
         self._files.sync(handle)
         self._close()
-        self._indexes.close_times(self._largest, self._largest_at)
+        self._indexes.close_times(*self._pace.largest)
         self._files.replace(self._path(INDEX_SUFFIX), self._indexes.offset_bytes())
         self._files.replace(self._path(TIME_INDEX_SUFFIX), self._indexes.time_bytes())
         if self._aborted:
