@@ -27,6 +27,7 @@ from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 from tiered.store.probe import check_capabilities, probe
+from tiered.store.s3_requests import S3Target
 from tiered.times import format_time
 
 SKEW_WARN_MS = 30_000
@@ -189,7 +190,8 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         yield Diagnosis("remote", FAIL, cause.message, cause.hint, cause.exit_code)
         return
     try:
-        endpoint = location(app).endpoint_url
+        place = location(app)
+        endpoint = place.target.endpoint_url if place.target is not None else None
         yield Diagnosis("remote", OK, store.url + (f" at {endpoint}" if endpoint else ""))
         dates: list[int] = []
         keys: list[str] = []
@@ -199,7 +201,7 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
             return
         yield _attempt("read", lambda: _read(store, dates, keys))
         yield _clock(app.clock.now_ms(), dates)
-        yield from _guards(location(app), store, keys)
+        yield from _guards(place, store, keys)
         if not write_probe:
             yield Diagnosis("write", SKIP, "not tried: pass --write-probe to write and delete small objects")
             return
@@ -210,30 +212,32 @@ def _remote(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
 
 def _guards(place: StoreLocation, store: Store, keys: list[str]) -> Iterator[Diagnosis]:
     """What S3 answers to the settings that protect the bucket."""
-    if place.scheme != "s3":
+    target = place.target
+    if target is None:
         return
-    if place.expected_bucket_owner is not None:
-        yield _attempt("owner", lambda: _owner(place))
+    if target.expected_bucket_owner is not None:
+        yield _attempt("owner", lambda: _owner(place, target))
     if keys:
-        yield _attempt("encryption", lambda: _encryption(place, store, keys[0]))
+        yield _attempt("encryption", lambda: _encryption(target, store, keys[0]))
 
 
-def _owner(place: StoreLocation) -> Diagnosis:
+def _owner(place: StoreLocation, target: S3Target) -> Diagnosis:
     """The requests before this one named the owner; one that names another account must be refused."""
-    other = replace(place, expected_bucket_owner=NOBODY).open(deadline_seconds=PATIENCE_SECONDS)
+    nobodys = replace(place, target=replace(target, expected_bucket_owner=NOBODY))
+    other = nobodys.open(deadline_seconds=PATIENCE_SECONDS)
     try:
         other.execute(List(TOPICS_PREFIX, limit=1))
     except RemotePermissionError:
-        return Diagnosis("owner", OK, f"the bucket belongs to the account {place.expected_bucket_owner}")
+        return Diagnosis("owner", OK, f"the bucket belongs to the account {target.expected_bucket_owner}")
     finally:
         other.close()
     return Diagnosis("owner", WARN, "the store ignores expected_bucket_owner", "AWS checks it; this server does not")
 
 
-def _encryption(place: StoreLocation, store: Store, key: str) -> Diagnosis:
+def _encryption(target: S3Target, store: Store, key: str) -> Diagnosis:
     told = store.execute(Head(key))
     found = (told.encryption if isinstance(told, Object) else "") or "the store tells of none"
-    method, key_id = place.sse or "", place.sse_kms_key_id or ""
+    method, key_id = target.sse or "", target.sse_kms_key_id or ""
     ending = "" if "alias/" in key_id else key_id  # the answer is the key's ARN, which ends in its id
     if not found.startswith(method) or not found.endswith(ending):
         wanted = f"{method} {key_id}".rstrip()

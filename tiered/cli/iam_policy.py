@@ -36,10 +36,10 @@ def command(app: Application, role: str, pins: bool) -> int:
         raise ConfigError(
             f"the prefix {place.prefix!r} has a character that policies expand", hint="a prefix without *, ? and $"
         )
-    key = place.sse_kms_key_id or ""
+    key = place.s3.sse_kms_key_id or ""
     if key and not key.startswith("arn:"):
         raise ConfigError(f"the KMS key {key!r} is not an ARN", hint="a policy names keys by ARN: --sse-kms-key-id")
-    family = next((name for start, name in FAMILIES.items() if (place.region or "").startswith(start)), "aws")
+    family = next((name for start, name in FAMILIES.items() if (place.s3.region or "").startswith(start)), "aws")
     prefix = f"{place.prefix}/" if place.prefix else ""
     left_out = () if pins else ("Pin", "PinKey")
     document = policy(role, f"arn:{family}:s3:::{place.bucket}", prefix, kms_key_arn=key, leave_out=left_out)

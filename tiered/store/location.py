@@ -36,10 +36,7 @@ from tiered.store.metrics import AioMeteredStore, MeteredStore, StoreMetrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS, AioRetryingStore, RetryingStore
 from tiered.store.s3 import S3Store
 from tiered.store.s3_requests import (
-    CONNECT_TIMEOUT_SECONDS,
     KMS,
-    POOL_CONNECTIONS,
-    READ_TIMEOUT_SECONDS,
     SSE,
     S3Target,
 )
@@ -82,25 +79,13 @@ class StoreLocation:
     bucket: str = ""
     prefix: str = ""
     path: Path | None = None
-    endpoint_url: str | None = None
-    region: str | None = None
-    expected_bucket_owner: str | None = None
-    sse: str | None = None
-    sse_kms_key_id: str | None = None
-    path_style: bool | None = None
-    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-    read_timeout_seconds: float = READ_TIMEOUT_SECONDS
-    pool_connections: int = POOL_CONNECTIONS
+    target: S3Target | None = None
 
     @classmethod
     def parse(
         cls,
         url: str | os.PathLike[str] | StoreLocation,
         *,
-        path_style: bool | None = None,
-        connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
-        read_timeout_seconds: float = READ_TIMEOUT_SECONDS,
-        pool_connections: int = POOL_CONNECTIONS,
         environ: Mapping[str, str] | None = None,
         **s3: Unpack[S3Keywords],
     ) -> StoreLocation:
@@ -125,26 +110,24 @@ class StoreLocation:
         environ = os.environ if environ is None else environ
         bucket, prefix = _parse_bucket(rest)
         sse, key = _encryption(s3, environ)
-        return cls(
-            "s3",
-            bucket=bucket,
-            prefix=prefix,
+        target = S3Target(
+            bucket,
+            prefix,
             endpoint_url=_endpoint(s3.get("endpoint_url"), environ),
             region=s3.get("region") or _first(environ, _REGION_VARIABLES)[1],
             expected_bucket_owner=_owner(s3, environ),
             sse=sse,
             sse_kms_key_id=key,
-            path_style=path_style,
-            connect_timeout_seconds=connect_timeout_seconds,
-            read_timeout_seconds=read_timeout_seconds,
-            pool_connections=pool_connections,
         )
+        return cls("s3", bucket, prefix, target=target)
 
     @property
     def url(self) -> str:
         """The URL in its one spelling."""
         if self.path is not None:
             return self.path.absolute().as_uri()
+        if self.target is not None:
+            return self.target.url
         return f"{self.scheme}://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
     def __str__(self) -> str:
@@ -164,23 +147,14 @@ class StoreLocation:
             return DirectoryStore(self.path, clock=clock, ids=ids, create=create)
         if self.scheme == "memory":
             return MemoryStore(self.bucket, prefix=self.prefix, clock=clock)
-        return S3Store(self.target())
+        return S3Store(self.s3)
 
-    def target(self) -> S3Target:
-        """What the S3 stores need to know."""
-        return S3Target(
-            self.bucket,
-            self.prefix,
-            endpoint_url=self.endpoint_url,
-            region=self.region,
-            expected_bucket_owner=self.expected_bucket_owner,
-            sse=self.sse,
-            sse_kms_key_id=self.sse_kms_key_id,
-            path_style=self.path_style,
-            connect_timeout_seconds=self.connect_timeout_seconds,
-            read_timeout_seconds=self.read_timeout_seconds,
-            pool_connections=self.pool_connections,
-        )
+    @property
+    def s3(self) -> S3Target:
+        """How the bucket is reached. Raises ConfigError for a store that is none."""
+        if self.target is None:
+            raise ConfigError(f"{self.url} is not a bucket", hint="s3://bucket/prefix")
+        return self.target
 
     def open(
         self,
@@ -223,8 +197,8 @@ class StoreLocation:
     ) -> AioStore:
         """The same for asyncio: aiobotocore for ``s3://``, a bounded thread pool for the others."""
         raw: AioStore
-        if self.scheme == "s3":
-            raw = AioS3Store(self.target())
+        if self.target is not None:
+            raw = AioS3Store(self.target)
         else:
             raw = ThreadedAioStore(self.raw_store(clock=clock, ids=ids, create=create))
         store: AioStore = AioMeteredStore(raw, metrics or StoreMetrics(), clock=clock, notice_outages=notice_outages)
@@ -241,8 +215,6 @@ def open_store(
     ids: IdSource | None = None,
     metrics: StoreMetrics | None = None,
     deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-    requests_per_second: float | None = None,
-    bytes_per_second: float | None = None,
     create: bool = True,
     notice_outages: bool = False,
     **s3: Unpack[S3Keywords],
@@ -254,8 +226,6 @@ def open_store(
         ids=ids,
         metrics=metrics,
         deadline_seconds=deadline_seconds,
-        requests_per_second=requests_per_second,
-        bytes_per_second=bytes_per_second,
         create=create,
         notice_outages=notice_outages,
     )

@@ -109,7 +109,7 @@ def test_objects_files_and_logs(tmp_path: Path, bucket: str, url: str, proxy: Fa
         clean("reprs", repr((log, log._store, log.topic("orders"), log._uploader, log.metrics())))
     read(url)
     place = StoreLocation.parse(url)
-    clean("reprs", repr((place, str(place), place.target(), place.open(), place.open_aio(), place.raw_store())))
+    clean("reprs", repr((place, str(place), place.s3, place.open(), place.open_aio(), place.raw_store())))
     clean("settings", repr(resolve({"remote": url}, {**CANARY}, None)))
     for name, data in files(tmp_path):
         clean(name, data)

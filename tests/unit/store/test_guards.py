@@ -129,13 +129,11 @@ def test_the_encryption_of_an_object_is_told(guarded: Store, script: Script) -> 
 
 def test_the_guards_come_from_arguments_or_the_environment() -> None:
     environ = {"TIERED_EXPECTED_BUCKET_OWNER": OWNER, "TIERED_SSE": "aws:kms", "TIERED_SSE_KMS_KEY_ID": KEY}
-    found = StoreLocation.parse("s3://logs", environ=environ).target()
+    found = StoreLocation.parse("s3://logs", environ=environ).s3
     assert (found.expected_bucket_owner, found.sse, found.sse_kms_key_id) == (OWNER, "aws:kms", KEY)
-    found = StoreLocation.parse(
-        "s3://logs", environ=environ, expected_bucket_owner="0" * 12, sse_kms_key_id="k"
-    ).target()
+    found = StoreLocation.parse("s3://logs", environ=environ, expected_bucket_owner="0" * 12, sse_kms_key_id="k").s3
     assert (found.expected_bucket_owner, found.sse, found.sse_kms_key_id) == ("0" * 12, "aws:kms", "k")
-    assert StoreLocation.parse("memory://x", environ=environ).expected_bucket_owner is None
+    assert StoreLocation.parse("memory://x", environ=environ).target is None
     with pytest.raises(ConfigError, match="sse mean nothing to memory://"):
         StoreLocation.parse("memory://x", sse="AES256")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,23 +105,23 @@ def test_wrong_endpoints(endpoint: str) -> None:
 def test_environment_and_arguments() -> None:
     environ = {"AWS_ENDPOINT_URL": "http://low:1", "TIERED_ENDPOINT_URL": "http://high:1/", "AWS_REGION": "eu-west-1"}
     location = StoreLocation.parse("s3://logs/p", environ=environ)
-    assert (location.endpoint_url, location.region) == ("http://high:1", "eu-west-1")
+    assert (location.s3.endpoint_url, location.s3.region) == ("http://high:1", "eu-west-1")
     location = StoreLocation.parse("s3://logs/p", endpoint_url="https://h", region="us-west-2", environ=environ)
-    assert (location.endpoint_url, location.region) == ("https://h", "us-west-2")
-    assert StoreLocation.parse("memory://x", environ=environ).endpoint_url is None
+    assert (location.s3.endpoint_url, location.s3.region) == ("https://h", "us-west-2")
+    assert StoreLocation.parse("memory://x", environ=environ).target is None
     with pytest.raises(ConfigError, match="for s3://"):
         StoreLocation.parse("memory://x", endpoint_url="http://h")
 
 
 def test_path_style_goes_with_an_endpoint() -> None:
-    def style(**options: object) -> str:
-        location = StoreLocation.parse("s3://logs", environ={}, **options)  # type: ignore[arg-type]  # per case
-        return str(location.target().config_arguments()["s3"]["addressing_style"])
+    def style(endpoint_url: str | None, path_style: bool | None = None) -> str:
+        target = StoreLocation.parse("s3://logs", environ={}, endpoint_url=endpoint_url).s3
+        return str(replace(target, path_style=path_style).config_arguments()["s3"]["addressing_style"])
 
-    assert style() == "auto"
-    assert style(endpoint_url="http://h") == "path"
-    assert style(endpoint_url="http://h", path_style=False) == "auto"
-    assert style(path_style=True) == "path"
+    assert style(None) == "auto"
+    assert style("http://h") == "path"
+    assert style("http://h", path_style=False) == "auto"
+    assert style(None, path_style=True) == "path"
 
 
 async def test_opened_stores_share_a_memory_name() -> None:
