@@ -6,6 +6,7 @@ a writer claims                                        the root says         res
 any volume                                             no writer yet         granted
 a volume without records (also one the root names)     last claim by any     granted: resumes at ``next_offset``
                                                                              under a new leader epoch
+a sidecar's, no segment of whose broker begins there   last claim by any     refused: whoever follows it goes on
 volume V whose disk holds the root's token and         last claim by V       granted
 last append
 volume V whose disk does not hold both                 last claim by V       refused: a copy or an old snapshot
@@ -71,7 +72,8 @@ class VolumeProof:
     ``token`` and ``last_append`` are the values last handed to ``persist``, as its disk holds them (opaque text:
     several ids, the newest last, because a commit may be pending). ``empty``: it holds no records.
     ``start_offset``, ``end_offset`` and ``leader_epoch`` are the local log's; the first writer of an empty catalog
-    begins it at ``start_offset``.
+    begins it at ``start_offset``. ``joints``: the only offsets at which an empty one can go on, in order, because its
+    records come from elsewhere in whole segments (a sidecar's); None: at any.
     """
 
     volume_id: str
@@ -82,6 +84,7 @@ class VolumeProof:
     restored_from: RestoredFrom | None = None
     start_offset: int = 0
     leader_epoch: int = -1
+    joints: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
     if writer.epoch == 0 and not begun:
         return Grant(new_leader_epoch=True, begins_at=volume.start_offset)
     if volume.empty:
-        return Grant(new_leader_epoch=True, resumes=True)
+        return _no_joint(root, volume) or Grant(new_leader_epoch=True, resumes=True)
     if writer.epoch == 0:  # a catalog rebuilt from its objects knows no writer any more
         return _behind(root, volume) or Grant(new_leader_epoch=True)
     if volume.volume_id == writer.volume:
@@ -158,6 +161,29 @@ def _missing(root: Root, volume: VolumeProof) -> str:
     if writer.token not in held_ids(volume.token):
         return "claim"
     return "append" if writer.last_append and writer.last_append not in held_ids(volume.last_append) else ""
+
+
+def _no_joint(root: Root, volume: VolumeProof) -> Refusal | None:
+    """Whole segments cannot go on in the middle of one: the claim would only fence who can."""
+    end, joints = root.next_offset, volume.joints
+    if joints is None or end in joints:
+        return None
+    below, above = [at for at in joints if at < end], [at for at in joints if at > end]
+    if below and above:
+        what = f"which lies in the broker's segment {below[-1]} to {above[0]}"
+        hint = (
+            "another replica, which rolls at other offsets, was uploaded: go on with the sidecar beside that one; if "
+            "it is lost, upload from here under another prefix"
+        )
+    elif above:
+        what = f"the broker's log begins at {above[0]}: what lies between was deleted before it was linked"
+        hint = (
+            "if another replica still holds it, run the sidecar there; another prefix begins a new log at what is left"
+        )
+    else:
+        what = f"the broker's last segment begins at {below[-1] if below else 0}, below it"
+        hint = "this replica is behind, or rolls at other offsets than the one that was uploaded: go on beside that one"
+    return Refusal(Reason.GAP, f"{root.where}: the bucket ends at offset {end}, {what}; nothing was claimed", hint=hint)
 
 
 def _behind(root: Root, volume: VolumeProof) -> Refusal | None:

@@ -15,7 +15,7 @@ from tiered.errors import (
 from tiered.format.keys import FLAG_MAINTAINER
 from tiered.format.root import Root
 from tiered.model import Row
-from tiered.plan.commit import AppendIntent, Intent
+from tiered.plan.commit import AppendIntent, ClaimIntent, Intent
 from tiered.plan.lifecycle import Reason, Refusal
 from tiered.plan.rewrite import TrimIntent
 from tiered.remote.snapshot import Snapshot
@@ -28,6 +28,10 @@ def refusal_error(refusal: Refusal, root: Root, intent: Intent) -> TieredError:
         return FencedError(refusal.message, hint=refusal.hint)
     if refusal.reason is Reason.GAP and isinstance(intent, AppendIntent):
         return OffsetGapError(refusal.message, start=root.next_offset, end=intent.rows[0].base, hint=refusal.hint)
+    if refusal.reason is Reason.GAP and isinstance(intent, ClaimIntent) and intent.volume is not None:
+        joints, end = intent.volume.joints or (), root.next_offset
+        following = min((at for at in joints if at > end), default=end)
+        return OffsetGapError(refusal.message, start=end, end=following, hint=refusal.hint)
     if refusal.reason is Reason.GONE:
         return NotFoundError(refusal.message, hint=refusal.hint)
     if refusal.reason is Reason.OUT_OF_RANGE and isinstance(intent, TrimIntent):

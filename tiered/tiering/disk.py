@@ -24,10 +24,14 @@ from tiered.plan.tiering.facts import ClaimDone, SegmentRef
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """First and end offset of a local log. Not exact, the end is the least that the files tell."""
+    """First and end offset of a local log. Not exact, the end is the least that the files tell.
+
+    ``joints``: the only offsets at which one without records can go on; None: at any.
+    """
 
     local_start_offset: int
     end_offset: int
+    joints: tuple[int, ...] | None = None
 
     @property
     def is_empty(self) -> bool:

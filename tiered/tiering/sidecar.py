@@ -158,6 +158,13 @@ class Mirror:
         """Whether the bucket knows where it begins; until then its links are no log of anybody's."""
         return self._files.state(self.path / partition_dir(tp) / BEGUN_NAME) is not None
 
+    def joints(self, tp: TopicPartition) -> tuple[int, ...]:
+        """Where a segment begins that is linked, or still the broker's: at no other offset can the links go on."""
+        ours, theirs = self.path / partition_dir(tp), self.broker / partition_dir(tp)
+        linked = log_bases(self._files, ours) if self._files.is_directory(ours) else []
+        held = self._bases(theirs) if self._files.is_directory(theirs) else []
+        return tuple(sorted({*linked, *held}))
+
     def begin(self, tp: TopicPartition, at: int | None) -> None:
         """Claimed. ``at``: the log goes on where the bucket ends; links below it, or beside it, are not needed."""
         folder = self.path / partition_dir(tp)
@@ -238,8 +245,8 @@ class Mirror:
                 f"{tp}: a segment of the broker begins at {base}, below {end} where the links end: it was rewritten",
                 start=base,
                 end=end,
-                hint="was the topic compacted, or its log truncated below the high watermark? Does the bucket hold "
-                "what another replica's sidecar uploaded? One replica of a partition is followed, not several",
+                hint="was the topic compacted, or its log truncated below the high watermark? Follow another replica, "
+                "or begin a new log under another prefix",
             )
 
     def _forget(self, tp: TopicPartition) -> None:
@@ -368,11 +375,14 @@ class BrokerDirectory(LogDirectory):
     def extent(self, tp: TopicPartition, *, exact: bool) -> Extent:
         """Exact whatever is asked for: the last file is empty. What was never claimed has no records yet.
 
-        So a new directory beside an old broker goes on where the bucket ends, whoever filled it.
+        So a new directory beside an old broker goes on where the bucket ends, whoever filled it, if one of the broker's
+        segments begins there: another replica rolls at other offsets, and a claim would only fence its sidecar.
         """
         del exact
         found = super().extent(tp, exact=False)
-        return found if self._mirror.begun(tp) else Extent(found.local_start_offset, found.local_start_offset)
+        if self._mirror.begun(tp):
+            return found
+        return Extent(found.local_start_offset, found.local_start_offset, self._mirror.joints(tp))
 
     def seal(self) -> bool:
         """Nothing is ever active here: the broker rolls its own."""

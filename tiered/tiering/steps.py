@@ -305,6 +305,7 @@ class BucketSteps:
             restored_from=RestoredFrom(*proof.restored_from) if proof.restored_from else None,
             start_offset=extent.local_start_offset,
             leader_epoch=epochs[-1].epoch if epochs else -1,
+            joints=extent.joints,
         )
 
     def settle(self, tp: TopicPartition, claim_epoch: int, next_offset: int) -> Steps[int]:

@@ -7,7 +7,14 @@ import dataclasses
 import pytest
 
 from tests.unit.catalog.script import TOPIC_ID, Desk, World
-from tiered.errors import CommitUnknown, ConfigError, FencedError, LogDestroyedError, RemotePermissionError
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    FencedError,
+    LogDestroyedError,
+    OffsetGapError,
+    RemotePermissionError,
+)
 from tiered.model import EpochEntry
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
@@ -55,6 +62,37 @@ def test_a_copy_or_an_old_snapshot_of_the_volume_is_refused(world: World, missin
     with pytest.raises(FencedError, match="copy, or an older snapshot"):
         copy.claim(copy.proof(end_offset=10))
     assert world.run(desk.catalog.append([desk.row(10, 20)])).next_offset == 20
+
+
+@pytest.mark.parametrize(
+    ("joints", "end", "text"),
+    [
+        ((0, 7, 14), 14, "lies in the broker's segment 7 to 14"),
+        ((20, 30), 20, "log begins at 20"),
+        ((0, 8), 10, "last segment begins at 8"),
+        ((), 10, "last segment begins at 0"),
+    ],
+)
+def test_a_fresh_volume_that_cannot_go_on_at_the_end_fences_nobody(
+    world: World, joints: tuple[int, ...], end: int, text: str
+) -> None:
+    desk = written(world)
+    sidecar = world.desk("v2")
+    puts = len(world.store.puts)
+    with pytest.raises(OffsetGapError, match=text) as refused:
+        sidecar.claim(dataclasses.replace(sidecar.proof(empty=True), joints=joints))
+    assert (refused.value.start, refused.value.end, len(world.store.puts), sidecar.kept) == (10, end, puts, [])
+    assert world.run(desk.catalog.append([desk.row(10, 20)])).next_offset == 20
+    claim = sidecar.claim(dataclasses.replace(sidecar.proof(empty=True), joints=(*joints, 20)))
+    assert (claim.resumes, claim.next_offset) == (True, 20)
+
+
+def test_it_is_judged_on_the_root_that_it_loses_the_race_to(world: World) -> None:
+    desk = written(world)
+    sidecar = world.desk("v2")
+    world.store.script.append(lambda: world.run(desk.catalog.append([desk.row(10, 20)])))
+    with pytest.raises(OffsetGapError, match="ends at offset 20"):
+        sidecar.claim(dataclasses.replace(sidecar.proof(empty=True), joints=(10,)))
 
 
 def test_a_snapshot_taken_before_the_last_append_is_refused(world: World) -> None:

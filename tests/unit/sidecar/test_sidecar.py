@@ -18,6 +18,7 @@ from tiered.format.keys import log_name
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files, FileState, PosixFiles
 from tiered.local.disk.names import log_bases
+from tiered.local.partition.replica import Replica
 from tiered.local.segment.scan import LogFile
 from tiered.model import TopicPartition
 from tiered.tiering.sidecar import BEGUN_NAME, HELD_BYTES, LINKING_NAME, BrokerDirectory, Mirror, beside
@@ -217,6 +218,58 @@ def test_a_lost_private_directory_goes_on_where_the_bucket_ends(
     if deleted:
         broker.retain(2)
     assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def replica_of(finished: Path, tmp_path: Path) -> Broker:
+    """Another broker's copy of the same records, which rolls at other offsets."""
+    path = tmp_path / "finished-2"
+    with tiered.open(path) as log, tiered.open_reader(log_dir=finished) as reader:
+        log.topic("t", create=True, config={"segment.bytes": 2300, "index.interval.bytes": 200})
+        replica = Replica(log._local.partition(T))
+        for batch in reader.topic("t").stream(0).batches(0):
+            replica.append_as_follower(bytes(batch.data))
+    shutil.copy(finished / "t-0" / "partition.metadata", path / "t-0")
+    return Broker(path, tmp_path / "broker-2", T)
+
+
+def test_beside_another_replica_it_refuses_before_its_claim_and_the_first_goes_on(
+    broker: Broker, finished: Path, url: str, tmp_path: Path
+) -> None:
+    """A replica rolls at other offsets: a claim would fence the one sidecar that can go on."""
+    end = broker.roll(2)
+    assert sidecar(broker.path, url).code == 0
+    other = replica_of(finished, tmp_path)
+    other.roll(len(other.bases) - 1)
+    assert end not in other.bases
+    below, above = max(b for b in other.bases if b < end), min(b for b in other.bases if b > end)
+    for _ in range(3):
+        ending = sidecar(other.path, url)
+        text = f"the bucket ends at offset {end}, which lies in the broker's segment {below} to {above}"
+        assert (ending.code, "t-0" in str(ending), text in str(ending)) == (14, True, True), ending
+        assert "another replica" in str(ending)
+        judge(url, finished, end)
+    end = broker.roll(4)
+    assert sidecar(broker.path, url).code == 0
+    judge(url, finished, end)
+
+
+def test_it_refuses_where_the_broker_has_less_or_only_later_segments(
+    broker: Broker, finished: Path, url: str, tmp_path: Path
+) -> None:
+    end = broker.roll(3)
+    assert sidecar(broker.path, url).code == 0
+    behind = Broker(finished, tmp_path / "broker-2", T)
+    behind.roll(2)
+    ending = sidecar(behind.path, url)
+    assert (ending.code, f"last segment begins at {broker.bases[2]}" in str(ending)) == (14, True)
+    behind.roll(3)  # it has caught up: the same offsets, the same segments
+    assert sidecar(behind.path, url).code == 0
+    late = Broker(finished, tmp_path / "broker-3", T)
+    late.roll(5)
+    late.retain(4)
+    ending = sidecar(late.path, url)
+    assert (ending.code, f"log begins at {broker.bases[4]}" in str(ending)) == (14, True)
     judge(url, finished, end)
 
 
