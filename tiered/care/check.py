@@ -21,6 +21,7 @@ from pathlib import Path
 from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import survey, unregistered
 from tiered.care.check_remote import RemoteCheck, RemoteFacts
+from tiered.care.proven import Proven, Reading
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, UnknownTopicError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.keys import topic_key
@@ -28,7 +29,7 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
-from tiered.store.base import Emit, Steps, blocking
+from tiered.store.base import Blocking, Emit, Steps, blocking
 
 MAX_FINDINGS = 10_000
 """Findings that a report holds; more are counted only."""
@@ -39,11 +40,18 @@ EXIT_WARNINGS = 3
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
     """What to look at. ``topics`` empty: all. ``read_data``: every byte of the bucket, and every record of both tiers
-    is decoded. ``orphans``: list them."""
+    is decoded. ``orphans``: list them.
+
+    ``subset`` (n, m): of the bucket only the n-th of m parts is read, which together are all of it. ``resume``: a file
+    that notes what was seen (``care.proven``): a check that was cut short goes on, and what was read once is not read
+    again.
+    """
 
     topics: tuple[str, ...] = ()
     read_data: bool = False
     orphans: bool = False
+    subset: tuple[int, int] | None = None
+    resume: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,8 @@ class CheckReport:
     """What was seen. ``unlisted`` findings came after the first :data:`MAX_FINDINGS`.
 
     ``unchecked`` objects have no checksum that the store tells: only ``read_data`` judges their bytes. ``newer`` counts
-    the errors that say only that a newer release wrote something.
+    the errors that say only that a newer release wrote something. ``passed_over``: segments that the run before, which
+    was cut short, had looked at; ``read_before``: bytes that were to be read and that an earlier run has read.
     """
 
     findings: tuple[Finding, ...]
@@ -66,6 +75,8 @@ class CheckReport:
     errors: int
     warnings: int
     newer: int = 0
+    passed_over: int = 0
+    read_before: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -81,13 +92,15 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
     """Looks at a log directory, a bucket or both. Emits each finding as it is made, and how much was looked at."""
     if log_dir is None and url is None:
         raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
+    if options.subset is not None and not 1 <= options.subset[0] <= options.subset[1]:
+        raise ConfigError(f"{options.subset} is no part of all", hint="(1, 20) to (20, 20) are the parts of twenty")
     run = _Run(options)
     local = LocalFacts()
     if log_dir is not None:
         local = yield from run.local(log_dir, files)
     remote = RemoteFacts()
     if url is not None:
-        yield from run.remote(url, local, remote)
+        yield from _remote(run, url, local, remote, files)
     run.need_topics()
     return CheckReport(
         findings=tuple(run.findings),
@@ -102,14 +115,31 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
         errors=run.counts[Severity.ERROR],
         warnings=run.counts[Severity.WARNING],
         newer=run.newer,
+        passed_over=remote.passed_over,
+        read_before=remote.read_before,
     )
+
+
+def _remote(run: _Run, url: str, local: LocalFacts, facts: RemoteFacts, files: Files) -> Steps[None]:
+    """The bucket, with the file of what was seen before if there is to be one."""
+    options = run.options
+    if options.resume is None:
+        yield from run.remote(url, local, facts, Reading(options.read_data, options.subset))
+        return
+    proven = Proven(options.resume, url, files)
+    try:
+        yield Blocking(proven.open)
+        yield from run.remote(url, local, facts, Reading(options.read_data, options.subset, proven))
+        yield Blocking(partial(proven.end, everything=not options.topics))
+    finally:
+        proven.close()
 
 
 class _Run:
     """One check under way."""
 
     def __init__(self, options: CheckOptions) -> None:
-        self._options = options
+        self.options = options
         self.findings: list[Finding] = []
         self.unlisted = 0
         self.counts = dict.fromkeys(Severity, 0)
@@ -122,14 +152,14 @@ class _Run:
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
         compacted = yield from blocking(partial(_compacted_topics, directory, files))
-        check = LocalCheck(directory, files, compacted, self._options.topics, self._options.read_data)
+        check = LocalCheck(directory, files, compacted, self.options.topics, self.options.read_data)
         look = check.look()
         while (seen := (yield from blocking(partial(next, look, None)))) is not None:
             yield from self._tell(seen)
         self.partitions.update(check.facts.partitions)
         return check.facts
 
-    def remote(self, url: str, local: LocalFacts, facts: RemoteFacts) -> Steps[None]:
+    def remote(self, url: str, local: LocalFacts, facts: RemoteFacts, reading: Reading) -> Steps[None]:
         """Every partition that the registry names, and what the registry ought to name.
 
         An entry that cannot be read keeps no other from being checked.
@@ -137,7 +167,7 @@ class _Run:
         notes: list[str] = []
         listed = yield from survey(notes, (RemotePermissionError, CorruptionError))  # a store of files lists no cut one
         entries: dict[str, TopicEntry] = {}
-        for topic in self._options.topics or (yield from list_topic_names()):
+        for topic in self.options.topics or (yield from list_topic_names()):
             entry = yield from self._entry(topic)
             if entry is None:
                 continue
@@ -146,17 +176,17 @@ class _Run:
                 tp = TopicPartition(entry.name, partition)
                 self.partitions.add(tp)
                 check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self._tell)
-                yield from check.look(read_data=self._options.read_data)
-                if self._options.orphans:
+                yield from check.look(reading)
+                if self.options.orphans:
                     yield from check.orphans()
         yield from self._tell(Finding(Severity.WARNING, "not_listed", note, url) for note in notes)
-        found, unnamed = yield from unregistered(listed, entries, self.unreadable, local, self._options.topics)
+        found, unnamed = yield from unregistered(listed, entries, self.unreadable, local, self.options.topics)
         yield from self._tell(found)
         self.partitions.update(unnamed)
 
     def need_topics(self) -> None:
         """Raises ``UnknownTopicError`` for a topic that was named and is in no tier: nothing was checked of it."""
-        for topic in self._options.topics:
+        for topic in self.options.topics:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
                 raise UnknownTopicError(f"there is no topic {topic!r} to check", hint="see `tiered topics list`")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tiered.care.check_local import PartitionFacts
 from tiered.care.inspection import (
@@ -20,6 +21,7 @@ from tiered.care.inspection import (
     fetch_log,
     inspect_other_indexes,
 )
+from tiered.care.proven import Reading
 from tiered.errors import ConfigError, CorruptionError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
@@ -43,7 +45,7 @@ from tiered.remote.root_view import root_get
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Begin, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
+from tiered.store.base import Begin, Blocking, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""
@@ -65,6 +67,8 @@ class RemoteFacts:
     size_bytes: int = 0
     unchecked: int = 0
     data_bytes_read: int = 0
+    passed_over: int = 0
+    read_before: int = 0
 
 
 class RemoteCheck:
@@ -79,7 +83,7 @@ class RemoteCheck:
         self._key = root_key(entry.topic_id, tp.partition)
         self._beside = SideFileCheck()
 
-    def look(self, *, read_data: bool) -> Steps[None]:
+    def look(self, reading: Reading) -> Steps[None]:
         """Tells everything that was seen. Raises what the store raises when it cannot be asked."""
         catalog = Findings(self._key)
         pinned = yield from self._pin(catalog)
@@ -88,6 +92,8 @@ class RemoteCheck:
         yield from self._tell(catalog.about(*self._tp))
         if pinned is None:
             return
+        if reading.proven is not None:
+            yield Blocking(partial(reading.proven.look_at, self._tp, pinned.version))
         at = 0
         try:
             last = yield from pinned.last()
@@ -97,7 +103,7 @@ class RemoteCheck:
         while len(rows := (yield from self._piece(pinned, at))):
             held = list(rows)
             for start in range(0, len(held), ROWS_TOGETHER):
-                yield from self._rows(held[start : start + ROWS_TOGETHER], read_data=read_data)
+                yield from self._rows(held[start : start + ROWS_TOGETHER], reading)
             at = rows.end_offset
 
     def _piece(self, pinned: Snapshot, at: int) -> Steps[Rows]:
@@ -182,28 +188,41 @@ class RemoteCheck:
         if local.topic_id is not None and local.topic_id != self._topic_id:
             catalog.error("topic_id", f"the topic is {local.topic_id} on this disk, {self._topic_id} in the bucket")
 
-    def _rows(self, rows: list[Row], *, read_data: bool) -> Steps[None]:
+    def _rows(self, rows: list[Row], reading: Reading) -> Steps[None]:
         held = [row for row in rows if not row.flags & FLAG_HOLE]
+        asked = [row for row in held if not reading.passes_over(row)]
         requests: list[StoreRequest] = []
-        for row in held:
+        for row in asked:
             # Of the bundle what the row says, or so much that a wrong row or object shows.
             most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
             requests.append(Head(segment_key(self._topic_id, self._tp.partition, row)))
             requests.append(Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes))
-        outcomes = yield from _ask(requests)
-        for number, row in enumerate(held):
+        outcomes = iter((yield from _ask(requests)))
+        noted: list[tuple[Row, bool]] = []
+        for row in held:
+            self._facts.segments += 1
+            self._facts.size_bytes += row.size
+            if reading.proven is not None and reading.passes_over(row):
+                self._facts.passed_over += 1
+                self._beside.skip(None, row.next)
+                reading.proven.pass_over(row)
+                continue
             findings = Findings(segment_key(self._topic_id, self._tp.partition, row))
-            intact = yield from self._log_object(row, outcomes[2 * number], findings)
-            bundle = yield from self._bundle(row, outcomes[2 * number + 1], findings)
-            if intact and read_data:
+            intact = yield from self._log_object(row, next(outcomes), findings)
+            bundle = yield from self._bundle(row, next(outcomes), findings)
+            is_read = intact and reading.wants(row)
+            if is_read:
                 yield from self._data(row, bundle, findings)
             else:
                 self._beside.skip(_snapshot(bundle), row.next)
+                self._facts.read_before += row.size if intact and reading.chooses(row) else 0
             self._compare_local(row, findings)
-            self._facts.segments += 1
-            self._facts.size_bytes += row.size
-            passed = Passed(row.size if read_data else 0, str(self._tp))
+            if not any(found.severity is Severity.ERROR for found in findings.items):
+                noted.append((row, is_read))
+            passed = Passed(row.size if is_read else 0, str(self._tp))
             yield from self._tell([passed, *findings.about(*self._tp)])
+        if reading.proven is not None:
+            yield Blocking(partial(reading.proven.note, noted))
 
     def _log_object(self, row: Row, found: object, findings: Findings) -> Steps[bool]:
         if isinstance(found, CorruptionError):

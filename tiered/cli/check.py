@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from pathlib import Path
 
 import click
 
 from tiered.care.check import CheckOptions, CheckReport
 from tiered.care.run import check
+from tiered.config import DAY_MS
 from tiered.errors import ConfigError
 from tiered.findings import Finding, Severity
 from tiered.program.application import Application, Command, pass_application
 from tiered.program.doors import need_directory, open_remote
 from tiered.program.output import counted, human_bytes
 from tiered.program.progress import Progress
+
+MAX_PARTS = 10_000
+"""Parts of one whole."""
 
 
 @click.command("check", cls=Command)
@@ -23,9 +29,24 @@ from tiered.program.progress import Progress
     is_flag=True,
     help="read every byte of the bucket, not only sizes, checksums and indexes; decode every record",
 )
+@click.option(
+    "--read-data-subset",
+    metavar="PART",
+    help="as --read-data, of a part of the segments: 7/20, or 5%: another one each day, all of them in 20 days",
+)
+@click.option(
+    "--resume", metavar="FILE", help="note there what was seen: go on if cut short, read no byte twice in its life"
+)
 @click.option("--orphans", is_flag=True, help="list objects that no catalog names (one LIST a partition)")
 @pass_application
-def command(app: Application, topics: tuple[str, ...], read_data: bool, orphans: bool) -> int:
+def command(  # noqa: PLR0917 - the options
+    app: Application,
+    topics: tuple[str, ...],
+    read_data: bool,
+    read_data_subset: str | None,
+    resume: str | None,
+    orphans: bool,
+) -> int:
     """Verify a log: every local byte, the catalog's invariants, every object and index of the bucket.
 
     Takes no lock and changes nothing, so that it may run beside a writer. Exit code 0: nothing wrong; 3: warnings;
@@ -35,15 +56,33 @@ def command(app: Application, topics: tuple[str, ...], read_data: bool, orphans:
     Examples:
       tiered check --log-dir data --remote s3://acme-logs/prod
       tiered check --remote s3://acme-logs/prod --read-data flights
+      tiered check --remote s3://acme-logs/prod --read-data-subset 5% --resume check.state
     """
     app.need_a_tier()
-    if app.remote is None and (read_data or orphans):
-        name = "--read-data" if read_data else "--orphans"
+    asked = {
+        "--read-data": read_data,
+        "--read-data-subset": read_data_subset is not None,
+        "--resume": resume is not None,
+        "--orphans": orphans,
+    }
+    if app.remote is None and any(asked.values()):
+        name = next(name for name, given in asked.items() if given)
         raise ConfigError(f"{name} looks into the bucket, and none is named", hint="pass --remote URL, or leave it out")
     need_directory(app)
     app.out.begin("check", complete=False)
     store = open_remote(app) if app.remote is not None else None
-    options = CheckOptions(topics=topics, read_data=read_data, orphans=orphans)
+    subset = None if read_data_subset is None else _part(read_data_subset, app.clock.now_ms())
+    if subset is not None:
+        app.out.say(
+            f"reading part {subset[0]} of {subset[1]} of the segments: --read-data-subset {subset[0]}/{subset[1]}"
+        )
+    options = CheckOptions(
+        topics=topics,
+        read_data=read_data or subset is not None,
+        orphans=orphans,
+        subset=None if read_data else subset,
+        resume=None if resume is None else Path(resume),
+    )
 
     def show(finding: Finding) -> None:
         if app.out.json_mode:
@@ -60,6 +99,23 @@ def command(app: Application, topics: tuple[str, ...], read_data: bool, orphans:
     return _conclude(app, report)
 
 
+def _part(text: str, now_ms: int) -> tuple[int, int]:
+    """``7/20``, or the part that a share of all makes today: part after part, day after day."""
+    number, slash, parts = text.strip().partition("/")
+    if slash and number.isdecimal() and parts.isdecimal() and 1 <= int(number) <= int(parts) <= MAX_PARTS:
+        return int(number), int(parts)
+    try:
+        share = float(text.strip().removesuffix("%")) if text.strip().endswith("%") else 0.0
+    except ValueError:
+        share = 0.0
+    if not 100 / MAX_PARTS <= share <= 100:
+        raise ConfigError(
+            f"--read-data-subset {text} is no part of all", hint="for example 7/20, or 5%; --read-data reads everything"
+        )
+    count = math.ceil(100 / share)
+    return now_ms // DAY_MS % count + 1, count
+
+
 def _conclude(app: Application, report: CheckReport) -> int:
     fields = {
         field.name: getattr(report, field.name)
@@ -73,6 +129,11 @@ def _conclude(app: Application, report: CheckReport) -> int:
             f"; local {counted(report.local_segments, 'segment')}, {human_bytes(report.local_bytes)}"
             f"; remote {counted(report.remote_segments, 'segment')}, {human_bytes(report.remote_bytes)}"
         )
+        if report.passed_over or report.read_before:
+            app.out.line(
+                f"{counted(report.passed_over, 'segment')} passed over, the run before had looked at them"
+                f"; {human_bytes(report.read_before)} not read again"
+            )
         if report.unchecked:
             number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
             app.out.line(f"{number} {have} no checksum that the store tells: --read-data judges the bytes")

@@ -1,0 +1,178 @@
+"""A check of a part, one that goes on where it was cut short, and one that reads no byte twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.check.building import BATCH, RECORDS, TOPIC, Scenario, record, scenario
+from tiered.care.check import CheckOptions, CheckReport
+from tiered.care.run import check
+from tiered.errors import ConfigError, LockedError, RemoteUnavailableError
+from tiered.local.disk.files import PosixFiles
+from tiered.model import Row
+from tiered.store.base import Get, Head, Outcome, StoreRequest
+from tiered.store.memory import MemoryStore
+
+
+class Watched:
+    """Counts what is asked of ``.log`` objects; goes away after ``limit`` heads."""
+
+    def __init__(self, inner: MemoryStore, limit: int = 10**9) -> None:
+        self.inner, self.url, self.limit = inner, inner.url, limit
+        self.heads: list[str] = []
+        self.bytes_read: dict[str, int] = {}
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        """One request."""
+        if isinstance(request, Head):
+            if len(self.heads) == self.limit:
+                raise RemoteUnavailableError("gone")
+            self.heads.append(request.key)
+        outcome = self.inner.execute(request)
+        if isinstance(request, Get) and request.key.endswith(".log"):
+            self.bytes_read[request.key] = self.bytes_read.get(request.key, 0) + len(outcome.data)  # type: ignore[union-attr]
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Scenario]:
+    with scenario(tmp_path, partitions=2) as built:
+        yield built
+
+
+def keys(log: Scenario) -> list[str]:
+    return [log.log_key(row, partition) for partition in (0, 1) for row in log.rows(partition)]
+
+
+def ran(
+    log: Scenario, state: Path | None = None, *, limit: int = 10**9, **wanted: object
+) -> tuple[CheckReport, Watched]:
+    store = Watched(log.store, limit)
+    return check(None, store, CheckOptions(resume=state, **wanted)), store  # type: ignore[arg-type]
+
+
+def flipped(log: Scenario, row: Row) -> str:
+    """A bit of a record, in a store that tells no checksum of it."""
+    data = bytearray(log.read(log.log_key(row)))
+    data[90] ^= 1
+    log.replace(log.log_key(row), bytes(data))
+    return log.log_key(row)
+
+
+@pytest.mark.parametrize("parts", [1, 3, 20])
+def test_the_parts_are_all_of_it_and_each_segment_is_in_one(log: Scenario, parts: int) -> None:
+    read: list[str] = []
+    for number in range(1, parts + 1):
+        report, store = ran(log, read_data=True, subset=(number, parts))
+        assert (report.exit_code, len(store.heads)) == (0, len(keys(log)))
+        assert report.data_bytes_read == sum(store.bytes_read.values())
+        read += store.bytes_read
+    assert sorted(read) == sorted(keys(log))
+
+
+@pytest.mark.parametrize("subset", [(0, 3), (4, 3), (1, 0)])
+def test_what_is_no_part(log: Scenario, subset: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match="is no part of all"):
+        ran(log, subset=subset, read_data=True)
+
+
+def test_a_check_that_was_cut_short_goes_on(log: Scenario, tmp_path: Path) -> None:
+    state, asked = tmp_path / "state", 0
+    every = len(keys(log))
+    assert every == 10
+    for limit in (6, 2):
+        store = Watched(log.store, limit)
+        with pytest.raises(RemoteUnavailableError):
+            check(None, store, CheckOptions(read_data=True, resume=state))
+        asked += len(store.bytes_read)
+    report, store = ran(log, state, read_data=True)
+    assert (report.exit_code, report.remote_segments) == (0, every)
+    assert 0 < report.passed_over == every - len(store.heads)
+    assert (len(store.bytes_read), report.read_before) == (len(store.heads), 0)
+    assert asked + len(store.bytes_read) == every  # no byte was read twice
+    again, store = ran(log, state, read_data=True)
+    assert (len(store.heads), store.bytes_read, again.passed_over) == (every, {}, 0)
+    assert again.read_before == again.remote_bytes
+
+
+def test_what_was_wrong_is_never_noted(log: Scenario, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    bad = flipped(log, log.rows()[2])
+    for limit in (6, 3):
+        with pytest.raises(RemoteUnavailableError):
+            ran(log, state, limit=limit, read_data=True)
+    for _ in range(2):
+        report, store = ran(log, state, read_data=True)
+        assert (report.exit_code, {found.where for found in report.findings}) == (13, {bad})
+    assert list(store.bytes_read) == [bad]
+
+
+def test_an_object_that_goes_between_two_rounds_is_seen(log: Scenario, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    assert ran(log, state, read_data=True)[0].exit_code == 0
+    log.delete(log.log_key(log.rows()[1]))
+    report, _ = ran(log, state)
+    assert [found.code for found in report.findings] == ["object_missing"]
+
+
+def test_parts_add_up_in_one_file_and_new_segments_are_read(log: Scenario, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    for number in (1, 2):
+        ran(log, state, read_data=True, subset=(number, 2))
+    assert ran(log, state, read_data=True)[1].bytes_read == {}
+    before = set(keys(log))
+    with tiered.open(log.directory, log.url) as more:
+        more.topic(TOPIC).append_many([record(RECORDS + at) for at in range(BATCH)], partition=0)
+        more.sync(timeout=60)
+    report, store = ran(log, state, read_data=True)
+    assert (set(store.bytes_read), report.exit_code) == (set(keys(log)) - before, 0)
+    assert len(state.read_text().splitlines()) == 1 + 2 + len(keys(log))
+
+
+def test_a_torn_or_changed_line_is_no_line(log: Scenario, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ran(log, state, read_data=True)
+    lines = state.read_bytes().split(b"\n")
+    lines[4] = lines[4].replace(lines[4][2:4], b"00" if lines[4][2:4] != b"00" else b"11", 1)
+    state.write_bytes(b"\n".join(lines)[:-9])
+    report, store = ran(log, state, read_data=True)
+    assert (report.exit_code, len(store.bytes_read)) == (0, 2)
+    assert ran(log, state, read_data=True)[1].bytes_read == {}
+
+
+def test_the_state_is_of_one_bucket_and_of_one_run(log: Scenario, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ran(log, state)
+    other = MemoryStore("another-bucket")
+    try:
+        with pytest.raises(ConfigError, match="is not the state of a check of memory://another-bucket"):
+            check(None, other, CheckOptions(resume=state))
+    finally:
+        MemoryStore.forget("another-bucket")
+    foreign = tmp_path / "notes.txt"
+    foreign.write_text("mine")
+    with pytest.raises(ConfigError, match="name another file"):
+        ran(log, foreign)
+    assert foreign.read_text() == "mine"
+    held = PosixFiles().try_lock(state)
+    assert held is not None
+    with pytest.raises(LockedError, match="in use by another check"):
+        ran(log, state)
+    PosixFiles().close(held)
+
+
+def test_a_check_of_one_topic_forgets_nothing_of_another(log: Scenario, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ran(log, state, read_data=True)
+    with tiered.open(log.directory, log.url) as more:
+        more.topic("other", create=True).append(b"x")
+        more.sync(timeout=60)
+    ran(log, state, read_data=True, topics=("other",))
+    assert ran(log, state, read_data=True)[1].bytes_read == {}
