@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from tiered.errors import RemoteUnavailableError
 from tiered.program.application import Application
-from tiered.store.base import Outcome, Store, StoreRequest
+from tiered.store.base import Outcome, Store, StoreAround, StoreRequest
 
 PATIENCE_SECONDS = 15.0
 """How long a command goes on asking a store that does not answer."""
@@ -145,26 +145,17 @@ class Patience:
             raise OutOfTime
 
 
-class WatchedStore:
+class WatchedStore(StoreAround):
     """A store that reports each request as something that the command waits for."""
 
     def __init__(self, inner: Store, patience: Patience) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._patience = patience
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self._inner.url
 
     def execute(self, request: StoreRequest) -> Outcome:
         """As the inner store does. Raises ``RemoteUnavailableError`` for one that hangs."""
         try:
             with self._patience.waiting():
-                return self._inner.execute(request)
+                return self.inner.execute(request)
         except OutOfTime:
             raise self._patience.silence() from None
-
-    def close(self) -> None:
-        """Closes the inner store."""
-        self._inner.close()

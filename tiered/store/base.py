@@ -394,3 +394,31 @@ class AioStore(Protocol):
 
     async def close(self) -> None:
         """Releases connections."""
+
+
+class StoreAround:
+    """What a store around another one hands on to it. Each has an ``execute`` of its own."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner, self.url = inner, inner.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    def close(self) -> None:
+        """Closes the inner store."""
+        self.inner.close()
+
+
+class AioStoreAround:
+    """The same for asyncio."""
+
+    def __init__(self, inner: AioStore) -> None:
+        self.inner, self.url = inner, inner.url
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r})"
+
+    async def close(self) -> None:
+        """Closes the inner store."""
+        await self.inner.close()

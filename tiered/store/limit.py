@@ -11,7 +11,17 @@ import threading
 
 from tiered.clock import Clock, SystemClock
 from tiered.errors import ConfigError
-from tiered.store.base import AioStore, Object, Outcome, Put, Store, StoreRequest, UploadPart
+from tiered.store.base import (
+    AioStore,
+    AioStoreAround,
+    Object,
+    Outcome,
+    Put,
+    Store,
+    StoreAround,
+    StoreRequest,
+    UploadPart,
+)
 from tiered.store.driver import AioSleep
 
 BURST_SECONDS = 1.0
@@ -81,20 +91,12 @@ def sent_bytes(request: StoreRequest) -> int:
             return 0
 
 
-class LimitedStore:
+class LimitedStore(StoreAround):
     """Waits until ``limits`` allow a request. Several stores may share one :class:`Limits`."""
 
     def __init__(self, inner: Store, limits: Limits) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._limits = limits
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self.inner.url
-
-    def __repr__(self) -> str:
-        return f"LimitedStore({self.inner!r})"
 
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, when its turn comes."""
@@ -105,26 +107,14 @@ class LimitedStore:
         self._limits.after(outcome)
         return outcome
 
-    def close(self) -> None:
-        """Closes the inner store."""
-        self.inner.close()
 
-
-class AioLimitedStore:
+class AioLimitedStore(AioStoreAround):
     """The same for asyncio."""
 
     def __init__(self, inner: AioStore, limits: Limits, *, sleep: AioSleep = asyncio.sleep) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._limits = limits
         self._sleep = sleep
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self.inner.url
-
-    def __repr__(self) -> str:
-        return f"AioLimitedStore({self.inner!r})"
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, when its turn comes."""
@@ -135,31 +125,18 @@ class AioLimitedStore:
         self._limits.after(outcome)
         return outcome
 
-    async def close(self) -> None:
-        """Closes the inner store."""
-        await self.inner.close()
 
-
-class GatedStore:
+class GatedStore(AioStoreAround):
     """Waits for a slot before it sends a file or a part of one; everything else passes at once."""
 
     def __init__(self, inner: AioStore, bodies: int = PARTS_IN_FLIGHT) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._slots = asyncio.Semaphore(bodies)
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self._inner.url
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One request."""
         streams = isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))
         if not streams:
-            return await self._inner.execute(request)
+            return await self.inner.execute(request)
         async with self._slots:
-            return await self._inner.execute(request)
-
-    async def close(self) -> None:
-        """Closes the inner store."""
-        await self._inner.close()
+            return await self.inner.execute(request)

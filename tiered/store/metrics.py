@@ -14,6 +14,7 @@ from tiered.errors import TieredError
 from tiered.metrics import Metric, metric
 from tiered.store.base import (
     AioStore,
+    AioStoreAround,
     Missing,
     NotModified,
     Object,
@@ -21,6 +22,7 @@ from tiered.store.base import (
     Put,
     PutResult,
     Store,
+    StoreAround,
     StoreRequest,
     UploadPart,
 )
@@ -120,19 +122,16 @@ def request_metrics(metrics: StoreMetrics) -> list[Metric]:
     return found + [metric("store_request_seconds_total", seconds, {"op": op}) for op, seconds in took.items()]
 
 
-class MeteredStore:
+class MeteredStore(StoreAround):
     """Records every attempt of ``inner`` in ``metrics``. ``notice_outages``: the log says when it stops to answer."""
 
     def __init__(
         self, inner: Store, metrics: StoreMetrics, *, clock: Clock | None = None, notice_outages: bool = False
     ) -> None:
-        self.inner, self.url = inner, inner.url
+        super().__init__(inner)
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._outages = Outages(inner.url, self._clock) if notice_outages else None
-
-    def __repr__(self) -> str:
-        return f"MeteredStore({self.inner!r})"
 
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
@@ -149,24 +148,17 @@ class MeteredStore:
                 self._outages.heard(answer)
         return outcome
 
-    def close(self) -> None:
-        """Closes the inner store."""
-        self.inner.close()
 
-
-class AioMeteredStore:
+class AioMeteredStore(AioStoreAround):
     """The same for asyncio; a cancelled request counts as ``cancelled``."""
 
     def __init__(
         self, inner: AioStore, metrics: StoreMetrics, *, clock: Clock | None = None, notice_outages: bool = False
     ) -> None:
-        self.inner, self.url = inner, inner.url
+        super().__init__(inner)
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._outages = Outages(inner.url, self._clock) if notice_outages else None
-
-    def __repr__(self) -> str:
-        return f"AioMeteredStore({self.inner!r})"
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, recorded."""
@@ -182,7 +174,3 @@ class AioMeteredStore:
             if self._outages is not None:
                 self._outages.heard(answer)
         return outcome
-
-    async def close(self) -> None:
-        """Closes the inner store."""
-        await self.inner.close()

@@ -16,7 +16,7 @@ import tenacity
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import RemoteUnavailableError
-from tiered.store.base import AioStore, CompleteUpload, Outcome, Put, Store, StoreRequest
+from tiered.store.base import AioStore, AioStoreAround, CompleteUpload, Outcome, Put, Store, StoreAround, StoreRequest
 from tiered.store.driver import AioSleep, backoff_seconds
 
 RETRY_DEADLINE_SECONDS = 30.0
@@ -62,7 +62,7 @@ class _Policy:
         }
 
 
-class RetryingStore:
+class RetryingStore(StoreAround):
     """Repeats safe requests of ``inner`` on ``RemoteUnavailableError`` until ``deadline_seconds``; 0 never repeats."""
 
     def __init__(
@@ -73,11 +73,8 @@ class RetryingStore:
         ids: IdSource | None = None,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
     ) -> None:
-        self.inner, self.url = inner, inner.url
+        super().__init__(inner)
         self._policy = _Policy(clock, ids, deadline_seconds)
-
-    def __repr__(self) -> str:
-        return f"RetryingStore({self.inner!r})"
 
     def execute(self, request: StoreRequest) -> Outcome:
         """As many attempts as are safe and fit before the deadline."""
@@ -96,12 +93,8 @@ class RetryingStore:
 
         return tenacity.Retrying(sleep=self._policy.clock.sleep, **self._policy.options(begun))(attempt)
 
-    def close(self) -> None:
-        """Closes the inner store."""
-        self.inner.close()
 
-
-class AioRetryingStore:
+class AioRetryingStore(AioStoreAround):
     """The same for asyncio; ``sleep`` is injected by tests."""
 
     def __init__(
@@ -113,12 +106,9 @@ class AioRetryingStore:
         sleep: AioSleep = asyncio.sleep,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
     ) -> None:
-        self.inner, self.url = inner, inner.url
+        super().__init__(inner)
         self._policy = _Policy(clock, ids, deadline_seconds)
         self._sleep = sleep
-
-    def __repr__(self) -> str:
-        return f"AioRetryingStore({self.inner!r})"
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """As many attempts as are safe and fit before the deadline."""
@@ -136,7 +126,3 @@ class AioRetryingStore:
             return await self.inner.execute(request)
 
         return await tenacity.AsyncRetrying(sleep=self._sleep, **self._policy.options(begun))(attempt)
-
-    async def close(self) -> None:
-        """Closes the inner store."""
-        await self.inner.close()

@@ -20,6 +20,7 @@ from tiered.store.base import (
     PutResult,
     PutStatus,
     Store,
+    StoreAround,
     StoreRequest,
     UploadPart,
 )
@@ -72,7 +73,7 @@ def keys_of(request: StoreRequest) -> tuple[str, ...]:
             return (request.key,)
 
 
-class FaultStore:
+class FaultStore(StoreAround):
     """Wraps any store. ``calls`` lists (operation, first key) of all requests, ``fired`` those that met a fault.
 
     ``choose`` decides about requests that no rule is about: give it a seeded random source for simulations.
@@ -86,18 +87,13 @@ class FaultStore:
         *,
         choose: Callable[[StoreRequest], FaultKind | None] | None = None,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.calls: list[tuple[str, str]] = []
         self.fired: list[tuple[FaultKind, str, str]] = []
         self._faults = [(replace(fault, operation=fault.operation.lower()), [0]) for fault in faults]
         self._choose = choose
         self._delayed: list[tuple[int | None, StoreRequest]] = []
         self._lock = threading.Lock()
-
-    @property
-    def url(self) -> str:
-        """That of the inner store."""
-        return self.inner.url
 
     def add(self, fault: Fault) -> None:
         """One more rule; it counts from now on."""
@@ -135,10 +131,6 @@ class FaultStore:
         for _, each in late:
             self._apply_late(each)
         return len(late)
-
-    def close(self) -> None:
-        """Closes the inner store."""
-        self.inner.close()
 
     def _next_fault(self, request: StoreRequest) -> Fault | None:
         fires: Fault | None = None
