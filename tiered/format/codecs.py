@@ -51,15 +51,6 @@ class Codec(enum.IntEnum):
         """Kafka's word: ``none``, ``gzip``, ``snappy``, ``lz4`` or ``zstd``."""
         return self.name.lower()
 
-    @classmethod
-    def parse(cls, name: str) -> Codec:
-        """The codec of that name (``uncompressed`` is ``none``); ``ConfigError`` for any other."""
-        word = name.strip().lower()
-        try:
-            return cls.NONE if word == "uncompressed" else cls[word.upper()]
-        except KeyError:
-            raise ConfigError(f"unknown codec {name!r}", hint="use one of none, gzip, snappy, lz4, zstd") from None
-
 
 DEFAULT_LEVELS = {Codec.GZIP: -1, Codec.LZ4: 0, Codec.ZSTD: 3}
 """Used when no level is given. lz4 0 is the fast one: level 9, which some clients use, is six times slower."""

@@ -91,12 +91,10 @@ class VolumeProof:
 class Grant:
     """A claim that may be committed. ``new_leader_epoch``: the volume starts a new one at ``next_offset``.
 
-    ``resumes``: the local log must begin at ``next_offset``, whatever it was before. ``begins_at`` is where an
-    empty catalog begins, None for one that has begun.
+    ``begins_at`` is where an empty catalog begins, None for one that has begun.
     """
 
     new_leader_epoch: bool
-    resumes: bool = False
     begins_at: int | None = None
 
 
@@ -138,7 +136,7 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
     if writer.epoch == 0 and not begun:
         return Grant(new_leader_epoch=True, begins_at=volume.start_offset)
     if volume.empty:
-        return _no_joint(root, volume) or Grant(new_leader_epoch=True, resumes=True)
+        return _no_joint(root, volume) or Grant(new_leader_epoch=True)
     if writer.epoch == 0:  # a catalog rebuilt from its objects knows no writer any more
         return _behind(root, volume) or Grant(new_leader_epoch=True)
     if volume.volume_id == writer.volume:

@@ -47,11 +47,6 @@ class OffsetMap:
         return len(self._offsets)
 
     @property
-    def full(self) -> bool:
-        """Whether no more is put; a key that is already there does not count as room (Kafka's test)."""
-        return len(self._offsets) >= self.capacity
-
-    @property
     def end_offset(self) -> int:
         """The end of this round, and where the next one begins: the new checkpoint."""
         return self.latest_offset + 1

@@ -374,7 +374,6 @@ class Catalog(RootView):
         self._token = token if role is Role.WRITER else ""
         new_epoch = role is Role.WRITER and planned.leader_epoch != root.leader_epoch
         return Claim(
-            role=role,
             epoch=planned.commit.epoch,
             leader_epoch=planned.leader_epoch,
             next_offset=planned.next_offset,

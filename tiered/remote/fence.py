@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tiered.format.keys import Role
 from tiered.format.root import RoleState, Root
 from tiered.plan.lifecycle import SPARK_VOLUME, RestoredFrom, VolumeProof, hold
 
@@ -55,7 +54,6 @@ class Claim:
     ``dated_ahead``: one sentence if the catalog was dated ahead of the store's clock before, ``""`` if not.
     """
 
-    role: Role
     epoch: int
     leader_epoch: int
     next_offset: int

@@ -284,11 +284,6 @@ class RemotePartition:
                 self._snapshot, self._loaded = snapshot, True
                 return snapshot
 
-    @property
-    def pinned(self) -> Snapshot | None:
-        """The catalog as it was last pinned, without a request."""
-        return self._snapshot
-
     def release(self) -> Steps[None]:
         """Nothing more is read: the pin goes. Never raises."""
         if self._pin is not None:

@@ -31,7 +31,6 @@ class Inventory:
     present: set[TopicPartition] = field(default_factory=set)
     broken: dict[TopicPartition, TieredError] = field(default_factory=dict)
     leaving: list[str] = field(default_factory=list)
-    future: list[str] = field(default_factory=list)
 
 
 def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartition] = ()) -> Inventory:
@@ -43,7 +42,6 @@ def take_inventory(directory: Path, files: Files, tiered: Collection[TopicPartit
     found = Inventory(
         topics=expected_topics(directory, files),
         leaving=[folder.name for folder in seen.renamed("delete")],
-        future=[folder.name for folder in seen.renamed("future")],
     )
     gone = read_leaving(directory, files)
     for tp in seen.partitions:

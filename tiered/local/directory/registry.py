@@ -45,12 +45,6 @@ class LeavingDirectories:
         self._lock = threading.Lock()
         self._due: dict[Path, int] = {}
 
-    @property
-    def waiting(self) -> list[Path]:
-        """Renamed directories that are not removed yet."""
-        with self._lock:
-            return sorted(self._due)
-
     def rename(self, tp: TopicPartition, due_ms: int) -> Path:
         """The partition's directory leaves its name, durably; returns the new path. Nothing in it may be open."""
         source = self._directory / partition_dir(tp)

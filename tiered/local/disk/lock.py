@@ -67,11 +67,6 @@ class DirectoryLock:
         self._handle: int | None = None
         self._owner = 0
 
-    @property
-    def held(self) -> bool:
-        """Whether this object holds the lock, in this process."""
-        return self._handle is not None and self._owner == os.getpid()
-
     def acquire(self, clock: Clock, *, patience_seconds: float = 0.0, passing: bool = False) -> None:
         """Takes the lock or raises LockedError, which names the holder.
 

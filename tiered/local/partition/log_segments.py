@@ -16,7 +16,7 @@ from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.segment.active import ActiveSegment
-from tiered.local.segment.factory import FoundSegment, LoadedPartition, SegmentFactory
+from tiered.local.segment.factory import FoundSegment, SegmentFactory
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
 
@@ -45,7 +45,7 @@ class LogSegments:
         topic_id: UUID,
         epochs: LeaderEpochs,
         config: TopicConfig,
-        loaded: LoadedPartition,
+        loaded: list[FoundSegment],
         start_offset: int | None,
         now_ms: int,
     ) -> None:
@@ -57,14 +57,14 @@ class LogSegments:
         self._factory.config = config
         self.sparse = files.state(directory / SPARSE_NAME) is not None
         self._factory.dense = not self.sparse
-        *sealed, tail = loaded.segments
+        *sealed, tail = loaded
         self.sealed: tuple[SealedLocalSegment, ...] = tuple(self._factory.adopt(segment) for segment in sealed)
-        self._factory.starts_inside = start_offset is not None and start_offset > loaded.segments[0].base_offset
+        self._factory.starts_inside = start_offset is not None and start_offset > loaded[0].base_offset
         self.active: ActiveSegment = self._factory.resume(tail, now_ms)
         self._factory.starts_inside = False
         self.closing: list[ActiveSegment] = []
         self.end = tail.end_offset
-        self.log_start = loaded.segments[0].base_offset if start_offset is None else start_offset
+        self.log_start = loaded[0].base_offset if start_offset is None else start_offset
         self.new_names = True
         self._opened: tuple[ActiveSegment, tuple[SealedLocalSegment, ...], int] | None = None
 

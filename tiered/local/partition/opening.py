@@ -53,7 +53,7 @@ def open_writer(
         dense=not topic.config.compacted and files.state(path / SPARSE_NAME) is None,
     )
     loaded = recovery.load(clean=clean, recovery_point=recovery_point, start_offset=start or 0)
-    end = loaded.segments[-1].end_offset
+    end = loaded[-1].end_offset
     writer = PartitionWriter(
         around,
         path,

@@ -29,7 +29,7 @@ from tiered.local.partition.retention import Retention
 from tiered.local.partition.roller import Roller
 from tiered.local.partition.surroundings import Shared, Surroundings, Trash
 from tiered.local.partition.truncation import Truncation
-from tiered.local.segment.factory import LoadedPartition
+from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -51,7 +51,7 @@ class PartitionWriter:
         topic_id: UUID,
         config: TopicConfig,
         epochs: LeaderEpochs,
-        loaded: LoadedPartition,
+        loaded: list[FoundSegment],
         start_offset: int | None,
         recovery_point: int,
         high_watermark: int | None = None,

@@ -31,7 +31,7 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.names import remove_snapshots_above, snapshot_offsets, tells_of_producers
 from tiered.local.recovery.order import BatchOrder, salvage
 from tiered.local.recovery.rebuilding import Rebuilding, has_entries, known_prefix, rebuild_txn_index
-from tiered.local.segment.factory import FoundSegment, LoadedPartition
+from tiered.local.segment.factory import FoundSegment
 from tiered.local.segment.indexes import SegmentIndexes, cut_txn_index, load_indexes, lost_end, store_indexes
 from tiered.local.segment.replacement import INDEX_SUFFIXES, settle_leftovers, split_overflowed
 from tiered.local.segment.scan import LogFile
@@ -93,15 +93,15 @@ class Recovery:
         self._now_ms = now_ms
         self._dense = dense
         self._keeps_point = keeps_point
-        self._torn_bytes = 0
         self._clean = self._lost = False
         self._unsplittable: set[int] = set()
         self._transactional: set[int] = set()
         self.met_producers = False
 
-    def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
-        """The segments as they can be used; an empty partition gets one at ``start_offset``, file to be created.
+    def load(self, *, clean: bool, recovery_point: int, start_offset: int) -> list[FoundSegment]:
+        """The segments as they can be used, the last one to be appended to.
 
+        An empty partition gets one at ``start_offset``, its file to be created.
         ``recovery_point`` may be UNKNOWN_POINT or LOST_POINT.
         """
         self._clean, self._lost = clean, recovery_point == LOST_POINT
@@ -113,7 +113,7 @@ class Recovery:
             except _OffsetOverflowError as overflow:
                 self._split(overflow.base_offset)
 
-    def _load(self, bases: list[int], *, clean: bool, recovery_point: int, start_offset: int) -> LoadedPartition:
+    def _load(self, bases: list[int], *, clean: bool, recovery_point: int, start_offset: int) -> list[FoundSegment]:
         segments = [self._found(base) for base in bases]
         for segment, following in itertools.pairwise(segments):
             segment.end_offset = following.base_offset
@@ -135,7 +135,7 @@ class Recovery:
                 remove_snapshots_above(self._files, self._directory, NOTHING)
             segments = [FoundSegment(start_offset, start_offset, 0, SegmentIndexes.empty(start_offset))]
         self._epochs.truncate_from_end(segments[-1].end_offset + 1)
-        return LoadedPartition(segments, self._torn_bytes)
+        return segments
 
     def _forget_snapshots_above(self, end_offset: int) -> None:
         """They may be the only ones: what is left of the log has to be asked for producers then, all of it."""
@@ -378,8 +378,6 @@ class Recovery:
             self._files.sync(handle)
         finally:
             self._files.close(handle)
-        if copy is not None:
-            self._torn_bytes += torn
         LOGGER.log(
             logging.INFO if copy is None else logging.WARNING,
             "torn_tail_cut path=%s position=%d offset=%d bytes=%d copy=%s",
@@ -443,7 +441,6 @@ class Recovery:
         if segment.size_bytes:
             target = self._torn_path(path)
             self._files.rename(path, target)
-            self._torn_bytes += segment.size_bytes
             LOGGER.warning("segment_set_aside path=%s bytes=%d copy=%s", path, segment.size_bytes, target)
         else:
             self._files.unlink(path)

@@ -47,14 +47,6 @@ class FoundSegment:
     aborted: list[AbortedTxn] | None = None
 
 
-@dataclass(slots=True)
-class LoadedPartition:
-    """Segments ascending, the last one to be appended to; ``torn_bytes`` were copied aside."""
-
-    segments: list[FoundSegment]
-    torn_bytes: int = 0
-
-
 class SegmentFactory:
     """``config`` is that of the topic as it is now; ``dense``: no offset of the log was left out so far."""
 
