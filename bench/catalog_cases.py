@@ -18,16 +18,19 @@ from tiered.plan.commit import SHAPE
 from tiered.plan.lifecycle import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
-from tiered.store.base import ABSENT, Get, Match, Object, Outcome, Put, StoreRequest
+from tiered.store.base import ABSENT, Get, Match, Object, Outcome, Put, Steps, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
 TOPIC_ID = UUID(int=2)
-SIZES = (10**3, 10**5, 10**6, 10**7)
+TAIL = 1000
+"""Rows in the root of each catalog: what a commit costs must not differ by where in a leaf it happens to stand."""
+SIZES = tuple(TAIL + leaves * SHAPE.leaf_rows for leaves in (0, 10, 97, 976, 9765))
+"""About 10^3 to 10^7 segments."""
 SPAN = 100
 """Offsets of one row."""
-COMMITS = 50
-LOOKUPS = 200
+COMMITS = 30
+LOOKUPS = 1000
 
 
 class CountingStore:
@@ -59,15 +62,17 @@ def _rows(first: int, count: int) -> Rows:
     """Rows as an uploader would have made them, in columns at once."""
     number = np.arange(first, first + count, dtype=np.int64)
     same = np.ones(count, np.int64)
+    random = np.random.default_rng(first)
+    low, high = -(2**63), 2**63
     values = {
         "base": number * SPAN,
         "next": (number + 1) * SPAN,
         "min_ts": number * 1000,
         "max_ts": number * 1000 + 999,
         "size": number % 977 + 1_000_000,
-        "crc": number * 2_654_435_761 % 2**32,
-        "id_hi": number + 1,
-        "id_lo": -number,
+        "crc": random.integers(0, 2**32, count),
+        "id_hi": random.integers(low, high, count),
+        "id_lo": random.integers(low, high, count),
         "idx_len": same * 700,
         "claim_epoch": same,
         "records": same * SPAN,
@@ -92,8 +97,8 @@ class _Builder:
         return page
 
     def root(self, first: Root, count: int) -> Root:
-        """``first``, which has no rows yet, with ``count`` rows, all but the newest 128 in pages."""
-        full = max(count - 128, 0) // SHAPE.leaf_rows
+        """``first``, which has no rows yet, with ``count`` rows, all but the newest in pages."""
+        full = (count - TAIL) // SHAPE.leaf_rows
         leaves = [self.page(_rows(at * SHAPE.leaf_rows, SHAPE.leaf_rows)).pointer for at in range(full)]
         inner = []
         while len(leaves) >= SHAPE.root_leaves:
@@ -122,14 +127,14 @@ class _Case:
         self.store.execute(Put(root.key, encode_root(root), Match(got.etag)))
         drive(self.store, self.writer.load())
         self.pinned = drive(self.store, RootView(TOPIC_ID, 0, "bench").pin())
-        self.uid = 2**40
+        self.random = np.random.default_rng(1)
 
     def commits(self) -> None:
         """Appends of one row each."""
         for _ in range(COMMITS):
             end = self.writer.root.next_offset if self.writer.root else 0
-            self.uid += 1
-            row = Row(end, end + SPAN, 0, 9, 1000, 5, self.uid, 0, 700, 1, SPAN, 0, 0)
+            high, low = map(int, self.random.integers(0, 2**62, 2))
+            row = Row(end, end + SPAN, 0, 9, 1000, 5, high, low, 700, 1, SPAN, 0, 0)
             drive(self.store, self.writer.append([row]))
 
     def offsets(self) -> list[int]:
@@ -137,11 +142,24 @@ class _Case:
         return [self.count * SPAN * at // 10 + at for at in range(10)]
 
     def warm(self) -> None:
-        """Lookups in pages that are in memory."""
-        if self.pinned is not None:
-            for _ in range(LOOKUPS // 10):
-                for offset in self.offsets():
-                    drive(self.store, self.pinned.at(offset))
+        """Lookups in pages that are in memory, by the steps of one reader."""
+        drive(self.store, self._lookups())
+
+    def _lookups(self) -> Steps[None]:
+        assert self.pinned is not None
+        for _ in range(LOOKUPS // 10):
+            for offset in self.offsets():
+                yield from self.pinned.at(offset)
+
+    def warm_times(self) -> None:
+        """The same by time."""
+        drive(self.store, self._times())
+
+    def _times(self) -> Steps[None]:
+        assert self.pinned is not None
+        for _ in range(LOOKUPS // 10):
+            for offset in self.offsets():
+                yield from self.pinned.reaching(offset // SPAN * 1000)
 
     def cold(self) -> None:
         """Lookups by readers that know nothing: three GETs at most."""
@@ -158,7 +176,8 @@ def catalog(rounds: int) -> list[Figure]:
     small, figures = cases[0], list[Figure]()
     kinds = (
         ("commit of one segment", _Case.commits, COMMITS),
-        ("warm lookup", _Case.warm, LOOKUPS),
+        ("warm lookup by offset", _Case.warm, LOOKUPS),
+        ("warm lookup by time", _Case.warm_times, LOOKUPS),
         ("cold lookup, 3 GETs at most", _Case.cold, 10),
     )
     for what, method, units in kinds:

@@ -19,7 +19,7 @@ import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,7 @@ ZSTD_LEVEL = 3
 
 _BODY = {"min_reader": Kind(int, 1, 0xFFFF), "codec": TEXT, "tables": Listed(None, MAX_TABLES)}
 
+_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _HEAD = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
 _DTYPES: dict[str, np.dtype[np.int64] | np.dtype[np.int32]] = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
@@ -53,7 +54,29 @@ class TableLayout:
         self.name = name
         self.columns = columns
         self.described = [list(column) for column in columns]
+        self.described_text = _json(self.described)
         self.row_bytes = sum(_DTYPES[dtype].itemsize for _, dtype in columns)
+
+    def packed(self, columns: Columns) -> Packed:
+        """The bytes of a table. Raises OverflowError if a value does not fit its column."""
+        narrow = [columns[name] for name, dtype in self.columns if dtype == "<i4"]
+        if narrow and len(narrow[0]) and not _fits(np.concatenate(narrow)):
+            wide = [n for n, dtype in self.columns if dtype == "<i4" and not _fits(columns[n])]
+            raise OverflowError(f"column {wide[0]} holds a value that does not fit 32 bits")
+        parts = [columns[name].astype(_DTYPES[dtype], copy=False).tobytes() for name, dtype in self.columns]
+        return Packed(self, len(columns[self.columns[0][0]]), b"".join(parts))
+
+
+def _fits(column: npt.NDArray[np.int64]) -> bool:
+    return bool(column.max() <= INT32_MAX and column.min() >= -INT32_MAX - 1)
+
+
+class Packed(NamedTuple):
+    """A table as it stands in the body of a container."""
+
+    layout: TableLayout
+    rows: int
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +88,11 @@ class Container:
     tables: dict[str, dict[str, npt.NDArray[np.int64]]]
 
 
-def pack(header: Mapping[str, Any], tables: Sequence[tuple[TableLayout, Columns]], *, fmt: int) -> bytes:
-    """One container. Raises ConfigError when it would be larger than what readers accept, OverflowError if a value
-    does not fit its column."""
-    parts: list[bytes] = []
-    described = []
-    for layout, columns in tables:
-        rows = len(columns[layout.columns[0][0]])
-        described.append([layout.name, rows, layout.described])
-        for name, dtype in layout.columns:
-            column = columns[name]
-            if dtype == "<i4" and rows and (column.max() > INT32_MAX or column.min() < -INT32_MAX - 1):
-                raise OverflowError(f"column {name} holds a value that does not fit 32 bits")
-            parts.append(column.astype(_DTYPES[dtype]).tobytes())
-    raw = b"".join(parts)
-    text = json.dumps(
-        {**header, "tables": described, "codec": "zstd", "raw_len": len(raw)}, separators=(",", ":"), ensure_ascii=False
-    ).encode("utf-8")
+def pack(header: Mapping[str, Any], tables: Sequence[Packed], *, fmt: int) -> bytes:
+    """One container. Raises ConfigError when it would be larger than what readers accept."""
+    raw = b"".join([table.data for table in tables])
+    described = ",".join([f"[{_json(t.layout.name)},{t.rows},{t.layout.described_text}]" for t in tables])
+    text = f'{_json(header)[:-1]},"tables":[{described}],"codec":"zstd","raw_len":{len(raw)}}}'.encode()
     if len(text) > MAX_HEADER_BYTES or len(raw) > MAX_RAW_BYTES:
         raise ConfigError(f"a catalog of {len(text)} + {len(raw)} bytes is larger than readers accept")
     body = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)
@@ -91,13 +102,13 @@ def pack(header: Mapping[str, Any], tables: Sequence[tuple[TableLayout, Columns]
 
 def unpack(
     data: bytes,
-    layouts: Callable[[int], Sequence[TableLayout]],
+    layouts: Callable[[Fields], Sequence[TableLayout]],
     *,
     key: str,
     reader: int,
     max_raw_bytes: int = MAX_RAW_BYTES,
 ) -> Container:
-    """The inverse. ``layouts`` says by ``min_reader`` which tables there must be. ``max_raw_bytes``: the largest body.
+    """The inverse. ``layouts`` says by the header which tables there must be. ``max_raw_bytes``: the largest body.
 
     Raises CorruptionError (``key`` and position) for what :func:`pack` did not write, ConfigError for a container
     whose ``min_reader`` is above ``reader``: written by a newer release.
@@ -130,7 +141,7 @@ def unpack(
     if values["codec"] != "zstd":
         header.refuse("codec", "is not zstd")
     raw = _decompressed(memoryview(data)[body_at:end], values["raw_len"], key, body_at)
-    return Container(fmt, header, _tables(raw, header, values["tables"], layouts(values["min_reader"])))
+    return Container(fmt, header, _tables(raw, header, values["tables"], layouts(header)))
 
 
 def _decompressed(body: memoryview, raw_len: int, key: str, position: int) -> bytes:

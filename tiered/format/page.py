@@ -39,8 +39,8 @@ import numpy as np
 from tiered.errors import CorruptionError
 from tiered.format.container import TableLayout, pack, unpack
 from tiered.format.crc import crc32c
-from tiered.format.fields import HEX_128, INT32, TEXT
-from tiered.format.keys import PageKey, PageName, Role, join_uid, page_key, parse_page_key, split_uid
+from tiered.format.fields import HEX_128, INT32, INT32_MAX, TEXT, Fields
+from tiered.format.keys import KNOWN_FLAGS, PageKey, PageName, Role, join_uid, page_key, parse_page_key, split_uid
 from tiered.format.rows import (
     ROW_COLUMNS,
     SUM_MODULUS,
@@ -61,6 +61,10 @@ MAX_PAGE_ROWS = 4096
 """Rows, pointers or entries of one page at most: four times what this release writes."""
 POINTER_MAINTAINER = 0x1
 """Bit in a pointer's ``flags``: the page's key has the role letter ``m``."""
+
+
+Identity = tuple[int, int, int]
+"""What tells a page from all others: both halves of its id, and its checksum."""
 
 
 class PageKind(enum.StrEnum):
@@ -98,6 +102,11 @@ class Pointer(NamedTuple):
         role = Role.MAINTAINER if self.flags & POINTER_MAINTAINER else Role.WRITER
         return PageName(role, self.epoch, join_uid(self.id_hi, self.id_lo))
 
+    @property
+    def identity(self) -> Identity:
+        """Of its page."""
+        return self.id_hi, self.id_lo, self.crc
+
 
 POINTER_COLUMNS = column_dtypes(
     Pointer._fields, frozenset({"rows", "page_len", "epoch", "flags", "row_flags", "leader_epoch"})
@@ -123,17 +132,44 @@ class Pointers(Table):
         for values in zip(*(self.columns[name].tolist() for name in self.FIELDS), strict=True):
             yield Pointer(*values)
 
-    def slice(self, start: int, end: int | None = None) -> Pointers:
-        """Pointers ``start`` to ``end`` (exclusive)."""
-        return Pointers({name: column[start:end] for name, column in self.columns.items()})
+    def identity(self, index: int) -> Identity:
+        """Of the page of one pointer."""
+        views = self.views
+        return views["id_hi"][index], views["id_lo"][index], views["crc"][index]
 
-    def appended(self, more: Pointers) -> Pointers:
-        """These pointers followed by ``more``."""
-        return Pointers({name: np.concatenate([self.columns[name], more.columns[name]]) for name in self.FIELDS})
+    @cached_property
+    def impossible(self) -> int | None:
+        """Index of the first pointer that cannot be, by its sizes, times, flags, checksum; None if all can."""
+        column = self.columns
+        bad = (
+            (column["rows"] < 1)
+            | (column["page_len"] < 1)
+            | (column["size"] < 0)
+            | (column["records"] < 0)
+            | (column["min_ts"] > column["max_ts"])
+            | (column["crc"] < 0)
+            | (column["crc"] >= 2**32)
+            | ((column["flags"] & ~POINTER_MAINTAINER) != 0)
+            | ((column["row_flags"] & ~KNOWN_FLAGS) != 0)
+            | (column["base"] < 0)
+        )
+        found = np.flatnonzero(bad)
+        return int(found[0]) if len(found) else None
 
-    def first_above(self, offset: int) -> int:
-        """Index of the first pointer that ends above ``offset``; the number of pointers if none does."""
-        return int(np.searchsorted(self.columns["next"], np.int64(offset), side="right"))
+    @cached_property
+    def epochs(self) -> tuple[int, int, int]:
+        """Of the pages' names the least epoch, the greatest of a writer, the greatest of a maintainer; 0 of none."""
+        epochs, by_maintainer = self.columns["epoch"], (self.columns["flags"] & POINTER_MAINTAINER) != 0
+        return (
+            int(epochs.min(initial=INT32_MAX)),
+            int(epochs[~by_maintainer].max(initial=0)),
+            int(epochs[by_maintainer].max(initial=0)),
+        )
+
+    @cached_property
+    def leader_epoch(self) -> int:
+        """The largest of all rows below, -1 without one."""
+        return int(self.columns["leader_epoch"].max(initial=-1))
 
     @cached_property
     def tally(self) -> Tally:
@@ -162,6 +198,16 @@ class Page:
     content: Content
 
 
+class StoredPage(NamedTuple):
+    """What the bytes of a page say: whose it is, and what it holds."""
+
+    topic_id: UUID
+    partition: int
+    name: PageName
+    kind: PageKind
+    content: Content
+
+
 def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content) -> Page:
     """The page that holds ``content`` (not empty). Raises OverflowError if a value does not fit its column."""
     kind, layout = _layout_of(content)
@@ -175,7 +221,7 @@ def encode_page(topic_id: UUID, partition: int, name: PageName, content: Content
         "epoch": name.epoch,
         "uid": name.uid,
     }
-    body = pack(header, [(layout, content.columns)], fmt=PAGE_FORMAT)
+    body = pack(header, [layout.packed(content.columns)], fmt=PAGE_FORMAT)
     high, low = split_uid(name.uid)
     pointer = summary(content)._replace(
         crc=crc32c(body),
@@ -194,23 +240,43 @@ def decode_page(data: bytes, *, key: str, kind: PageKind) -> Content:
     Raises CorruptionError (key and position) for damaged or foreign bytes, also for another page's, ConfigError for a
     page that only a newer release can read.
     """
+    return _decoded(data, key, kind).content
+
+
+def decode_stored_page(data: bytes, *, key: str) -> StoredPage:
+    """Whatever page these bytes are, by their own word; ``key`` is for messages: for who shows one object.
+
+    Raises CorruptionError and ConfigError as :func:`decode_page`, but for a page of another key.
+    """
+    return _decoded(data, key, None)
+
+
+def _decoded(data: bytes, key: str, kind: PageKind | None) -> StoredPage:
+    """``kind`` None: any, under any key."""
     if len(data) > MAX_PAGE_BYTES:
         raise CorruptionError(f"{key}: {len(data)} bytes are more than a page can have", path_or_key=key, position=0)
-    layout = _LAYOUTS[kind]
-    container = unpack(
-        data, lambda _: (layout,), key=key, reader=PAGE_READER, max_raw_bytes=MAX_PAGE_ROWS * layout.row_bytes
-    )
+
+    def layouts(header: Fields) -> tuple[TableLayout]:
+        told = str(header.values.get("kind"))
+        if kind is None and told not in set(PageKind):
+            header.refuse("kind", "is no kind of page")
+        return (_LAYOUTS[kind or PageKind(told)],)
+
+    widest = max(layout.row_bytes for layout in (_LAYOUTS.values() if kind is None else (_LAYOUTS[kind],)))
+    container = unpack(data, layouts, key=key, reader=PAGE_READER, max_raw_bytes=MAX_PAGE_ROWS * widest)
     header, values = container.header, container.header.take(_HEADER)
-    if values["kind"] != kind.value:
+    if kind is not None and values["kind"] != kind.value:
         header.refuse("kind", f"is not {kind.value}")
     if values["role"] not in set(Role):
         header.refuse("role", "is no role")
     name = PageName(Role(values["role"]), values["epoch"], f"{values['uid']:032x}")
-    if parse_page_key(key) != PageKey(UUID(int=values["topic_id"]), values["partition"], name):
+    topic_id, partition = UUID(int=values["topic_id"]), values["partition"]
+    if kind is not None and parse_page_key(key) != PageKey(topic_id, partition, name):
         header.refuse("uid", f"{name.uid} is another page's: it was copied in place")
-    table = container.tables[layout.name]
+    (table,) = container.tables.values()
+    held = PageKind(values["kind"])
     content: Content
-    match kind:
+    match held:
         case PageKind.LEAF:
             content = Rows(table)
         case PageKind.INNER:
@@ -219,7 +285,7 @@ def decode_page(data: bytes, *, key: str, kind: PageKind) -> Content:
             content = Trash(table)
     if not len(content):
         header.refuse("tables", "hold nothing")
-    return content
+    return StoredPage(topic_id, partition, name, held, content)
 
 
 def verified_page(data: bytes, pointer: Pointer, *, key: str, kind: PageKind) -> Rows | Pointers:

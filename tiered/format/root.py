@@ -24,7 +24,7 @@ from uuid import UUID
 import numpy as np
 
 from tiered.format.container import TableLayout, pack, unpack
-from tiered.format.fields import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Kind, Listed
+from tiered.format.fields import HEX_128, INT32, INT64_MAX, NUMBER, TEXT, TIME_MS, Fields, Kind, Listed
 from tiered.format.keys import Role, page_key, parse_root_key, root_key
 from tiered.format.page import NO_POINTERS, PAGE_READER, POINTER_COLUMNS, Page, Pointer, Pointers
 from tiered.format.rows import (
@@ -292,12 +292,10 @@ def encode_root(root: Root) -> bytes:
     if root.cleaned:
         header["cleaned"] = [[entry.end_offset, entry.horizon_ms] for entry in root.cleaned]
     if not paged:
-        return pack(header, [(_TAIL, root.rows.columns), (_TRASH, root.trash.columns)], fmt=FORMAT)
+        return pack(header, [root.rows.packed(_TAIL), root.trash.packed(_TRASH)], fmt=FORMAT)
     header["dead"] = _tally_json(root.dead)
     tables = (root.rows, root.leaves, root.inner, root.trash)
-    return pack(
-        header, [(layout, table.columns) for layout, table in zip(_PAGED_TABLES, tables, strict=True)], fmt=FORMAT
-    )
+    return pack(header, [table.packed(layout) for layout, table in zip(_PAGED_TABLES, tables, strict=True)], fmt=FORMAT)
 
 
 def decode_root(data: bytes, *, key: str) -> Root:
@@ -348,8 +346,8 @@ def decode_root(data: bytes, *, key: str) -> Root:
     )
 
 
-def _tables_of(min_reader: int) -> tuple[TableLayout, ...]:
-    return _PAGED_TABLES if min_reader >= READER else _PLAIN_TABLES
+def _tables_of(header: Fields) -> tuple[TableLayout, ...]:
+    return _PAGED_TABLES if header.values["min_reader"] >= READER else _PLAIN_TABLES
 
 
 def _without_ranges(trash: dict[str, Column]) -> dict[str, Column]:

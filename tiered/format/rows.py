@@ -16,15 +16,16 @@ One entry of the trash, 48 bytes; 56 with ``end``, in roots and pages of catalog
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from tiered.format.container import Packed, TableLayout
 from tiered.model import Row
 
 Column = npt.NDArray[np.int64]
@@ -46,7 +47,7 @@ TRASH_LIST = 4
 TRASH_KINDS = range(5)
 TRASH_MAINTAINER = 0x100
 """Bit in a trash kind: the key's role letter is ``m``."""
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_INT64_MIN = -(2**63)
 
 
 class TrashEntry(NamedTuple):
@@ -138,9 +139,61 @@ class Table:
         """Bytes of the columns in memory."""
         return sum([column.nbytes for column in self.columns.values()])
 
-    def values(self, index: int) -> tuple[int, ...]:
-        """The fields of one row as Python ints."""
-        return tuple(map(int, map(itemgetter(index), self.columns.values())))
+    @cached_property
+    def views(self) -> dict[str, memoryview]:
+        """The same columns as sequences of Python ints: a number out of an array costs three times as much."""
+        return {name: column.data for name, column in self.columns.items()}
+
+    def packed(self, layout: TableLayout) -> Packed:
+        """As it stands in an object, made once: most tables go from root to root as they are.
+
+        Raises OverflowError if a value does not fit its column.
+        """
+        found: Packed | None = self.__dict__.get("_packed")
+        if found is None or found.layout is not layout:
+            found = self.__dict__["_packed"] = layout.packed(self.columns)
+        return found
+
+    def values(self, index: int) -> list[int]:
+        """The fields of one row; negative indexes count from the end. Raises IndexError."""
+        return [view[index] for view in self.views.values()]
+
+    def slice(self, start: int, end: int | None = None) -> Self:
+        """Rows ``start`` to ``end`` (exclusive); views, nothing is copied."""
+        if not start and (end is None or end >= len(self)):
+            return self
+        return self._read_only({name: column[start:end] for name, column in self.columns.items()})
+
+    def where(self, wanted: npt.NDArray[np.bool_]) -> Self:
+        """The rows for which ``wanted`` holds, in order."""
+        return type(self)({name: column[wanted] for name, column in self.columns.items()})
+
+    def appended(self, more: Self) -> Self:
+        """These rows followed by ``more``."""
+        return type(self)({name: np.concatenate([column, more.columns[name]]) for name, column in self.columns.items()})
+
+    def first_above(self, offset: int) -> int:
+        """Of a table of ranges in offset order the index of the first that ends above ``offset``, else its length."""
+        return bisect_right(self.views["next"], offset)
+
+    def first_reaching(self, timestamp: int, index: int = 0) -> int:
+        """From ``index`` on the first with ``max_ts >= timestamp``, else the length. Times need not be in order."""
+        found = bisect_left(self._max_ts_so_far, timestamp)
+        if found >= index:
+            return found
+        later = np.flatnonzero(self.columns["max_ts"][index:] >= max(timestamp, _INT64_MIN))
+        return index + int(later[0]) if len(later) else len(self)
+
+    @cached_property
+    def _max_ts_so_far(self) -> memoryview:
+        return np.maximum.accumulate(self.columns["max_ts"]).data
+
+    @classmethod
+    def _read_only(cls, columns: dict[str, Column]) -> Self:
+        """Of columns that are read-only already, in the order of the fields."""
+        table = cls.__new__(cls)
+        table.columns = columns
+        return table
 
 
 def columns_of(fields: Sequence[str], rows: Sequence[Sequence[int]]) -> dict[str, Column]:
@@ -167,39 +220,16 @@ class Rows(Table):
         for values in zip(*(self.columns[name].tolist() for name in self.FIELDS), strict=True):
             yield Row(*values)
 
-    def slice(self, start: int, end: int | None = None) -> Rows:
-        """Rows ``start`` to ``end`` (exclusive); views, nothing is copied."""
-        if not start and (end is None or end >= len(self.columns["base"])):
-            return self
-        return Rows({name: column[start:end] for name, column in self.columns.items()})
-
-    def appended(self, more: Rows) -> Rows:
+    def appended(self, more: Self) -> Self:
         """These rows followed by ``more``; the sum is carried on, not computed again."""
-        joined = Rows({name: np.concatenate([self.columns[name], more.columns[name]]) for name in self.FIELDS})
+        joined = super().appended(more)
         joined.__dict__["sum"] = (self.sum + more.sum) % SUM_MODULUS
         return joined
 
     def find_offset(self, offset: int) -> int | None:
         """Index of the row whose range holds ``offset``, None outside all of them."""
-        base, ends = self.columns["base"], self.columns["next"]
-        if not len(base) or not base[0] <= offset < ends[-1]:
-            return None
-        return int(np.searchsorted(base, np.int64(offset), side="right")) - 1
-
-    def find_timestamp(self, timestamp: int) -> int | None:
-        """Index of the first row with ``max_ts >= timestamp``, None without one. Timestamps need not be in order."""
-        if timestamp > _INT64_MAX:
-            return None
-        index = int(np.searchsorted(self._max_ts_so_far, np.int64(max(timestamp, _INT64_MIN)), side="left"))
-        return index if index < len(self) else None
-
-    def first_above(self, offset: int) -> int:
-        """Index of the first row that ends above ``offset``; the number of rows if none does."""
-        return int(np.searchsorted(self.columns["next"], np.int64(offset), side="right"))
-
-    def where(self, wanted: npt.NDArray[np.bool_]) -> Rows:
-        """The rows for which ``wanted`` holds, in order."""
-        return Rows({name: column[wanted] for name, column in self.columns.items()})
+        index = self.first_above(offset)
+        return index if index < len(self) and self.views["base"][index] <= offset else None
 
     @property
     def end_offset(self) -> int:
@@ -234,10 +264,6 @@ class Rows(Table):
             total += int.from_bytes(hashlib.blake2b(data[at : at + ROW_BYTES], digest_size=16).digest(), "little")
         return total % SUM_MODULUS
 
-    @cached_property
-    def _max_ts_so_far(self) -> Column:
-        return np.maximum.accumulate(self.columns["max_ts"])
-
     def canonical_bytes(self) -> bytes:
         """All rows, 88 bytes each, as drawn above."""
         packed = np.empty(len(self.columns["base"]), dtype=_ROW_DTYPE)
@@ -268,18 +294,6 @@ class Trash(Table):
     def __iter__(self) -> Iterator[TrashEntry]:
         for values in zip(*(self.columns[name].tolist() for name in self.FIELDS), strict=True):
             yield TrashEntry(*values)
-
-    def appended(self, more: Trash) -> Trash:
-        """These entries followed by ``more``."""
-        return Trash({name: np.concatenate([self.columns[name], more.columns[name]]) for name in self.FIELDS})
-
-    def where(self, wanted: npt.NDArray[np.bool_]) -> Trash:
-        """The entries for which ``wanted`` holds, in order."""
-        return Trash({name: column[wanted] for name, column in self.columns.items()})
-
-    def slice(self, start: int, end: int | None = None) -> Trash:
-        """Entries ``start`` to ``end`` (exclusive)."""
-        return Trash({name: column[start:end] for name, column in self.columns.items()})
 
     @property
     def kinds(self) -> Column:

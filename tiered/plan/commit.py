@@ -329,11 +329,13 @@ def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
 
 def holds_any(rows: Rows | Trash, uids: set[tuple[int, int]]) -> bool:
     """Whether one of ``uids`` (both halves) is named."""
-    highs = np.array([high for high, _ in uids], dtype=np.int64)
-    for index in np.flatnonzero(np.isin(rows.columns["id_hi"], highs)):
-        if (int(rows.columns["id_hi"][index]), int(rows.columns["id_lo"][index])) in uids:
-            return True
-    return False
+    column = rows.columns["id_hi"]
+    if len(uids) == 1:
+        ((high, _),) = uids
+        named = np.flatnonzero(column == high)
+    else:
+        named = np.flatnonzero(np.isin(column, np.array([high for high, _ in uids], dtype=np.int64)))
+    return any((int(column[index]), int(rows.columns["id_lo"][index])) in uids for index in named)
 
 
 def fenced(root: Root, stamp: Stamp) -> Refusal | None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError
-from tiered.format.page import MAX_PAGE_BYTES, PageKind, Pointer, Pointers, verified_page
+from tiered.format.page import MAX_PAGE_BYTES, Identity, PageKind, Pointer, Pointers, verified_page
 from tiered.format.root import Root
 from tiered.format.rows import Rows
 from tiered.model import Row
@@ -54,7 +54,7 @@ class PageCache:
 
     def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._held: OrderedDict[tuple[int, int, int], Content] = OrderedDict()
+        self._held: OrderedDict[Identity, Content] = OrderedDict()
         self._size_bytes = 0
         self._lock = threading.Lock()
 
@@ -63,33 +63,33 @@ class PageCache:
         """Bytes held now."""
         return self._size_bytes
 
-    def get(self, pointer: Pointer) -> Content | None:
-        """The page, if it is held."""
+    def get(self, identity: Identity) -> Content | None:
+        """The page that a pointer of this identity names, if it is held."""
         with self._lock:
-            found = self._held.get(_name(pointer))
+            found = self._held.get(identity)
             if found is not None:
-                self._held.move_to_end(_name(pointer))
+                self._held.move_to_end(identity)
             return found
 
-    def put(self, pointer: Pointer, content: Content) -> None:
+    def put(self, identity: Identity, content: Content) -> None:
         """Keeps a page that was verified, at the cost of those that were not used for longest."""
         with self._lock:
-            if _name(pointer) in self._held:
+            if identity in self._held:
                 return
-            self._held[_name(pointer)] = content
+            self._held[identity] = content
             self._size_bytes += content.nbytes
             while self._size_bytes > self._max_bytes:
                 _, old = self._held.popitem(last=False)
                 self._size_bytes -= old.nbytes
 
 
-def _name(pointer: Pointer) -> tuple[int, int, int]:
-    return pointer.id_hi, pointer.id_lo, pointer.crc
-
-
 def read_pages(root: Root, kind: PageKind, pointers: Sequence[Pointer], cache: PageCache) -> Steps[tuple[Content, ...]]:
     """The content of pages that ``root`` names, in order. Raises PageGone, CorruptionError."""
-    found = {pointer: held for pointer in pointers if (held := cache.get(pointer)) is not None}
+    # One of another kind is what a damaged root names twice: read as what it is to be, it is refused.
+    held_as = Pointers if kind is PageKind.INNER else Rows
+    found: dict[Pointer, Content] = {
+        pointer: held for pointer in pointers if isinstance(held := cache.get(pointer.identity), held_as)
+    }
     missing = [pointer for pointer in pointers if pointer not in found]
     for at in range(0, len(missing), PAGES_TOGETHER):
         group = missing[at : at + PAGES_TOGETHER]
@@ -103,7 +103,7 @@ def read_pages(root: Root, kind: PageKind, pointers: Sequence[Pointer], cache: P
             except CorruptionError:
                 content = _verified(root, kind, pointer, (yield get))
             found[pointer] = content
-            cache.put(pointer, content)
+            cache.put(pointer.identity, content)
     return tuple([found[pointer] for pointer in pointers])
 
 

@@ -18,23 +18,38 @@ not for a partition::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from tiered.format.page import NO_POINTERS, PageKind, Pointer, Pointers
+from tiered.format.page import NO_POINTERS, Identity, PageKind, Pointer, Pointers
 from tiered.format.root import Root
-from tiered.format.rows import NO_ROWS, Column, Rows
+from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import Row
-from tiered.remote.pages import PageCache, read_pages
+from tiered.remote.pages import Content, PageCache, read_pages
 from tiered.store.base import Steps
 
 PIECE_ROWS = 1024
 """Rows of one answer at most."""
 
-Accept = Callable[[dict[str, Column]], npt.NDArray[np.bool_]]
-"""Which of some pointers may hold what is wanted."""
+Choose = Callable[[Pointers, int], int]
+"""Of some pointers, from an index on, the first that may hold what is wanted, else their number."""
+
+
+_NOTHING: Mapping[Identity, Content] = MappingProxyType({})
+
+
+def _next(_: Pointers, index: int) -> int:
+    return index
+
+
+class _Unread(NamedTuple):
+    """A page that an answer needs and that is not in memory."""
+
+    kind: PageKind
+    pointer: Pointer
 
 
 class Snapshot:
@@ -82,8 +97,13 @@ class Snapshot:
 
     def flagged(self, flags: int, offset: int) -> Steps[Rows]:
         """As :meth:`piece`, of the rows that have one of ``flags``."""
+
+        def choose(pointers: Pointers, index: int) -> int:
+            found = np.flatnonzero(pointers.columns["row_flags"][index:] & flags)
+            return index + int(found[0]) if len(found) else len(pointers)
+
         at = offset
-        while len(rows := (yield from self._leaf(at, lambda columns: (columns["row_flags"] & flags) != 0))):
+        while len(rows := (yield from self._leaf(at, choose))):
             found = rows.where((rows.columns["flags"] & flags) != 0)
             if len(found):
                 return found.slice(0, PIECE_ROWS)
@@ -93,9 +113,12 @@ class Snapshot:
     def at(self, offset: int) -> Steps[Row | None]:
         """The row whose range holds ``offset``, None outside all of them."""
         start = max(offset, self.start_offset)
-        rows = yield from self._held(start)
+        rows = self._reached(start)
+        if isinstance(rows, _Unread):
+            rows = yield from self._held(start)
         index = rows.first_above(start)
-        return rows.row(index) if index < len(rows) and rows.base[index] <= offset else None
+        row = rows.row(index) if index < len(rows) else None
+        return row if row is not None and row.base <= offset else None
 
     def first(self) -> Steps[Row | None]:
         """The row with the smallest offsets."""
@@ -112,13 +135,21 @@ class Snapshot:
 
         Timestamps need not be in order.
         """
-        at = offset
-        while len(rows := (yield from self._leaf(at, lambda columns: columns["max_ts"] >= timestamp))):
-            found = rows.find_timestamp(timestamp)
-            if found is not None:
-                return rows.row(found)
+
+        def choose(pointers: Pointers, index: int) -> int:
+            return pointers.first_reaching(timestamp, index)
+
+        at = max(offset, self.start_offset)
+        while True:
+            rows = self._reached(at, choose)
+            if isinstance(rows, _Unread):
+                rows = yield from self._held(at, choose)
+            index = rows.first_reaching(timestamp, rows.first_above(at))
+            if index < len(rows):
+                return rows.row(index)
+            if rows is self.root.rows:
+                return None
             at = rows.end_offset
-        return None
 
     def times(self) -> Steps[tuple[int, int] | None]:
         """The smallest and the largest timestamp of all segments, None without one. Reads the first page at most."""
@@ -136,33 +167,55 @@ class Snapshot:
 
     # -- down to the rows -----------------------------------------------------------------------------------------
 
-    def _leaf(self, offset: int, accept: Accept | None = None) -> Steps[Rows]:
+    def _leaf(self, offset: int, choose: Choose = _next) -> Steps[Rows]:
         """Rows that lie together and end above ``offset``: of the first page that may hold what is wanted, or of the
         root; none below the start of the log. Empty behind the last."""
         at = max(offset, self.start_offset)
-        rows = yield from self._held(at, accept)
+        rows = yield from self._held(at, choose)
         return rows.slice(rows.first_above(at))
 
-    def _held(self, at: int, accept: Accept | None = None) -> Steps[Rows]:
+    def _held(self, at: int, choose: Choose = _next) -> Steps[Rows]:
         """All rows of the first page that ends above ``at`` and may hold what is wanted, or of the root."""
+        read: dict[Identity, Content] = {}  # the cache may be too small to hold them until the end
+        while isinstance(rows := self._reached(at, choose, read), _Unread):
+            (read[rows.pointer.identity],) = yield from read_pages(self.root, rows.kind, (rows.pointer,), self._cache)
+        return rows
+
+    def _reached(self, at: int, choose: Choose = _next, read: Mapping[Identity, Content] = _NOTHING) -> Rows | _Unread:
+        """As :meth:`_held` with the pages that are in memory, in the cache or in ``read``: no request, no steps."""
         root = self.root
         if root.inner is not NO_POINTERS or root.leaves is not NO_POINTERS:
-            for pointer in _candidates(root.inner, at, accept):
-                children = yield from self._children(pointer)
-                for child in _candidates(children, at, accept):
-                    return (yield from self._rows(child))
-            for pointer in _candidates(root.leaves, at, accept):
-                return (yield from self._rows(pointer))
+            inner, index = root.inner, choose(root.inner, root.inner.first_above(at))
+            while index < len(inner):
+                children = self._in_memory(inner, index, read)
+                if not isinstance(children, Pointers):
+                    return _Unread(PageKind.INNER, inner.pointer(index))
+                child = choose(children, children.first_above(at))
+                if child < len(children):
+                    return self._rows_of(children, child, read)
+                index = choose(inner, index + 1)
+            index = choose(root.leaves, root.leaves.first_above(at))
+            if index < len(root.leaves):
+                return self._rows_of(root.leaves, index, read)
         return root.rows
 
+    def _rows_of(self, leaves: Pointers, index: int, read: Mapping[Identity, Content]) -> Rows | _Unread:
+        held = self._in_memory(leaves, index, read)
+        return held if isinstance(held, Rows) else _Unread(PageKind.LEAF, leaves.pointer(index))
+
+    def _in_memory(self, pointers: Pointers, index: int, read: Mapping[Identity, Content]) -> Content | None:
+        identity = pointers.identity(index)
+        held = read.get(identity)
+        return held if held is not None else self._cache.get(identity)
+
     def _children(self, pointer: Pointer) -> Steps[Pointers]:
-        held = self._cache.get(pointer)
+        held = self._cache.get(pointer.identity)
         if held is None:
             (held,) = yield from read_pages(self.root, PageKind.INNER, (pointer,), self._cache)
         return held if isinstance(held, Pointers) else NO_POINTERS
 
     def _rows(self, pointer: Pointer) -> Steps[Rows]:
-        held = self._cache.get(pointer)
+        held = self._cache.get(pointer.identity)
         if held is None:
             (held,) = yield from read_pages(self.root, PageKind.LEAF, (pointer,), self._cache)
         return held if isinstance(held, Rows) else NO_ROWS
@@ -179,18 +232,6 @@ class Snapshot:
             if child.base < self.start_offset:
                 found += yield from self._times_from(child, PageKind.LEAF)
         return found
-
-
-def _candidates(pointers: Pointers, offset: int, accept: Accept | None) -> Iterator[Pointer]:
-    """Pointers, in order, that end above ``offset`` and are accepted."""
-    if pointers is NO_POINTERS:
-        return
-    at = pointers.first_above(offset)
-    if accept is None:
-        yield from (pointers.pointer(index) for index in range(at, len(pointers)))
-    else:
-        wanted = accept({name: column[at:] for name, column in pointers.columns.items()})
-        yield from (pointers.pointer(at + int(index)) for index in np.flatnonzero(wanted))
 
 
 def _times_of(rows: Rows) -> tuple[int, int]:

@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 from tests.paged import PAGE_ROWS, Pages
 from tests.unit.remote.building import TOPIC_ID
-from tiered.format.keys import Role
-from tiered.format.root import Root
-from tiered.format.rows import Rows
+from tiered.errors import CorruptionError
+from tiered.format.keys import PageName, Role
+from tiered.format.page import Pointers, encode_page
+from tiered.format.root import RoleState, Root
+from tiered.format.rows import NO_ROWS, Rows
 from tiered.model import Row
 from tiered.plan.commit import Stamp, create_root
 from tiered.remote import snapshot
+from tiered.remote.pages import PageCache
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Steps
+from tiered.store.base import ABSENT, Put, Steps
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -106,3 +109,25 @@ def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> N
     pinned = Snapshot.of(root_of(rows))
     assert len(run(pinned.piece(0))) == len(run(pinned.flagged(1, 0))) == 3
     assert everything(pinned) == flagged(pinned, 1, 0) == rows
+
+
+def test_a_page_that_is_named_as_another_kind_is_refused_also_from_memory() -> None:
+    rows = rows_of([(10, 5, 0)] * 4)
+    root = root_of(rows)
+    root = replace(root, roles={**root.roles, "w": RoleState(1)})
+    page = encode_page(root.topic_id, root.partition, PageName(Role.WRITER, 1, "7" * 32), root.rows)
+    store = MemoryStore()
+    store.execute(Put(page.key, page.body, ABSENT))
+    cache = PageCache()
+    leaf = Snapshot.of(replace(root, rows=NO_ROWS, leaves=Pointers.of([page.pointer])), cache)
+    assert drive(store, leaf.at(3)) == rows[0]
+    twisted = Snapshot.of(replace(root, rows=NO_ROWS, inner=Pointers.of([page.pointer])), cache)
+    with pytest.raises(CorruptionError, match=page.key):
+        drive(store, twisted.at(3))
+
+
+@given(st.lists(st.integers(-5, 5), max_size=9), st.integers(-(2**70), 2**70) | st.integers(-6, 6), st.integers(0, 9))
+def test_the_first_that_reaches_a_time(times: list[int], timestamp: int, index: int) -> None:
+    rows = Rows.from_rows([Row(at, at + 1, time, time, 7, 0, 0, at, 0, 1, 1, 0, 0) for at, time in enumerate(times)])
+    wanted = (at for at in range(index, len(times)) if times[at] >= timestamp)
+    assert rows.first_reaching(timestamp, min(index, len(times))) == next(wanted, len(times))
