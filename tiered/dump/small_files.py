@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 
 from tiered.dump.items import Entry
@@ -19,10 +19,21 @@ from tiered.format.checkpoint import (
     decode_partition_metadata,
     encode_uuid,
 )
-from tiered.format.keys import MAX_INT64, join_uid, parse_local_name
+from tiered.format.keys import MAX_INT64, Role, join_uid, page_key, parse_local_name
 from tiered.format.offset_index import OffsetIndex
+from tiered.format.page import Pointer, Pointers, decode_stored_page
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import decode_root
+from tiered.format.rows import (
+    TRASH_LIST,
+    TRASH_MAINTAINER,
+    TRASH_OBJECT,
+    TRASH_PAGE,
+    TRASH_ROWS,
+    TRASH_TREE,
+    Rows,
+    Trash,
+)
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
@@ -38,6 +49,13 @@ MAX_SMALL_BYTES = 256 * 1024 * 1024
 """Largest file other than a ``.log`` that is read whole."""
 
 _KRAFT_SNAPSHOT = ".checkpoint"
+_TRASH_WORDS = {
+    TRASH_OBJECT: "segment",
+    TRASH_TREE: "page and all below",
+    TRASH_ROWS: "rows of a leaf",
+    TRASH_PAGE: "page",
+    TRASH_LIST: "page of trash",
+}
 
 Dumper = Callable[[str, bytes], Iterable[Entry]]
 
@@ -57,7 +75,7 @@ def check_name(name: str) -> None:
     if not is_known(name):
         raise ConfigError(
             f"{name} is no file that can be dumped",
-            hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx root, checkpoints, *.metadata, "
+            hint="known: .log .index .timeindex .txnindex .snapshot .seal .idx .page root, checkpoints, *.metadata, "
             "*.properties",
         )
 
@@ -225,14 +243,69 @@ def _root(name: str, data: bytes) -> Iterator[Entry]:
     }
     yield Entry("root", fields, " ".join(f"{key} {value}" for key, value in fields.items()))
     for kind, pointers in (("inner_page", root.inner), ("leaf_page", root.leaves)):
-        for pointer in pointers:
-            shown = ("base", "next", "min_ts", "max_ts", "size", "records", "rows", "page_len", "crc")
-            values = {"key": root.page_key(pointer), **{name: getattr(pointer, name) for name in shown}}
-            yield Entry(kind, values, " ".join(f"{key} {value}" for key, value in values.items()))
+        yield from _pointers(kind, pointers, root.page_key)
+    yield from _rows(rows)
+    yield from _trash(root.trash)
+
+
+def _page(name: str, data: bytes) -> Iterator[Entry]:
+    """A page of a catalog: rows, pointers or trash. Pointers of an inner page are those of leaves."""
+    page = decode_stored_page(data, key=name)
+    fields = {
+        "kind": page.kind.value,
+        "topic_id": str(page.topic_id),
+        "partition": page.partition,
+        "role": page.name.role.value,
+        "epoch": page.name.epoch,
+        "uid": page.name.uid,
+        "entries": len(page.content),
+    }
+    yield Entry("page", fields, f"{page.kind.value} page " + _words({**fields, "kind": None}))
+    match page.content:
+        case Rows() as rows:
+            yield from _rows(rows)
+        case Pointers() as pointers:
+            yield from _pointers("leaf_page", pointers, lambda p: page_key(page.topic_id, page.partition, p.name))
+        case Trash() as trash:
+            yield from _trash(trash)
+
+
+def _rows(rows: Rows) -> Iterator[Entry]:
     for row in rows:
         values = {column: value for column, value in row._asdict().items() if column != "reserved"}
         values["uid"] = join_uid(values.pop("id_hi"), values.pop("id_lo"))
-        yield Entry("row", values, " ".join(f"{key} {value}" for key, value in values.items()))
+        yield Entry("row", values, _words(values))
+
+
+def _pointers(kind: str, pointers: Pointers, key_of: Callable[[Pointer], str]) -> Iterator[Entry]:
+    shown = ("base", "next", "min_ts", "max_ts", "size", "records", "rows", "page_len", "crc", "row_flags")
+    for pointer in pointers:
+        values = {
+            "key": key_of(pointer),
+            **{name: getattr(pointer, name) for name in shown},
+            "leader_epoch": pointer.leader_epoch,
+            "sum": join_uid(pointer.sum_hi, pointer.sum_lo),
+        }
+        yield Entry(kind, values, _words(values))
+
+
+def _trash(trash: Trash) -> Iterator[Entry]:
+    for entry in trash:
+        values = {
+            "what": _TRASH_WORDS.get(entry.what, str(entry.what)),
+            "role": (Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER).value,
+            "epoch": entry.epoch,
+            "uid": join_uid(entry.id_hi, entry.id_lo),
+            "base": entry.base,
+            "end": entry.end,
+            "removed_version": entry.removed_version,
+            "removed_ms": entry.removed_ms,
+        }
+        yield Entry("trash", values, "trash " + _words(values))
+
+
+def _words(values: Mapping[str, object]) -> str:
+    return " ".join(f"{key} {value}" for key, value in values.items() if value is not None)
 
 
 def _epochs(_name: str, data: bytes) -> Iterator[Entry]:
@@ -277,6 +350,7 @@ _BY_SUFFIX: dict[str, Dumper] = {
     ".txnindex": _txn_index,
     ".snapshot": _snapshot,
     ".idx": _bundle,
+    ".page": _page,
     SEAL_SUFFIX: _seal,
 }
 _BY_NAME: dict[str, Dumper] = {
