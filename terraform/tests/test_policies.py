@@ -52,6 +52,7 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
     ("maintainer", "s3:GetObject"): LOG | PAST | {"pin", "probe"},
+    ("maintainer", "s3:AbortMultipartUpload"): WRITERS | {"rewritten"},
     ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit"},
     ("maintainer", "s3:DeleteObject"): WRITERS | PAST | {"rewritten", "root", "page", "pin", "probe"},
 }

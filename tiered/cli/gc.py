@@ -9,7 +9,9 @@ from tiered.plan.maintenance import Kind
 from tiered.program.application import Application, Command, Group, pass_application
 
 _SELECTED = click.argument("selected", required=False, metavar="[TOPIC[:P]]")
-_ORPHANS = click.option("--orphans", is_flag=True, help="also objects that no root ever named; lists the partition")
+_ORPHANS = click.option(
+    "--orphans", is_flag=True, help="also objects that no root ever named, unfinished uploads; lists"
+)
 
 
 @click.group("gc", cls=Group)
@@ -39,7 +41,8 @@ def plan_command(app: Application, *, selected: str | None, orphans: bool) -> in
 def run_command(app: Application, *, selected: str | None, orphans: bool, yes: bool) -> int:
     """Delete it, but for what a reader's pin or a snapshot holds. Each cycle leaves a line below jobs/gc/.
 
-    Orphans are deleted a day after they came, if the key tells that nobody can commit them any more.
+    Orphans are deleted a day after they came, if the key tells that nobody can commit them any more; multipart uploads
+    that were never finished are aborted then, too.
 
     \b
     Example:

@@ -257,7 +257,12 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     for tp, found in swept.items():
         verb = "would be deleted" if done is None else "deleted"
         text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")
-    incomplete = any(one.note for one in done or ()) or any(found.failed for found in swept.values())
+        if found.uploads:
+            verb = "would be aborted" if done is None else "aborted"
+            text.append(f"{tp}: {counted(len(found.uploads), 'unfinished upload')}, {verb}")
+        if found.unlisted:
+            app.out.warn(f"{tp}: unfinished uploads are not known: {found.unlisted}")
+    incomplete = any(one.note for one in done or ()) or any(each.failed or each.unlisted for each in swept.values())
     return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 

@@ -41,6 +41,8 @@ def policy(
         # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.
         _allow("MissingIs404", ["s3:ListBucket"], bucket_arn) | _when("Null", "true"),
     ]
+    if role in ("maintainer", "auditor"):  # for this action S3 knows no condition on the prefix
+        statements.append(_allow("Uploads", ["s3:ListBucketMultipartUploads"], bucket_arn))
     if kms_key_arn:
         statements.append(_allow("Key", _ENCRYPT if role in ("writer", "maintainer") else _ENCRYPT[:1], kms_key_arn))
     if role in ("reader", "spark"):
@@ -88,10 +90,11 @@ def _write(keys: _Keys) -> list[Policy]:
 def _maintain(keys: _Keys) -> list[Policy]:
     return [
         *_audit(keys),
-        _allow("Create", _CREATE, keys.own("segment")),
+        _allow("Create", _CREATE[:2], keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("snapshot", "audit")]),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
         _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "root", "pin", "snapshot", "history")),
+        _allow("Abort", ["s3:AbortMultipartUpload"], keys("segment")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tiered.errors import CorruptionError
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
 from tiered.format.keys import (
     PageName,
     Role,
@@ -33,7 +33,7 @@ from tiered.remote.pages import PageCache, read_pages
 from tiered.remote.past import list_snapshots
 from tiered.remote.root_view import OLDER_HINT
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Delete, Deleted, List, ListEntry, Now, Page, Steps
+from tiered.store.base import AbortUpload, Delete, Deleted, List, ListEntry, Now, Page, Steps, list_unfinished
 
 MAX_CANDIDATES = 100_000
 """Keys that are held against the catalog at a time: the catalog is read once for so many."""
@@ -43,13 +43,19 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep found. ``strange``: keys that are none of ours; they are left alone."""
+    """What a sweep found. ``strange``: keys that are none of ours; they are left alone.
+
+    ``uploads``: multipart uploads, by key and id, that nobody can complete any more; ``unlisted``: why they are not
+    known.
+    """
 
     orphans: list[str] = field(default_factory=list)
     count: int = 0
     size_bytes: int = 0
     strange: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
+    uploads: list[tuple[str, str]] = field(default_factory=list)
+    unlisted: str = ""
 
 
 def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
@@ -78,11 +84,36 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
                 keys = tuple([entry.key for entry in dead[at : at + MAX_DELETE_KEYS]])
                 outcome: Deleted = yield Delete(keys)
                 found.failed += outcome.failed
-    if delete and found.count and catalog.root is not None:
+    try:
+        yield from _sweep_uploads(catalog, found, abort=delete)
+    except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
+        found.unlisted = f"{error.message} ({error.hint})"
+    if delete and (found.count or found.uploads) and catalog.root is not None:
         refused = [list(each) for each in found.failed[:AUDITED_KEYS]]
         line = {"orphans": found.count, "size_bytes": found.size_bytes, "failed": refused}
+        line |= {"uploads": len(found.uploads)}
         yield from write_line(catalog.root, line)
     return found
+
+
+def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None]:
+    """Multipart uploads of dead epochs: of what a disk that is lost, or a maintainer that was killed, left behind.
+
+    Proven dead as orphans are. An upload that was completed is listed no more; to abort another one of the same key
+    takes nothing away.
+    """
+    prefix = partition_prefix(catalog.topic_id, catalog.partition) + "s/"
+    listed, date_ms = yield from list_unfinished(prefix)
+    date_ms = date_ms or (yield Now()).now_ms
+    root = yield from catalog.load()
+    for each in listed:
+        parsed = parse_segment_key(each.key)
+        if parsed is None or root is None:
+            found.strange += 1
+        elif root.roles[parsed.name.role.value].epoch > parsed.name.epoch and date_ms - each.started_ms >= ORPHAN_MS:
+            found.uploads.append((each.key, each.upload_id))
+    for key, upload_id in found.uploads if abort else ():
+        yield AbortUpload(key, upload_id)
 
 
 def need_newest(catalog: Catalog) -> Steps[None]:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -34,6 +34,9 @@ MAX_DELETE_KEYS = 1000
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 """Largest body of a GET that names neither an end nor a limit of its own."""
+
+MAX_PAGE_UPLOADS = 1000
+"""Uploads of one page of :class:`Uploads`, S3's limit."""
 
 MIN_PART_BYTES = 5 * 1024 * 1024
 """Smallest part of a multipart upload but the last, S3's limit."""
@@ -168,6 +171,17 @@ class AbortUpload:
 
 
 @dataclass(frozen=True, slots=True)
+class ListUploads:
+    """Multipart uploads, neither completed nor aborted, of keys that begin with ``prefix``; gives :class:`Uploads`.
+
+    ``after``: where the page before says that the next one begins. For a sweep alone, never on a hot path.
+    """
+
+    prefix: str
+    after: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
 class Backoff:
     """Wait before attempt ``attempt`` (from 1): full jitter, bounded; no store is touched. Gives None.
 
@@ -234,7 +248,7 @@ class Emit:
     value: Any = field(repr=False)
 
 
-StoreRequest = Get | Head | Put | Delete | List | StartUpload | UploadPart | CompleteUpload | AbortUpload
+StoreRequest = Get | Head | Put | Delete | List | StartUpload | UploadPart | CompleteUpload | AbortUpload | ListUploads
 Request = StoreRequest | Backoff | Now | NewId | Blocking | Together | Begin | Take | Emit
 
 
@@ -312,6 +326,34 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
+class UnfinishedUpload:
+    """One multipart upload that was begun, by the store's clock at ``started_ms``."""
+
+    key: str
+    upload_id: str
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Uploads:
+    """One page of unfinished multipart uploads; ``after`` is where the next one begins, None behind the last."""
+
+    entries: tuple[UnfinishedUpload, ...]
+    after: tuple[str, str] | None = None
+    date_ms: int = 0
+
+    @classmethod
+    def page_of(cls, found: Iterable[UnfinishedUpload], after: tuple[str, str], date_ms: int) -> Uploads:
+        """The page behind ``after``, of a store that has all of them at hand; ordered by key and id."""
+        behind = sorted(
+            (each for each in found if (each.key, each.upload_id) > after), key=lambda x: (x.key, x.upload_id)
+        )
+        entries = tuple(behind[:MAX_PAGE_UPLOADS])
+        last = (entries[-1].key, entries[-1].upload_id) if len(behind) > len(entries) else None
+        return cls(entries, last, date_ms)
+
+
+@dataclass(frozen=True, slots=True)
 class UploadStarted:
     """The id of a multipart upload; journal it before the first part."""
 
@@ -335,7 +377,20 @@ class Time:
     monotonic: float
 
 
-Outcome = Object | Missing | NotModified | PutResult | Deleted | Page | UploadStarted | PartStored | Time | str | None
+Outcome = (
+    Object
+    | Missing
+    | NotModified
+    | PutResult
+    | Deleted
+    | Page
+    | UploadStarted
+    | PartStored
+    | Uploads
+    | Time
+    | str
+    | None
+)
 
 T = TypeVar("T")
 Steps = Generator[Request, Any, T]
@@ -346,6 +401,18 @@ def blocking(call: Callable[[], T]) -> Steps[T]:
     """What ``call`` gives, which may wait for this machine's disk."""
     found: T = yield Blocking(call)
     return found
+
+
+def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
+    """All unfinished multipart uploads below ``prefix``, and the store's clock when it listed the last of them."""
+    found: list[UnfinishedUpload] = []
+    after: tuple[str, str] | None = ("", "")
+    page = Uploads(())
+    while after is not None:
+        page = yield ListUploads(prefix, after)
+        found += page.entries
+        after = page.after
+    return found, page.date_ms
 
 
 def list_all(prefix: str) -> Steps[list[ListEntry]]:

@@ -37,6 +37,7 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListUploads,
     Missing,
     NotModified,
     Object,
@@ -48,7 +49,9 @@ from tiered.store.base import (
     PutStatus,
     StartUpload,
     StoreRequest,
+    UnfinishedUpload,
     UploadPart,
+    Uploads,
     UploadStarted,
 )
 from tiered.store.directory_files import DirectoryFiles, pieces_of, sync_dir, write_all
@@ -123,6 +126,8 @@ class DirectoryStore:
                     return Missing() if info is None else self._object(info, b"")
             case List():
                 return self._list(request)
+            case ListUploads():
+                return self._list_uploads(request)
         self._require_root()
         self._files.ready_for_writes()
         match request:
@@ -236,12 +241,27 @@ class DirectoryStore:
         fd = os.open(folder / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             write_all(fd, request.key.encode())
+            started_ns = self._clock.now_ms() * 1_000_000
+            os.utime(fd, ns=(started_ns, started_ns))  # by the clock that tells the age of objects, too
             os.fsync(fd)
         finally:
             os.close(fd)
         sync_dir(folder)
         sync_dir(folder.parent)
         return UploadStarted(upload_id)
+
+    def _list_uploads(self, request: ListUploads) -> Uploads:
+        self._require_root()
+        found = []
+        for folder in self._files.uploads():
+            path = folder / "key"
+            try:
+                key, started_ms = path.read_bytes().decode(), path.stat().st_mtime_ns // 1_000_000
+            except FileNotFoundError:
+                continue  # begun, completed or aborted at this moment
+            if key.startswith(request.prefix):
+                found.append(UnfinishedUpload(key, folder.name, started_ms))
+        return Uploads.page_of(found, request.after, self._clock.now_ms())
 
     def _upload_part(self, request: UploadPart) -> PartStored:
         folder = self._known_upload(request.upload_id, request.key)

@@ -49,6 +49,13 @@ class DirectoryFiles:
             sweep_temporary(self.internal / "tmp")
             self._swept = True
 
+    def uploads(self) -> list[Path]:
+        """The folders of multipart uploads that were begun."""
+        try:
+            return sorted((self.internal / "uploads").iterdir())
+        except FileNotFoundError:
+            return []
+
     @contextlib.contextmanager
     def key_lock(self, key: str) -> Iterator[None]:
         """One writer of ``key`` at a time, over threads and processes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from tiered.errors import ConfigError
-from tiered.store.base import MAX_DELETE_KEYS, Delete, Get, List, StoreRequest, UploadPart
+from tiered.store.base import MAX_DELETE_KEYS, Delete, Get, List, ListUploads, StoreRequest, UploadPart
 
 MAX_KEY_BYTES = 1024
 MAX_KEY_PART_BYTES = 255
@@ -45,10 +45,8 @@ def check_key(key: str, *, what: str = "key") -> str:
 
 def check_list(request: List) -> None:
     """Refuses listing prefixes and limits that mean different things to different stores."""
-    _check_text(request.prefix, "prefix")
+    _check_prefix(request.prefix)
     _check_text(request.start_after, "start_after")
-    if request.prefix.startswith("/") or "//" in request.prefix:
-        raise ConfigError(f"the prefix {request.prefix!r} begins with '/' or holds '//'", hint="keys never do")
     if not 1 <= request.limit <= MAX_LIST_KEYS:
         raise ConfigError(f"a page of {request.limit} keys was asked for", hint=f"1 to {MAX_LIST_KEYS}")
 
@@ -57,6 +55,9 @@ def check_request(request: StoreRequest) -> None:
     """Raises ``ConfigError`` for a request that no store could carry out; nothing was sent."""
     if isinstance(request, List):
         check_list(request)
+        return
+    if isinstance(request, ListUploads):
+        _check_prefix(request.prefix)
         return
     if isinstance(request, Delete):
         if len(request.keys) > MAX_DELETE_KEYS:
@@ -77,6 +78,12 @@ def check_request(request: StoreRequest) -> None:
                 f"part {request.number} of {request.key!r} is {request.start}..{request.end} "
                 f"of a body of {request.body.size} bytes"
             )
+
+
+def _check_prefix(prefix: str) -> None:
+    _check_text(prefix, "prefix")
+    if prefix.startswith("/") or "//" in prefix:
+        raise ConfigError(f"the prefix {prefix!r} begins with '/' or holds '//'", hint="keys never do")
 
 
 def _check_text(text: str, what: str) -> None:

@@ -25,6 +25,7 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListUploads,
     Missing,
     NotModified,
     Object,
@@ -36,7 +37,9 @@ from tiered.store.base import (
     PutStatus,
     StartUpload,
     StoreRequest,
+    UnfinishedUpload,
     UploadPart,
+    Uploads,
     UploadStarted,
 )
 from tiered.store.key_rules import check_key, check_request
@@ -55,6 +58,7 @@ class _Stored:
 class _Upload:
     key: str
     tags: tuple[tuple[str, str], ...]
+    started_ms: int
     parts: dict[int, tuple[bytes, str, int]] = field(default_factory=dict)
 
 
@@ -156,13 +160,17 @@ class MemoryStore:
                     return self._list(request)
                 case StartUpload():
                     upload_id = f"upload-{next(self._bucket.numbers)}"
-                    self._bucket.uploads[upload_id] = _Upload(self._prefix + request.key, request.tags)
+                    self._bucket.uploads[upload_id] = _Upload(
+                        self._prefix + request.key, request.tags, self._clock.now_ms()
+                    )
                     return UploadStarted(upload_id)
                 case CompleteUpload():
                     return self._complete(request)
                 case AbortUpload():
                     self._bucket.uploads.pop(request.upload_id, None)
                     return None
+                case ListUploads():
+                    return self._list_uploads(request)
 
     def _get(self, request: Get) -> Outcome:
         stored = self._bucket.objects.get(self._prefix + request.key)
@@ -217,6 +225,15 @@ class MemoryStore:
                 ListEntry(key[len(self._prefix) :], len(stored.data), stored.etag, stored.modified_ms),
             )
         return Page(tuple(entries), len(found) > request.limit, self._clock.now_ms())
+
+    def _list_uploads(self, request: ListUploads) -> Uploads:
+        prefix, cut = self._prefix + request.prefix, len(self._prefix)
+        found = [
+            UnfinishedUpload(upload.key[cut:], upload_id, upload.started_ms)
+            for upload_id, upload in self._bucket.uploads.items()
+            if upload.key.startswith(prefix)
+        ]
+        return Uploads.page_of(found, request.after, self._clock.now_ms())
 
     def _upload_part(self, request: UploadPart, data: bytes, crc: int) -> PartStored:
         upload = self._bucket.uploads.get(request.upload_id)

@@ -1,8 +1,8 @@
 """The one layer that repeats requests, and only those that are safe to repeat.
 
 Safe: Get, Head, List, Delete, StartUpload (a lost answer leaves an empty upload for the lifecycle rule), UploadPart,
-AbortUpload. Never a conditional PUT or CompleteUpload: after a lost answer their repeat says "lost" about our own
-landed write, so the steps that sent them decide.
+AbortUpload, ListUploads. Never a conditional PUT or CompleteUpload: after a lost answer their repeat says "lost" about
+our own landed write, so the steps that sent them decide.
 
 The first attempt goes to the store directly: what tenacity needs for a request (39 us) is spent on those that failed.
 """

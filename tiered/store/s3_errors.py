@@ -238,7 +238,11 @@ def _permission_hint(target: S3Target, request: StoreRequest) -> str:
     if isinstance(request, Get | Head):
         absent = "without it S3 answers 403 also for a key that does not exist"
         return f"grant s3:GetObject{key if target.sse == KMS else ''}, and s3:ListBucket: {absent}{other}"
-    actions = {"Delete": "s3:DeleteObject", "AbortUpload": "s3:AbortMultipartUpload"}
+    actions = {
+        "Delete": "s3:DeleteObject",
+        "AbortUpload": "s3:AbortMultipartUpload",
+        "ListUploads": "s3:ListBucketMultipartUploads",
+    }
     action = actions.get(type(request).__name__)
     if action is None:
         action = "s3:PutObject (and s3:PutObjectTagging)"

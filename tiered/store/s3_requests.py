@@ -30,6 +30,7 @@ from tiered.store.base import (
     Head,
     List,
     ListEntry,
+    ListUploads,
     Object,
     Outcome,
     Page,
@@ -39,7 +40,9 @@ from tiered.store.base import (
     PutStatus,
     StartUpload,
     StoreRequest,
+    UnfinishedUpload,
     UploadPart,
+    Uploads,
     UploadStarted,
 )
 from tiered.store.sources import PIECE_BYTES, SourceReader
@@ -109,7 +112,7 @@ class S3Target:
     def resource(self, request: StoreRequest) -> str:
         """``s3://bucket/key`` as errors name it."""
         match request:
-            case List(prefix):
+            case List(prefix) | ListUploads(prefix):
                 return f"s3://{self.bucket}/{self.full_key(prefix)}*"
             case Delete(keys):
                 first = f"s3://{self.bucket}/{self.full_key(keys[0])}" if keys else self.url
@@ -201,6 +204,8 @@ def call_for(target: S3Target, request: StoreRequest) -> S3Call:
     match request:
         case List():
             return S3Call("list_objects_v2", {**place, **_list_parameters(target, request)})
+        case ListUploads():
+            return S3Call("list_multipart_uploads", {**place, **_uploads_parameters(target, request)})
         case Delete(keys):
             if len(keys) == 1:
                 return S3Call("delete_object", {**place, "Key": target.full_key(keys[0])})
@@ -231,6 +236,12 @@ def _list_parameters(target: S3Target, request: List) -> dict[str, Any]:
     after = root + request.start_after
     parameters: dict[str, Any] = {"Prefix": root + request.prefix, "MaxKeys": request.limit}
     return {**parameters, "StartAfter": after} if after else parameters
+
+
+def _uploads_parameters(target: S3Target, request: ListUploads) -> dict[str, Any]:
+    key, upload_id = request.after
+    parameters: dict[str, Any] = {"Prefix": (f"{target.prefix}/" if target.prefix else "") + request.prefix}
+    return {**parameters, "KeyMarker": target.full_key(key), "UploadIdMarker": upload_id} if key else parameters
 
 
 def _get_call(place: dict[str, Any], request: Get) -> S3Call:
@@ -330,6 +341,8 @@ def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
     if kind in _PAGES and not any(str(name).lower().startswith("x-amz") for name in headers):
         return f"a page ({kind})"  # an object may be of that type, but S3 sends headers of its own with it
     match request:
+        case ListUploads():
+            return "" if "Bucket" in response else "the answer is no ListMultipartUploadsResult"
         case List():
             known = any(name in response for name in _LIST_FIELDS)
             return "" if known else "the answer is no ListBucketResult"
@@ -373,6 +386,8 @@ def outcome_of(target: S3Target, request: StoreRequest, response: dict[str, Any]
             )
         case List():
             return _page(target, response)
+        case ListUploads():
+            return _uploads(target, response)
         case StartUpload():
             return UploadStarted(response["UploadId"])
         case UploadPart(number=number):
@@ -418,6 +433,18 @@ def _page(target: S3Target, response: dict[str, Any]) -> Page:
         if len(item["Key"]) > root
     )
     return Page(entries, bool(response.get("IsTruncated")), _date_ms(response))
+
+
+def _uploads(target: S3Target, response: dict[str, Any]) -> Uploads:
+    root = len(target.full_key("x")) - 1
+    entries = tuple(
+        UnfinishedUpload(item["Key"][root:], item["UploadId"], _ms(item.get("Initiated")))
+        for item in response.get("Uploads", ())
+        if len(item["Key"]) > root
+    )
+    marker = response.get("NextKeyMarker", "")[root:], response.get("NextUploadIdMarker", "")
+    more = bool(response.get("IsTruncated")) and bool(marker[0])  # a page without a marker would be asked for again
+    return Uploads(entries, marker if more else None, _date_ms(response))
 
 
 def _date_ms(response: dict[str, Any]) -> int:

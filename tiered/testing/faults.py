@@ -14,6 +14,7 @@ from tiered.store.base import (
     CompleteUpload,
     Delete,
     List,
+    ListUploads,
     Object,
     Outcome,
     Put,
@@ -67,7 +68,7 @@ def keys_of(request: StoreRequest) -> tuple[str, ...]:
     match request:
         case Delete(keys):
             return keys
-        case List(prefix):
+        case List(prefix) | ListUploads(prefix):
             return (prefix,)
         case _:
             return (request.key,)

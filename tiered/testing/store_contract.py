@@ -55,6 +55,7 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
     UploadStarted,
+    list_unfinished,
 )
 from tiered.store.driver import drive
 from tiered.store.probe import probe
@@ -168,6 +169,13 @@ def listed(store: Store, prefix: str = "", limit: int = 1000) -> list[str]:
         true(bool(page.entries), "a page that is not the last has entries")
 
 
+def unfinished(store: Store, prefix: str) -> list[tuple[str, str]]:
+    """Keys and ids of unfinished multipart uploads, in order, each begun by the store's clock before now."""
+    entries, date_ms = drive(store, list_unfinished(prefix))
+    true(all(0 < each.started_ms < date_ms + 2000 for each in entries), "begun before they were listed")
+    return sorted((each.key, each.upload_id) for each in entries)
+
+
 def at_once(calls: list[Callable[[], Any]]) -> list[Any]:
     """Runs all calls on threads that start together; returns their results in order."""
     gate = threading.Barrier(len(calls))
@@ -199,6 +207,8 @@ class StoreContract:
     """A second completion of the same upload is not answered with success."""
     tells_unknown_uploads = True
     """A part for an upload that was aborted is answered 404; without, 500."""
+    lists_uploads = True
+    """Unfinished multipart uploads are listed by prefix; without, only those of exactly one key, or none."""
     race_writers = 8
     race_rounds = 3
 
@@ -468,6 +478,26 @@ class StoreContract:
             true(not self.tells_unknown_uploads, "an upload that is not known is not an outage")
             return
         raise AssertionError("a part of an aborted upload was taken")
+
+    def test_unfinished_uploads_are_listed(self) -> None:
+        store = self.store()
+        keys = ["a/1.log", "a/1.log", "a/2.log", "ab", "b/3.log"]
+        begun = sorted((key, started(store.execute(StartUpload(key)))) for key in keys)
+        part(store.execute(UploadPart(*begun[0], 1, BytesSource(b"x"), 0, 1)))
+        landed(store.execute(Put("a/4.log", b"whole", ABSENT)))
+        if not self.lists_uploads:
+            same(unfinished(store, "a/1.log"), [each for each in begun if each[0] == "a/1.log"])
+            return
+        same(unfinished(store, "a/"), [each for each in begun if each[0].startswith("a/")])
+        same(unfinished(store, ""), begun)
+        same(unfinished(store, "c"), [])
+        same(store.execute(AbortUpload(*begun[0])), None)
+        only = part(store.execute(UploadPart(*begun[4], 1, BytesSource(b"x"), 0, 1)))
+        landed(store.execute(CompleteUpload(*begun[4], (only,))))
+        same(unfinished(store, ""), begun[1:4])
+        same(unfinished(self.another(store), "a/2"), begun[2:3])
+        for key, upload_id in begun[1:4]:
+            same(store.execute(AbortUpload(key, upload_id)), None)
 
     def test_small_parts(self) -> None:
         store = self.store()

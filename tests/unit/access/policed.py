@@ -16,6 +16,7 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListUploads,
     Missing,
     Outcome,
     Put,
@@ -54,6 +55,8 @@ def needs(request: StoreRequest) -> Iterator[Need]:
             yield "s3:AbortMultipartUpload", key
         case List(prefix=prefix):
             yield "s3:ListBucket", prefix
+        case ListUploads(prefix=prefix):
+            yield "s3:ListBucketMultipartUploads", prefix
         case Delete():
             raise AssertionError("answered key by key")
 
@@ -74,6 +77,8 @@ class Guard:
         elif action == "s3:ListBucket":
             context, resource = {"s3:prefix": PREFIX + key}, BUCKET_ARN
             kind = "topic" if key.startswith("topics/") else "partition" if key else "log"
+        elif action == "s3:ListBucketMultipartUploads":
+            resource, kind = BUCKET_ARN, "partition"
         allowed = decision(self.policy, action, resource, context) == "Allow"
         (self.used if allowed else self.refused).add((action, kind))
         return allowed

@@ -53,7 +53,7 @@ ALLOWED = {
     ("maintainer", "s3:GetObject"): ALL | {"probe"},
     ("maintainer", "s3:PutObject"): MINE | PAST | {"topic", "root", "pin", "audit", "probe"},
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
-    ("maintainer", "s3:AbortMultipartUpload"): {"maintainer's segment"},
+    ("maintainer", "s3:AbortMultipartUpload"): {"segment", "maintainer's segment"},
     ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"root", "pin", "probe"},
 }
 ACTIONS = sorted(

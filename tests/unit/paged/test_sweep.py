@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, Place
 from tiered.config import DAY_MS, TopicConfig
-from tiered.errors import CorruptionError
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
     PageName,
@@ -25,7 +27,23 @@ from tiered.plan.known import Known
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.maintain import Maintainer
 from tiered.remote.sweep import Swept, sweep
-from tiered.store.base import Delete, Get, Head, List, Match, Object, Page, Put
+from tiered.store.base import (
+    Delete,
+    Get,
+    Head,
+    List,
+    ListUploads,
+    Match,
+    Object,
+    Outcome,
+    Page,
+    Put,
+    StartUpload,
+    StoreRequest,
+    UploadStarted,
+    list_unfinished,
+)
+from tiered.store.driver import drive
 
 
 @pytest.fixture
@@ -64,6 +82,66 @@ def test_an_object_of_a_dead_epoch_that_nothing_names_goes(place: Place, role: R
     found = run(place)
     assert (found.count, found.size_bytes, found.strange, found.failed) == (3, 18, 0, [])
     assert place.keys == kept
+
+
+def begin_upload(place: Place, role: Role, epoch: int) -> tuple[str, str]:
+    """A multipart upload that nobody finishes, of a segment."""
+    key = segment_key(TOPIC_ID, 0, SegmentName(role, epoch, 70, place.world.ids.uid()))
+    started = place.store.inner.execute(StartUpload(key))
+    assert isinstance(started, UploadStarted)
+    return key, started.upload_id
+
+
+def unfinished(place: Place) -> set[tuple[str, str]]:
+    listed, _ = drive(place.store.inner, list_unfinished(""))
+    return {(each.key, each.upload_id) for each in listed}
+
+
+@pytest.mark.parametrize("role", [Role.WRITER, Role.MAINTAINER])
+def test_an_upload_of_a_dead_epoch_that_was_never_finished_is_aborted_a_day_later(place: Place, role: Role) -> None:
+    place.append(5)
+    dead = begin_upload(place, role, 1)
+    place.put("s/strange")
+    strange = place.store.inner.execute(StartUpload(f"{PREFIX}s/strange"))
+    assert isinstance(strange, UploadStarted)
+    place.wait(ORPHAN_MS)
+    assert run(place).uploads == []  # its epoch may still complete and commit it
+    place.writer.claim() if role is Role.WRITER else place.maintainer.maintain()
+    young = begin_upload(place, role, 1)
+    living = begin_upload(place, role, 2)
+    everything = {dead, young, living, (f"{PREFIX}s/strange", strange.upload_id)}
+    planned = run(place, delete=False)
+    assert (planned.uploads, planned.strange, unfinished(place)) == ([dead], 1, everything)
+    kept = place.keys
+    swept = run(place)
+    assert (swept.uploads, swept.unlisted, unfinished(place)) == ([dead], "", everything - {dead})
+    assert (run(place).uploads, place.keys) == ([], kept)
+
+
+@pytest.mark.parametrize("error", [RemotePermissionError("403", hint="grant it"), ConfigError("501", hint="no such")])
+def test_a_store_that_does_not_tell_its_uploads_is_said_and_keeps_nothing_from_its_turn(
+    place: Place, error: TieredError
+) -> None:
+    dead = orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, ListUploads):
+            raise error
+        return carry_out()
+
+    place.store.answer = answer
+    found = run(place)
+    assert (found.count, found.uploads, found.unlisted) == (3, [], f"{error.message} ({error.hint})")
+    assert not dead & place.keys
+
+
+def test_only_a_sweep_lists_uploads(place: Place) -> None:
+    place.append(20)
+    place.trim(100)
+    place.wait()
+    place.collect()
+    assert not [request for request in place.store.requests if isinstance(request, ListUploads)]
 
 
 def test_what_waits_in_the_trash_is_no_orphan_with_all_that_it_names(place: Place) -> None:

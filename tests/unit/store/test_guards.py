@@ -20,6 +20,7 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListUploads,
     Match,
     Object,
     PartStored,
@@ -50,6 +51,7 @@ REQUESTS: list[StoreRequest] = [
     UploadPart("k", "id", 1, BytesSource(b"body"), 0, 4),
     CompleteUpload("k", "id", (PartStored(1, '"e"'),)),
     AbortUpload("k", "id"),
+    ListUploads("k"),
 ]
 KMS = {
     "x-amz-server-side-encryption": "aws:kms",

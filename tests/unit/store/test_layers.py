@@ -17,6 +17,7 @@ from tiered.store.base import (
     Get,
     Head,
     List,
+    ListUploads,
     Missing,
     Outcome,
     Put,
@@ -42,6 +43,7 @@ SAFE: list[StoreRequest] = [
     Delete(("k",)),
     StartUpload("k"),
     AbortUpload("k", "id"),
+    ListUploads("k"),
 ]
 UNSAFE: list[StoreRequest] = [Put("k", b"v", ABSENT), CompleteUpload("k", "id", ())]
 
