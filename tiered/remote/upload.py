@@ -36,6 +36,7 @@ from tiered.store.puts import (
     MULTIPART_FROM_BYTES,
     PART_BYTES,
     PUT_DEADLINE_SECONDS,
+    Parts,
     put_unique,
     upload_object,
     verify_stored,
@@ -79,6 +80,7 @@ def upload_segment(
     multipart_from_bytes: int = MULTIPART_FROM_BYTES,
     part_bytes: int = PART_BYTES,
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
+    parts: Parts | None = None,
 ) -> Steps[Row]:
     """Stores and verifies both objects of ``segment``; returns its row. Nothing is committed.
 
@@ -87,7 +89,8 @@ def upload_segment(
     long each object is sent again; one attempt is always made, and never cut short.
 
     Raises CorruptionError if the file is not what was sealed or the store holds other bytes than were sent,
-    RemoteUnavailableError if the store does not answer. A multipart upload that failed is aborted first.
+    RemoteUnavailableError if the store does not answer. A multipart upload that failed is aborted first; but where the
+    store did not answer and the caller gave ``parts``, another call with the same ``plan`` sends only what they lack.
     """
     descriptor = segment.descriptor
     if (descriptor.topic_id, descriptor.partition) != (topic_id, partition):
@@ -113,6 +116,7 @@ def upload_segment(
             part_bytes=part_bytes,
             deadline_seconds=deadline_seconds,
             on_started=on_multipart,
+            parts=parts,
         )
         try:
             yield from verify_sent(plan.log_key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)

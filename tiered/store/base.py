@@ -218,10 +218,12 @@ class Blocking:
 class Together:
     """Requests that may run at the same time; gives a tuple of outcomes in the same order.
 
-    If one raises, the others finish first, then the first exception is raised.
+    If one raises, the others finish first, then the first exception is raised; with ``errors`` none is: what a request
+    raised stands in the place of its outcome.
     """
 
     requests: tuple[StoreRequest, ...]
+    errors: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,8 +138,8 @@ def drive_stream(
                         outcome = ids.uid()
                     case Blocking(call):
                         outcome = call()
-                    case Together(several):
-                        outcome = _execute_together(store, several, together)
+                    case Together(several, errors):
+                        outcome = _told(_execute_together(store, several, together), errors=errors)
                     case _:
                         outcome = store.execute(request)
             except TieredError as raised:
@@ -229,8 +229,8 @@ async def _astream(
                         outcome = ids.uid()
                     case Blocking(call):
                         outcome = await _in_thread(call)
-                    case Together(several):
-                        outcome = await _execute_together_aio(store, several, together)
+                    case Together(several, errors):
+                        outcome = _told(await _execute_together_aio(store, several, together), errors=errors)
                     case _:
                         outcome = await store.execute(request)
             except TieredError as raised:
@@ -269,29 +269,25 @@ async def _in_thread(call: Callable[[], T]) -> T:
     return work.result()
 
 
-def _execute_together(store: Store, several: Sequence[StoreRequest], limit: int) -> tuple[Outcome, ...]:
+def _execute_together(store: Store, several: Sequence[StoreRequest], limit: int) -> tuple[Outcome | TieredError, ...]:
     if len(several) <= 1 or limit <= 1:
-        return _in_turn(store, several)
+        return tuple([_outcome_of(store, each) for each in several])
     with ThreadPoolExecutor(max_workers=min(limit, len(several)), thread_name_prefix="tiered-together") as pool:
-        futures: list[Future[Outcome]] = [pool.submit(store.execute, each) for each in several]
-    # Leaving the pool waited for all of them: the first exception in request order wins, none is left running.
+        futures = [pool.submit(_outcome_of, store, each) for each in several]
+    # Leaving the pool waited for all of them: none is left running, whatever one of them raised.
     return tuple(future.result() for future in futures)
 
 
-def _in_turn(store: Store, several: Sequence[StoreRequest]) -> tuple[Outcome, ...]:
-    outcomes: list[Outcome] = []
-    first: TieredError | None = None
-    for each in several:
-        try:
-            outcomes.append(store.execute(each))
-        except TieredError as error:
-            first = first or error
-    if first is not None:
-        raise first
-    return tuple(outcomes)
+def _outcome_of(store: Store, request: StoreRequest) -> Outcome | TieredError:
+    try:
+        return store.execute(request)
+    except TieredError as error:
+        return error
 
 
-async def _execute_together_aio(store: AioStore, several: Sequence[StoreRequest], limit: int) -> tuple[Outcome, ...]:
+async def _execute_together_aio(
+    store: AioStore, several: Sequence[StoreRequest], limit: int
+) -> tuple[Outcome | TieredError, ...]:
     gate = asyncio.Semaphore(max(1, limit))
 
     async def one(request: StoreRequest) -> Outcome:
@@ -300,12 +296,20 @@ async def _execute_together_aio(store: AioStore, several: Sequence[StoreRequest]
 
     # With return_exceptions the gathering ends when all have ended, also when it is cancelled.
     results = await asyncio.gather(*(one(each) for each in several), return_exceptions=True)
-    outcomes: list[Outcome] = []
+    found: list[Outcome | TieredError] = []
     for result in results:
-        if isinstance(result, BaseException):
+        if isinstance(result, BaseException) and not isinstance(result, TieredError):
             raise result
-        outcomes.append(result)
-    return tuple(outcomes)
+        found.append(result)
+    return tuple(found)
+
+
+def _told(found: tuple[Outcome | TieredError, ...], *, errors: bool) -> tuple[Outcome | TieredError, ...]:
+    """All of it where the steps want the ``errors``, else the first error is raised."""
+    for each in () if errors else found:
+        if isinstance(each, TieredError):
+            raise each
+    return found
 
 
 def backoff_bound_seconds(attempt: int) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from tiered.errors import ConfigError, CorruptionError, RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c as crc32c_of
 from tiered.format.header import Buffer
 from tiered.model import ByteSource, BytesSource
@@ -46,6 +46,10 @@ MULTIPART_FROM_BYTES = 64 * 1024 * 1024
 PART_BYTES = 16 * 1024 * 1024
 PARALLEL_PARTS = 4
 
+FRUITLESS_RESUMES = 20
+"""Calls in a row that may store no part of an upload before it is begun anew: not every store says that it has thrown
+an upload away."""
+
 READ_BACK_BYTES = 8 * 1024 * 1024
 """An object is read back for verification in ranges of this size."""
 
@@ -79,6 +83,38 @@ def put_unique(
         yield from _wait(attempt, deadline, f"Put {key}", result)
 
 
+class Parts:
+    """What one multipart upload has stored so far. Whoever keeps it can go on with the upload after a failure.
+
+    ``part_bytes`` is that of its beginning: a part's number says which bytes it holds.
+    """
+
+    __slots__ = ("fruitless", "part_bytes", "stored", "upload_id")
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """The next attempt begins another upload."""
+        self.upload_id = ""
+        self.part_bytes = 0
+        self.fruitless = 0
+        self.stored: dict[int, PartStored] = {}
+
+    def left(self, key: str, body: ByteSource) -> list[UploadPart]:
+        """What is not stored yet."""
+        starts = range(0, body.size, self.part_bytes) if body.size else range(1)
+        return [
+            UploadPart(key, self.upload_id, number, body, start, min(body.size, start + self.part_bytes))
+            for number, start in enumerate(starts, 1)
+            if number not in self.stored
+        ]
+
+    def in_order(self) -> tuple[PartStored, ...]:
+        """For the completion."""
+        return tuple([self.stored[number] for number in sorted(self.stored)])
+
+
 def upload_object(
     key: str,
     body: ByteSource,
@@ -90,9 +126,11 @@ def upload_object(
     parallel_parts: int = PARALLEL_PARTS,
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
     on_started: Callable[[str], None] | None = None,
+    parts: Parts | None = None,
 ) -> Steps[PutResult]:
     """:func:`put_unique`, or :func:`upload_multipart` for a body larger than ``multipart_from_bytes``."""
-    if body.size <= multipart_from_bytes:
+    begun = parts is not None and parts.upload_id
+    if body.size <= multipart_from_bytes and not begun:
         return put_unique(key, body, crc32c, tags, deadline_seconds=deadline_seconds)
     return upload_multipart(
         key,
@@ -102,6 +140,7 @@ def upload_object(
         tags=tags,
         deadline_seconds=deadline_seconds,
         on_started=on_started,
+        parts=parts,
     )
 
 
@@ -114,32 +153,42 @@ def upload_multipart(
     tags: Tags = (),
     deadline_seconds: float = PUT_DEADLINE_SECONDS,
     on_started: Callable[[str], None] | None = None,
+    parts: Parts | None = None,
 ) -> Steps[PutResult]:
     """Creates the object in parts, ``parallel_parts`` at once. ``on_started(upload_id)`` runs before the first part.
 
-    After any error the upload is aborted as well as that goes. ``deadline_seconds`` bounds the completion and the
-    repeats of the whole, not the parts of one attempt. Raises as :func:`put_unique`.
+    A part that fails is sent again, without the others, until ``deadline_seconds`` after the last one that was stored;
+    the same time bounds the completion and the repeats of the whole. Raises as :func:`put_unique`. After an error the
+    upload is aborted as well as that goes; but where the store did not answer and the caller gave ``parts``, they keep
+    what is stored, and another call with them sends only what is left.
     """
-    part_bytes = max(part_bytes, -(-body.size // MAX_PART_NUMBER))
+    progress = Parts() if parts is None else parts
     deadline = (yield Now()).monotonic + deadline_seconds
     attempt = 0
     while True:
-        started = yield StartUpload(key, tags)
-        upload_id: str = started.upload_id
-        if on_started is not None:
-            yield Blocking(partial(on_started, upload_id))
+        resumed = bool(progress.upload_id)
         try:
-            parts = yield from _upload_parts(key, upload_id, body, part_bytes, parallel_parts)
-            result = yield from _complete(CompleteUpload(key, upload_id, parts), deadline)
-        except TieredError:
-            yield from _abort(key, upload_id)
+            if not resumed:
+                progress.upload_id = (yield StartUpload(key, tags)).upload_id
+                progress.part_bytes = max(part_bytes, -(-body.size // MAX_PART_NUMBER))
+                if on_started is not None:
+                    yield Blocking(partial(on_started, progress.upload_id))
+            yield from _upload_parts(key, progress, body, parallel_parts, deadline_seconds)
+            until = (yield Now()).monotonic + deadline_seconds
+            result = yield from _complete(CompleteUpload(key, progress.upload_id, progress.in_order()), until)
+        except TieredError as error:
+            unanswered = isinstance(error, RemoteUnavailableError)
+            if not (parts is not None and unanswered and progress.fruitless < FRUITLESS_RESUMES):
+                yield from _abort(key, progress)
+            if resumed and isinstance(error, NotFoundError):
+                continue  # the store has thrown away what an earlier call stored
             raise
         if result.status is PutStatus.LANDED:
             if not result.etag:
-                yield from _abort(key, upload_id)  # an earlier attempt of ours made the object: this upload is litter
+                yield from _abort(key, progress)  # an earlier attempt of ours made the object: this upload is litter
             return result
         # A conflict, or an upload that the store no longer knows while the key is absent: only a new upload helps.
-        yield from _abort(key, upload_id)
+        yield from _abort(key, progress)
         attempt += 1
         yield from _wait(attempt, deadline, f"CompleteUpload {key}", result)
 
@@ -189,7 +238,7 @@ class ObjectWriter:
         """Throws away what was sent of an object that is not finished."""
         self._buffer.clear()
         if self._upload_id:
-            yield from _abort(self.key, self._upload_id)
+            yield from _abort_upload(self.key, self._upload_id)
             self._upload_id = ""
 
     def _send(self, length: int) -> Steps[None]:
@@ -230,17 +279,33 @@ def verify_stored(key: str, size: int, crc32c: int, capabilities: Capabilities) 
 
 
 def _upload_parts(
-    key: str, upload_id: str, body: ByteSource, part_bytes: int, parallel_parts: int
-) -> Steps[tuple[PartStored, ...]]:
-    starts = range(0, body.size, part_bytes) if body.size else range(1)
-    requests = [
-        UploadPart(key, upload_id, number, body, start, min(body.size, start + part_bytes))
-        for number, start in enumerate(starts, 1)
-    ]
-    stored: list[PartStored] = []
-    for first in range(0, len(requests), max(1, parallel_parts)):
-        stored.extend((yield Together(tuple(requests[first : first + max(1, parallel_parts)]))))
-    return tuple(stored)
+    key: str, progress: Parts, body: ByteSource, parallel_parts: int, deadline_seconds: float
+) -> Steps[None]:
+    """All that is left; what failed is sent again. Raises what no repeat mends at once, else at the deadline."""
+    together = max(1, parallel_parts)
+    last_stored = (yield Now()).monotonic
+    attempt = 0
+    while left := progress.left(key, body):
+        failed: TieredError | None = None
+        for first in range(0, len(left), together):
+            outcomes = yield Together(tuple(left[first : first + together]), errors=True)
+            stored = {outcome.number: outcome for outcome in outcomes if isinstance(outcome, PartStored)}
+            progress.stored |= stored
+            if stored:
+                last_stored, attempt, progress.fruitless = (yield Now()).monotonic, 0, 0
+            for error in (outcome for outcome in outcomes if isinstance(outcome, TieredError)):
+                if not isinstance(error, RemoteUnavailableError):
+                    raise error
+                failed = error
+            if failed is not None:
+                break
+        if failed is not None:
+            left_seconds = last_stored + deadline_seconds - (yield Now()).monotonic
+            if left_seconds <= 0:
+                progress.fruitless += 1
+                raise failed
+            attempt += 1
+            yield Backoff(attempt, left_seconds)
 
 
 def _complete(request: CompleteUpload, deadline: float) -> Steps[PutResult]:
@@ -282,7 +347,15 @@ def _wait(attempt: int, deadline: float, what: str, result: PutResult) -> Steps[
     yield Backoff(attempt, deadline - now.monotonic)
 
 
-def _abort(key: str, upload_id: str) -> Steps[None]:
+def _abort(key: str, progress: Parts) -> Steps[None]:
+    """Of what was begun; the next attempt begins another one."""
+    upload_id = progress.upload_id
+    progress.forget()
+    if upload_id:
+        yield from _abort_upload(key, upload_id)
+
+
+def _abort_upload(key: str, upload_id: str) -> Steps[None]:
     try:
         yield AbortUpload(key, upload_id)
     except TieredError:

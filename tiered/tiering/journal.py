@@ -128,6 +128,11 @@ class Journal:
             if self._lines > COMPACT_LINES and self._lines > 4 * len(self._entries):
                 self._compact()
 
+    def names(self, log_key: str) -> bool:
+        """Whether this upload was announced, and neither committed nor swept."""
+        with self._lock:
+            return log_key in self._entries
+
     def before(self, tp: TopicPartition, role: Role, epoch: int) -> list[Entry]:
         """What claims of ``tp`` in this role before ``epoch`` left, by base offset."""
         found = [entry for entry in self._of(tp, role) if entry.epoch < epoch]

@@ -47,7 +47,7 @@ from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_to
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import AbortUpload, Backoff, Blocking, Capabilities, Delete, Deleted, NewId, Now, Steps
 from tiered.store.probe import check_capabilities, probe
-from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES, PUT_DEADLINE_SECONDS
+from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
 from tiered.tiering.disk import Disk, Granted
 from tiered.tiering.journal import Entry, Journal
 
@@ -80,6 +80,16 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A multipart upload that the store did not answer: the same segment goes on with it, under the same claim."""
+
+    segment: SegmentRef
+    claim_epoch: int
+    plan: UploadPlan
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True)
 class PartSizes:
     """Segments above ``multipart_above_bytes`` are sent in parts of ``part_bytes``."""
 
@@ -105,7 +115,7 @@ class BucketSteps:
         role: Role = Role.WRITER,
     ) -> None:
         self._url = url
-        self._role = role
+        self.role = role
         self._disk = disk
         self._journal = journal
         self._owner = owner
@@ -113,6 +123,7 @@ class BucketSteps:
         self.registered: dict[str, TopicEntry] = {}
         self.capabilities: Capabilities | None = None
         self._catalogs: dict[TopicPartition, Catalog] = {}
+        self._unfinished: dict[TopicPartition, dict[int, Unfinished]] = {}  # of the claim that is held, by base offset
         self._unseen: set[TopicPartition] = set()  # committed, but the root could not be read back: claim again
 
     def carry_out(
@@ -203,7 +214,7 @@ class BucketSteps:
                 topic_id,
                 tp.partition,
                 tp.topic,
-                persist=functools.partial(disk.claims.keep, tp) if self._role is Role.WRITER else forget,
+                persist=functools.partial(disk.claims.keep, tp) if self.role is Role.WRITER else forget,
                 is_empty=lambda: disk.extent(tp, exact=False).is_empty,
             )
         made = tp.topic in self.registered
@@ -215,13 +226,14 @@ class BucketSteps:
         catalog = self._catalogs.get(tp)
         if catalog is None or not catalog.claim_epoch or catalog.in_doubt or tp in self._unseen:
             return None
-        if self._role is not Role.WRITER:
+        if self.role is not Role.WRITER:
             return catalog
         return catalog if catalog.holds_token(self._disk.claims.of(tp).token or "") else None
 
     def claim(self, tp: TopicPartition) -> Steps[Granted]:
         """A writer's proof is on the disk before the PUT that carries it. Raises FencedError if it may not write."""
         yield from self.probe()
+        self._unfinished.pop(tp, None)  # what dead claims began is settled
         topic_id = self._disk.topic_id(tp)
         entry = self.registered.get(tp.topic)
         if entry is None or entry.topic_id != topic_id or tp.partition >= entry.partitions:
@@ -229,8 +241,8 @@ class BucketSteps:
         if tp in self._unseen:
             self._catalogs.pop(tp, None)  # what was acknowledged and not seen is not held against what is there
         catalog = yield from self.catalog(tp)
-        proof = (yield Blocking(lambda: self.proof(tp))) if self._role is Role.WRITER else None
-        claim = yield from catalog.claim(self._role, self._owner, proof)
+        proof = (yield Blocking(lambda: self.proof(tp))) if self.role is Role.WRITER else None
+        claim = yield from catalog.claim(self.role, self._owner, proof)
         root = yield from catalog.read_back()
         self._unseen.discard(tp)
         resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
@@ -244,7 +256,7 @@ class BucketSteps:
             (yield from self.producers(tp, root)) if resumes else b"",
             tuple(filter(None, (claim.not_recovered, claim.dated_ahead))),
         )
-        later = self._role is Role.WRITER and (yield Blocking(lambda: self._disk.begin(tp, granted)))
+        later = self.role is Role.WRITER and (yield Blocking(lambda: self._disk.begin(tp, granted)))
         return replace(granted, resumes=later)
 
     def take_grant(self, tp: TopicPartition) -> Steps[bool]:
@@ -316,7 +328,7 @@ class BucketSteps:
         is everything where the policy lets a writer delete nothing (``terraform/modules/roles``).
         """
         journal = self._journal()
-        entries = journal.before(tp, self._role, claim_epoch)
+        entries = journal.before(tp, self.role, claim_epoch)
         for entry in entries:
             for upload_id in entry.upload_ids:
                 yield AbortUpload(entry.log_key, upload_id)
@@ -330,43 +342,65 @@ class BucketSteps:
     def upload(
         self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
     ) -> Steps[Row]:
-        """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim."""
+        """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim.
+
+        But a multipart upload that the store did not answer is kept: the next attempt sends only the parts that it
+        lacks.
+        """
         capabilities = self.capabilities or (yield from self.probe())
-        uid: str = yield NewId()
         journal = self._journal()
+        kept = self._kept(tp, ref, claim_epoch, journal)
+        uid: str = "" if kept is not None else (yield NewId())
 
         def prepare() -> Prepared:
             """Reads what is to be sent, then writes its names down: what cannot be told leaves no orphan."""
             segment = self._disk.segment(tp, ref)
             descriptor, indexes = segment.descriptor, segment.indexes()
-            plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=self._role)
+            if kept is not None:
+                return Prepared(descriptor, segment.open_log(), indexes, kept.plan)
+            plan = plan_upload(descriptor, uid=uid, claim_epoch=claim_epoch, role=self.role)
             source = segment.open_log()
             try:
-                journal.put(Entry(tp, self._role, claim_epoch, ref.base, plan.log_key, plan.idx_key))
+                journal.put(Entry(tp, self.role, claim_epoch, ref.base, plan.log_key, plan.idx_key))
             except BaseException:
                 source.close()
                 raise
             return Prepared(descriptor, source, indexes, plan)
 
         prepared: Prepared = yield Blocking(prepare)
+        work = kept or Unfinished(ref, claim_epoch, prepared.plan, Parts())
+        if prepared.source.size > self._sizes.multipart_above_bytes:
+            self._unfinished.setdefault(tp, {})[ref.base] = work
         try:
-            return (
-                yield from upload_segment(
-                    prepared,
-                    topic_id=prepared.descriptor.topic_id,
-                    partition=tp.partition,
-                    claim_epoch=claim_epoch,
-                    capabilities=capabilities,
-                    role=self._role,
-                    plan=prepared.plan,
-                    on_multipart=functools.partial(journal.part, prepared.plan.log_key),
-                    multipart_from_bytes=self._sizes.multipart_above_bytes,
-                    part_bytes=self._sizes.part_bytes,
-                    deadline_seconds=deadline_seconds,
-                )
+            row = yield from upload_segment(
+                prepared,
+                topic_id=prepared.descriptor.topic_id,
+                partition=tp.partition,
+                claim_epoch=claim_epoch,
+                capabilities=capabilities,
+                role=self.role,
+                plan=prepared.plan,
+                on_multipart=functools.partial(journal.part, prepared.plan.log_key),
+                multipart_from_bytes=self._sizes.multipart_above_bytes,
+                part_bytes=self._sizes.part_bytes,
+                deadline_seconds=deadline_seconds,
+                parts=work.parts,
             )
+        except TieredError as error:
+            if not isinstance(error, RemoteUnavailableError):
+                self._unfinished.get(tp, {}).pop(ref.base, None)
+            raise
         finally:
             prepared.source.close()
+        self._unfinished.get(tp, {}).pop(ref.base, None)
+        return row
+
+    def _kept(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, journal: Journal) -> Unfinished | None:
+        """What an earlier attempt has begun of this very segment under this claim, if the journal still names it."""
+        kept = self._unfinished.get(tp, {}).get(ref.base)
+        if kept is None or (kept.segment, kept.claim_epoch) != (ref, claim_epoch) or not kept.parts.upload_id:
+            return None
+        return kept if journal.names(kept.plan.log_key) else None
 
     def commit(self, tp: TopicPartition, claim_epoch: int, rows: Sequence[Row]) -> Steps[Root]:
         """The root as it was read back. Raises CommitUnknown whenever the rows may be in it."""
@@ -397,7 +431,7 @@ class BucketSteps:
         journal = self._journal()
         committed = {join_uid(row.id_hi, row.id_lo) for row in rows}
         done = []
-        for entry in journal.between(tp, self._role, rows[0].base, rows[-1].next):
+        for entry in journal.between(tp, self.role, rows[0].base, rows[-1].next):
             if entry.uid not in committed and entry.epoch == rows[0].claim_epoch:
                 try:
                     yield Delete((entry.log_key, entry.idx_key))

@@ -110,6 +110,22 @@ async def test_async_together_finishes_all_and_raises_the_first() -> None:
     await store.close()
 
 
+def telling_together() -> Steps[list[str]]:
+    found = yield Together((Get("a"), Get("bad"), Get("worse"), Get("b")), errors=True)
+    return [each.code if isinstance(each, TieredError) else type(each).__name__ for each in found]
+
+
+@pytest.mark.parametrize("together", [1, 4])
+async def test_together_tells_every_error_to_steps_that_want_them(together: int) -> None:
+    faults = [Fault(ERROR, key="bad", times=2, error=NotFoundError("bad")), Fault(ERROR, key="worse", times=2)]
+    inner = FaultStore(MemoryStore(), faults)
+    expected = ["Missing", "not_found", "remote_unavailable", "Missing"]
+    assert drive(inner, telling_together(), together=together) == expected
+    store = ThreadedAioStore(inner)
+    assert await adrive(store, telling_together(), together=together) == expected
+    await store.close()
+
+
 class OneFails:
     """An async store whose key ``bad`` fails at once, while the others take some turns of the loop."""
 

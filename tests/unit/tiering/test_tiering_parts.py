@@ -1,0 +1,150 @@
+"""A multipart upload that the store did not answer goes on in the same process, and is aborted by the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tiered.config import LogConfig
+from tiered.errors import RemotePermissionError, RemoteUnavailableError
+from tiered.local.directory.manager import LocalLog
+from tiered.model import NewRecord, Row, TopicPartition
+from tiered.plan.tiering.facts import SegmentRef
+from tiered.store.base import Get, Object
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock, SeededIds
+from tiered.testing.faults import Fault, FaultKind, FaultStore
+from tiered.tiering.disk import OpenDisk
+from tiered.tiering.journal import Journal
+from tiered.tiering.run import Driver
+from tiered.tiering.steps import BucketSteps, PartSizes
+
+TP = TopicPartition("t", 0)
+PARTS, STORED = 8, 4
+
+
+class World:
+    """One sealed segment of eight parts, its claim, and a store that fails where a test wants it to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.clock = FakeClock()
+        config = LogConfig(remote=True, disk_reserve_bytes=0)
+        self.log = LocalLog.open(directory, clock=self.clock, ids=SeededIds(1), config=config)
+        self.log.create_topic("t")
+        self.store = FaultStore(MemoryStore(min_part_bytes=1))
+        self.drive = Driver(self.store, self.clock, SeededIds(2))
+        self.journal = Journal(directory, self.log.files)
+        self.steps = self.process()
+        self.epoch = self.drive(self.steps.claim(TP)).claim_epoch
+        self.log.partition(TP).append([NewRecord(bytes([number]) * 250) for number in range(3)])
+        self.log.partition(TP).roll()
+        (sealed,) = self.log.partition(TP).sealed_segments(0)
+        self.segment = SegmentRef(sealed.base_offset, sealed.end_offset, sealed.size_bytes, sealed.appended_ms)
+        self.store.calls.clear()
+
+    def process(self) -> BucketSteps:
+        sizes = PartSizes(multipart_above_bytes=500, part_bytes=113)
+        return BucketSteps(self.store.url, OpenDisk(self.log), lambda: self.journal, owner="o", sizes=sizes)
+
+    def upload(self, steps: BucketSteps | None = None, epoch: int | None = None) -> Row:
+        steps = steps or self.steps
+        row: Row = self.drive(steps.upload(TP, self.segment, self.epoch if epoch is None else epoch))
+        return row
+
+    def cut_short(self) -> None:
+        """The first parts of the segment are stored when the store stops to answer."""
+        self.store.add(Fault(FaultKind.ERROR, "uploadpart", nth=STORED + 1, times=-1))
+        with pytest.raises(RemoteUnavailableError):
+            self.upload()
+        assert len(self.journal.between(TP, self.steps.role, 0, 1)) == 1
+        self.store.clear()
+        self.store.calls.clear()
+
+    def sent(self) -> list[str]:
+        """What was asked of the store since, without the reads."""
+        return [operation for operation, _ in self.store.calls if operation not in ("get", "head")]
+
+    def stored(self) -> bytes:
+        (key,) = {key for operation, key in self.store.calls if operation == "completeupload"}
+        found = self.store.execute(Get(key))
+        assert isinstance(found, Object)
+        return found.data
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "log")
+    yield made
+    made.journal.close()
+    made.log.close()
+
+
+def on_disk(world: World) -> bytes:
+    return (world.directory / "t-0" / f"{0:020d}.log").read_bytes()
+
+
+def test_the_next_attempt_sends_only_the_parts_that_are_missing(world: World) -> None:
+    world.cut_short()
+    row = world.upload()
+    assert world.sent() == ["uploadpart"] * (PARTS - STORED) + ["completeupload", "put"]
+    assert world.stored() == on_disk(world)
+    assert row.crc == next(iter(world.log.partition(TP).sealed_segments(0))).descriptor.crc32c
+    (entry,) = world.journal.between(TP, world.steps.role, 0, 1)
+    assert len(entry.upload_ids) == 1
+
+
+def test_the_next_process_aborts_it(world: World) -> None:
+    """It knows the upload from the journal alone, and stores under its own claim."""
+    world.cut_short()
+    (entry,) = world.journal.between(TP, world.steps.role, 0, 1)
+    after = world.process()
+    granted = world.drive(after.claim(TP))
+    assert world.drive(after.settle(TP, granted.claim_epoch, granted.next_offset)) == 1
+    assert ("abortupload", entry.log_key) in world.store.calls
+    world.store.calls.clear()
+    world.upload(after, granted.claim_epoch)
+    assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
+    assert world.stored() == on_disk(world)
+
+
+def test_nothing_goes_on_under_a_newer_claim(world: World) -> None:
+    world.cut_short()
+    epoch = world.drive(world.steps.claim(TP)).claim_epoch
+    world.store.calls.clear()
+    assert epoch > world.epoch
+    world.upload(epoch=epoch)
+    assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
+
+
+def test_what_the_journal_no_longer_names_is_not_gone_on_with(world: World) -> None:
+    """Whoever had the directory's lock meanwhile has swept it."""
+    world.cut_short()
+    world.journal.done([entry.log_key for entry in world.journal.between(TP, world.steps.role, 0, 1)])
+    world.upload()
+    assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
+    assert len(world.journal.between(TP, world.steps.role, 0, 1)) == 1
+
+
+def test_after_a_refusal_the_next_attempt_takes_another_name(world: World) -> None:
+    world.store.add(Fault(FaultKind.PERMISSION, "uploadpart", nth=5))
+    with pytest.raises(RemotePermissionError):
+        world.upload()
+    world.store.clear()
+    world.store.calls.clear()
+    world.upload()
+    assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
+    assert len({entry.uid for entry in world.journal.between(TP, world.steps.role, 0, 1)}) == 2
+
+
+def test_a_bundle_that_was_not_answered_needs_no_part_again(world: World) -> None:
+    world.store.add(Fault(FaultKind.UNKNOWN_BEFORE, "put", key="*.idx", times=-1))
+    with pytest.raises(RemoteUnavailableError):
+        world.upload()
+    world.store.clear()
+    world.store.calls.clear()
+    world.upload()
+    assert world.sent() == ["completeupload", "put"]
+    assert world.stored() == on_disk(world)
