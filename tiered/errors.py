@@ -230,11 +230,18 @@ class OffsetGapError(TieredError):
 
 
 class RemoteUnavailableError(TieredError):
-    """The store cannot be reached or answers 5xx; the data that was to be sent is still local."""
+    """The store cannot be reached or answers 5xx; the data that was to be sent is still local.
+
+    ``slow_down``: it answered that it is asked too often (503 SlowDown, 429).
+    """
 
     code = "remote_unavailable"
     exit_code = 75
     retriable = True
+
+    def __init__(self, message: str, *, hint: str = "", slow_down: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.slow_down = slow_down
 
 
 class CommitUnknown(TieredError):

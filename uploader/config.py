@@ -98,7 +98,19 @@ class Settings:
         return [name for name in names if name not in RELOADABLE]
 
 
-RELOADABLE = frozenset({"drain", "drain_timeout", "scan", "seal_idle", "uploads", "commit_wait", "lag_limit"})
+RELOADABLE = frozenset(
+    {
+        "drain",
+        "drain_timeout",
+        "scan",
+        "seal_idle",
+        "uploads",
+        "commit_wait",
+        "lag_limit",
+        "bytes_per_second",
+        "requests_per_second",
+    }
+)
 """What ``SIGHUP`` changes in a running daemon."""
 
 

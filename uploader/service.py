@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -21,14 +22,15 @@ from tiered.plan.tiering.orders import Exit, Level, Report
 from tiered.plan.tiering.state import State
 from tiered.plan.tiering.waits import PartitionView
 from tiered.remote.fence import owner_of
-from tiered.store.limit import GatedStore
+from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
+from tiered.store.pace import Slowed
 from tiered.tiering.aio_run import Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
 from tiered.tiering.sidecar import BrokerDirectory
-from uploader import status
+from uploader import logs, status
 from uploader.config import Settings
 from uploader.health import HealthServer, Probes
 from uploader.metrics import Metrics
@@ -60,12 +62,19 @@ class Service:
         self._ids = ids or SystemIds()
         self._directory = self._directory_of(place, settings)
         self._store_metrics = StoreMetrics()
+        self._limits = Limits(  # of uploads and maintenance together
+            requests_per_second=settings.requests_per_second,
+            bytes_per_second=settings.bytes_per_second,
+            clock=self._clock,
+            slowed=self._slowed_down,
+        )
         self._metrics = Metrics(
             self._store_metrics,
             self.views,
             by_partition=settings.partition_labels,
             writer=self._noted_by_the_writer,
             maintenance=lambda: [] if self._maintenance is None else self._maintenance.metrics(),
+            paces=lambda: self._limits.paces.metrics(self._clock.monotonic()),
         )
         self._maintenance: Beside | None = None
         self._notify = Notify()
@@ -121,15 +130,8 @@ class Service:
         started: Callable[[], None] | None,
     ) -> Exit:
         settings = self.settings
-        store = GatedStore(
-            self._place.store.open_aio(
-                clock=self._clock,
-                ids=self._ids,
-                metrics=self._store_metrics,
-                requests_per_second=settings.requests_per_second,
-                bytes_per_second=settings.bytes_per_second,
-                notice_outages=True,
-            )
+        store = self._place.store.open_aio(
+            clock=self._clock, ids=self._ids, metrics=self._store_metrics, limits=self._limits, notice_outages=True
         )
         owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
         bucket = Bucket(
@@ -179,16 +181,17 @@ class Service:
             await bucket.close()
 
     def _maintain(self) -> Beside:
-        """The limits are those of the uploads, once more: their store is this event loop's alone."""
-        settings = self.settings
+        """A store of its own, since the uploads' is this event loop's alone; but the limits of both together."""
         store = self._place.store.open(
-            clock=self._clock,
-            ids=self._ids,
-            metrics=self._store_metrics,
-            requests_per_second=settings.requests_per_second,
-            bytes_per_second=settings.bytes_per_second,
+            clock=self._clock, ids=self._ids, metrics=self._store_metrics, limits=self._limits
         )
-        return Beside(store, every_ms=settings.maintain_every, clock=self._clock, ids=self._ids)
+        return Beside(store, every_ms=self.settings.maintain_every, clock=self._clock, ids=self._ids)
+
+    def _slowed_down(self, slowed: Slowed) -> None:
+        """The first refusal is told, by whichever thread met it; how it goes on, ``status`` and the metrics tell."""
+        if slowed.refusals == 1:
+            text = f"{self._place.store} is asked too often below {slowed.prefix}/: slowed until it no longer refuses"
+            logs.emit(logging.WARNING, "slowed_down", text, {"prefix": slowed.prefix})
 
     def _honest(self, ending: Exit) -> Exit:
         """Success does not cover partitions that could not be looked into: what they hold may be on this disk only."""
@@ -228,6 +231,9 @@ class Service:
         kept: dict[str, Any] = {name: getattr(self.settings, name) for name in stale}
         self.settings = replace(settings, **kept)
         self._state.go_by(self.settings.limits)
+        self._limits.go_by(
+            requests_per_second=self.settings.requests_per_second, bytes_per_second=self.settings.bytes_per_second
+        )
         if self._runner is not None:
             self._runner.timing = Timing(scan_ms=self.settings.scan)
         text = f"limits are those of the file again; a restart is needed for {', '.join(stale) or 'nothing'}"
@@ -257,6 +263,7 @@ class Service:
         report = status.report(
             self.views(), now_ms=now_ms, remote=self._place.store.url, live=True, unreadable=unreadable
         )
+        report["store"] = status.store(self._limits, self.settings, now_ms)
         return report if self._maintenance is None else {**report, "maintenance": self._maintenance.status()}
 
     def _noted_by_the_writer(self) -> list[Metric]:

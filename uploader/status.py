@@ -12,6 +12,8 @@ from tiered.errors import CorruptionError, FencedError, RemoteUnavailableError, 
 from tiered.model import TopicPartition
 from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.program.output import human_bytes, human_duration
+from tiered.store.limit import Limits
+from uploader.config import Settings
 
 QUERY_SECONDS = 5.0
 MAX_STATUS_BYTES = 64 * 1024 * 1024
@@ -47,6 +49,24 @@ def report(
         "out_of_service": [
             {"topic": tp.topic, "partition": tp.partition, "reason": error.message, "unblocks": error.hint}
             for tp, error in sorted((unreadable or {}).items())
+        ],
+    }
+
+
+def store(limits: Limits, settings: Settings, now_ms: int) -> dict[str, Any]:
+    """The object ``store`` of the document: what the store is asked at most, and where it asked for less."""
+    now = limits.clock.monotonic()
+    return {
+        "requests_per_second": settings.requests_per_second,
+        "bytes_per_second": settings.bytes_per_second,
+        "slow_downs": limits.paces.slow_downs,
+        "slowed": [
+            {
+                "prefix": each.prefix,
+                "requests_per_second": round(each.per_second, 1),
+                "since_ms": now_ms - int((now - each.since) * 1000),
+            }
+            for each in limits.paces.slowed(now)
         ],
     }
 
@@ -125,6 +145,7 @@ def table(document: Mapping[str, Any]) -> str:
             since = f" since {_age((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
             notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
     notes += [f"problem: {each['reason']}; unblocked by: {each['unblocks']}" for each in _out_of_service(document)]
+    notes += _slowed(document)
     notes += _maintenance(document)
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
     text = [
@@ -139,6 +160,15 @@ def table(document: Mapping[str, Any]) -> str:
     runs = f"an uploader runs and serves no status: {holder}" if holder else "no uploader is running"
     source = "" if document["live"] else f" ({runs}; read from the disk)"
     return "\n".join([*text, *notes, f"{total}, remote {document['remote'] or '-'}{source}"])
+
+
+def _slowed(document: Mapping[str, Any]) -> Iterator[str]:
+    for each in document.get("store", {}).get("slowed", ()):
+        since = _age((document["now_ms"] - each["since_ms"]) / 1000)
+        yield (
+            f"the store asked to slow down since {since}: {each['requests_per_second']} requests a second below "
+            f"{each['prefix']}/; unblocked by itself, the rate rises while nothing is refused"
+        )
 
 
 def _maintenance(document: Mapping[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from tests.contract.conftest import BUCKET
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import AioStore, Store
 from tiered.store.directory import DirectoryStore
+from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation, ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.s3 import S3Store
@@ -55,7 +56,9 @@ class TestOpenedStore(StoreContract):
     """With retries and metrics around it, and a fault store that has no faults."""
 
     def make_store(self) -> Store:
-        return FaultStore(StoreLocation.parse(f"memory://contract-{next(NUMBERS)}").open(requests_per_second=1e9))
+        return FaultStore(
+            StoreLocation.parse(f"memory://contract-{next(NUMBERS)}").open(limits=Limits(requests_per_second=1e9))
+        )
 
 
 class MotoDeviations(StoreContract):

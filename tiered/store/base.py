@@ -293,12 +293,16 @@ class PutStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PutResult:
-    """``etag`` and ``crc32c`` (as stored, None if not told) only if landed; ``cause`` says why if unknown."""
+    """``etag`` and ``crc32c`` (as stored, None if not told) only if landed; ``cause`` says why if unknown.
+
+    ``slow_down``: the store refused it as one request too many.
+    """
 
     status: PutStatus
     etag: str = ""
     crc32c: int | None = None
     cause: str = ""
+    slow_down: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,33 +1,40 @@
-"""What a store may be asked for: requests and bytes per second, bodies at once. Token buckets may go into debt.
+"""What a store may be asked for, in one place for all that share it: requests and bytes per second, bodies at once.
 
-Debt lets one object be larger than the bucket: whoever comes next waits for it. A GET is charged when its size is
-known, that is afterwards.
+Token buckets may go into debt, which lets one object be larger than the bucket: whoever comes next waits for it. A GET
+is charged when its size is known, that is afterwards. What the store itself refuses as too much (503 SlowDown) slows
+down the prefix that was asked (``store.pace``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 
 from tiered.clock import Clock, SystemClock
-from tiered.errors import ConfigError
+from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.store.base import (
     AioStore,
     AioStoreAround,
     Object,
     Outcome,
     Put,
+    PutResult,
     Store,
     StoreAround,
     StoreRequest,
     UploadPart,
 )
 from tiered.store.driver import AioSleep
+from tiered.store.pace import Paces, Slowed
 
 BURST_SECONDS = 1.0
 """A bucket that was idle holds the tokens of this time."""
 PARTS_IN_FLIGHT = 4
-"""Parts and single objects streamed from files: what bounds memory and connections."""
+"""Parts and single objects that are streamed at once, in the whole process: what bounds memory and connections."""
 
 
 class TokenBucket:
@@ -46,38 +53,137 @@ class TokenBucket:
     def take(self, tokens: float) -> float:
         """Takes ``tokens`` and returns the seconds to wait before using them."""
         with self._lock:
-            now = self._clock.monotonic()
-            self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
-            self._seen = now
+            self._refill()
             self._tokens -= tokens
             return max(0.0, -self._tokens / self._rate)
 
+    def go_at(self, rate: float) -> None:
+        """Another rate from now on; a debt stays, and is paid at it."""
+        with self._lock:
+            self._refill()
+            self._rate, self._burst = rate, rate * BURST_SECONDS
+
+    def _refill(self) -> None:
+        now = self._clock.monotonic()
+        self._tokens = min(self._burst, self._tokens + (now - self._seen) * self._rate)
+        self._seen = now
+
+
+class Slots:
+    """``count`` turns, for threads and tasks alike, given in the order of asking."""
+
+    def __init__(self, count: int) -> None:
+        self._lock = threading.Lock()
+        self._free = count
+        self._line: deque[Future[None]] = deque()
+
+    def ask(self) -> Future[None] | None:
+        """None: a turn is taken. Else one comes with the result of the future, unless it is cancelled before."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return None
+            turn: Future[None] = Future()
+            self._line.append(turn)
+            return turn
+
+    def give_back(self) -> None:
+        """To whoever has waited longest."""
+        with self._lock:
+            turn = next((each for each in self._waiting() if each.set_running_or_notify_cancel()), None)
+            if turn is None:
+                self._free += 1
+        if turn is not None:
+            turn.set_result(None)
+
+    def _waiting(self) -> Iterator[Future[None]]:
+        while self._line:
+            yield self._line.popleft()
+
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """For a thread."""
+        waits = self.ask()
+        if waits is not None:
+            waits.result()
+        try:
+            yield
+        finally:
+            self.give_back()
+
+    @contextlib.asynccontextmanager
+    async def aio_turn(self) -> AsyncIterator[None]:
+        """For a task; cancelled while it waits, it leaves the line."""
+        waits = self.ask()
+        if waits is not None:
+            try:
+                await asyncio.wrap_future(waits)
+            except asyncio.CancelledError:
+                if not waits.cancelled() and not waits.cancel():
+                    self.give_back()  # the turn had come already
+                raise
+        try:
+            yield
+        finally:
+            self.give_back()
+
 
 class Limits:
-    """The two buckets of a store; None for no limit."""
+    """The limits of a store; None for no limit. Thread-safe: stores that share them share what they allow.
+
+    ``slowed`` is called when the store asks for fewer requests and a prefix is asked less often for it.
+    """
 
     def __init__(
         self,
         *,
         requests_per_second: float | None = None,
         bytes_per_second: float | None = None,
+        bodies: int = PARTS_IN_FLIGHT,
         clock: Clock | None = None,
+        slowed: Callable[[Slowed], None] | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
-        self._requests = None if requests_per_second is None else TokenBucket(requests_per_second, clock=self.clock)
-        self._bytes = None if bytes_per_second is None else TokenBucket(bytes_per_second, clock=self.clock)
+        self.slots = Slots(bodies)
+        self.paces = Paces()
+        self._said = slowed
+        self._requests: TokenBucket | None = None
+        self._bytes: TokenBucket | None = None
+        self.go_by(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
+
+    def go_by(self, *, requests_per_second: float | None, bytes_per_second: float | None) -> None:
+        """Other rates from now on; None for no limit."""
+        self._requests = self._bucket(self._requests, requests_per_second)
+        self._bytes = self._bucket(self._bytes, bytes_per_second)
+
+    def _bucket(self, held: TokenBucket | None, rate: float | None) -> TokenBucket | None:
+        if rate is None:
+            return None
+        if held is None:
+            return TokenBucket(rate, clock=self.clock)
+        held.go_at(rate)
+        return held
 
     def before(self, request: StoreRequest) -> float:
         """Seconds to wait before sending ``request``."""
-        seconds = 0.0 if self._requests is None else self._requests.take(1.0)
-        if self._bytes is not None:
-            seconds = max(seconds, self._bytes.take(sent_bytes(request)))
+        requests, sent = self._requests, self._bytes
+        seconds = self.paces.ask(request, self.clock.monotonic())
+        if requests is not None:
+            seconds = max(seconds, requests.take(1.0))
+        if sent is not None:
+            seconds = max(seconds, sent.take(sent_bytes(request)))
         return seconds
 
-    def after(self, outcome: Outcome) -> None:
-        """Charges what came back."""
-        if self._bytes is not None and isinstance(outcome, Object):
-            self._bytes.take(len(outcome.data))
+    def after(self, request: StoreRequest, answer: Outcome | BaseException) -> None:
+        """Charges what came back; hears that the store wants fewer requests."""
+        received = self._bytes
+        if isinstance(answer, Object):
+            if received is not None:
+                received.take(len(answer.data))
+        elif isinstance(answer, PutResult | RemoteUnavailableError) and answer.slow_down:
+            slowed = self.paces.slow_down(request, self.clock.monotonic())
+            if slowed is not None and self._said is not None:
+                self._said(slowed)
 
 
 def sent_bytes(request: StoreRequest) -> int:
@@ -91,6 +197,11 @@ def sent_bytes(request: StoreRequest) -> int:
             return 0
 
 
+def is_streamed(request: StoreRequest) -> bool:
+    """Whether it sends a file or a part of one: that has to wait for a slot, everything else passes."""
+    return isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))
+
+
 class LimitedStore(StoreAround):
     """Waits until ``limits`` allow a request. Several stores may share one :class:`Limits`."""
 
@@ -100,11 +211,21 @@ class LimitedStore(StoreAround):
 
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, when its turn comes."""
+        if not is_streamed(request):
+            return self._execute(request)
+        with self._limits.slots.turn():
+            return self._execute(request)
+
+    def _execute(self, request: StoreRequest) -> Outcome:
         seconds = self._limits.before(request)
         if seconds > 0:
             self._limits.clock.sleep(seconds)
-        outcome = self.inner.execute(request)
-        self._limits.after(outcome)
+        try:
+            outcome = self.inner.execute(request)
+        except RemoteUnavailableError as error:
+            self._limits.after(request, error)
+            raise
+        self._limits.after(request, outcome)
         return outcome
 
 
@@ -118,25 +239,19 @@ class AioLimitedStore(AioStoreAround):
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt, when its turn comes."""
+        if not is_streamed(request):
+            return await self._execute(request)
+        async with self._limits.slots.aio_turn():
+            return await self._execute(request)
+
+    async def _execute(self, request: StoreRequest) -> Outcome:
         seconds = self._limits.before(request)
         if seconds > 0:
             await self._sleep(seconds)
-        outcome = await self.inner.execute(request)
-        self._limits.after(outcome)
+        try:
+            outcome = await self.inner.execute(request)
+        except RemoteUnavailableError as error:
+            self._limits.after(request, error)
+            raise
+        self._limits.after(request, outcome)
         return outcome
-
-
-class GatedStore(AioStoreAround):
-    """Waits for a slot before it sends a file or a part of one; everything else passes at once."""
-
-    def __init__(self, inner: AioStore, bodies: int = PARTS_IN_FLIGHT) -> None:
-        super().__init__(inner)
-        self._slots = asyncio.Semaphore(bodies)
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        """One request."""
-        streams = isinstance(request, UploadPart) or (isinstance(request, Put) and not isinstance(request.body, bytes))
-        if not streams:
-            return await self.inner.execute(request)
-        async with self._slots:
-            return await self.inner.execute(request)

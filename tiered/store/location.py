@@ -163,13 +163,13 @@ class StoreLocation:
         ids: IdSource | None = None,
         metrics: StoreMetrics | None = None,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-        requests_per_second: float | None = None,
-        bytes_per_second: float | None = None,
+        limits: Limits | None = None,
         create: bool = True,
         notice_outages: bool = False,
     ) -> Store:
-        """A store that repeats what is safe for ``deadline_seconds``, keeps to the limits and counts in ``metrics``.
+        """A store that repeats what is safe for ``deadline_seconds``, keeps to ``limits`` and counts in ``metrics``.
 
+        ``limits`` may be shared with other stores, of both kinds.
         ``notice_outages``: the log says when the store stops to answer and when it answers again.
         """
         store: Store = MeteredStore(
@@ -178,8 +178,7 @@ class StoreLocation:
             clock=clock,
             notice_outages=notice_outages,
         )
-        if requests_per_second is not None or bytes_per_second is not None:
-            limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
+        if limits is not None:
             store = LimitedStore(store, limits)
         return RetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
 
@@ -190,8 +189,7 @@ class StoreLocation:
         ids: IdSource | None = None,
         metrics: StoreMetrics | None = None,
         deadline_seconds: float = RETRY_DEADLINE_SECONDS,
-        requests_per_second: float | None = None,
-        bytes_per_second: float | None = None,
+        limits: Limits | None = None,
         create: bool = True,
         notice_outages: bool = False,
     ) -> AioStore:
@@ -202,8 +200,7 @@ class StoreLocation:
         else:
             raw = ThreadedAioStore(self.raw_store(clock=clock, ids=ids, create=create))
         store: AioStore = AioMeteredStore(raw, metrics or StoreMetrics(), clock=clock, notice_outages=notice_outages)
-        if requests_per_second is not None or bytes_per_second is not None:
-            limits = Limits(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second, clock=clock)
+        if limits is not None:
             store = AioLimitedStore(store, limits)
         return AioRetryingStore(store, clock=clock, ids=ids, deadline_seconds=deadline_seconds)
 

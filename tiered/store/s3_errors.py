@@ -48,21 +48,19 @@ class NeedsGet:
 
 TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 
-_TRANSIENT_CODES = frozenset(
-    {
-        "RequestTimeout",
-        "IncompleteBody",
-        "SlowDown",
-        "SlowDownRead",
-        "SlowDownWrite",
-        "Throttling",
-        "ThrottlingException",
-        "TooManyRequests",
-        "InternalError",
-        "ServiceUnavailable",
-        "ServerNotInitialized",
-    }
+_TOO_MANY_STATUSES = frozenset({429, 503})
+_TOO_MANY_CODES = frozenset(
+    {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "TooManyRequests"}
 )
+"""How a store says that it is asked too often. The 503 of a HEAD has no code."""
+
+_TRANSIENT_CODES = _TOO_MANY_CODES | {
+    "RequestTimeout",
+    "IncompleteBody",
+    "InternalError",
+    "ServiceUnavailable",
+    "ServerNotInitialized",
+}
 _CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _REGION_CODES = frozenset(
     {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
@@ -208,9 +206,12 @@ def _absent(request: StoreRequest, code: str, what: str) -> Settled:
 def _refused(target: S3Target, request: StoreRequest, status: int, code: str, what: str) -> Settled:
     write = isinstance(request, Put | CompleteUpload)
     if code in _TRANSIENT_CODES or status in TRANSIENT_STATUSES or (status >= 500 and status != 501):
+        slow_down = code in _TOO_MANY_CODES or status in _TOO_MANY_STATUSES
         if write:
-            return PutResult(PutStatus.UNKNOWN, cause=what)
-        return RemoteUnavailableError(what, hint="the store is busy or failing; it is tried again later")
+            return PutResult(PutStatus.UNKNOWN, cause=what, slow_down=slow_down)
+        return RemoteUnavailableError(
+            what, hint="the store is busy or failing; it is tried again later", slow_down=slow_down
+        )
     if code in _CHECKSUM_CODES:
         return CorruptionError(
             what,

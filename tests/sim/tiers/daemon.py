@@ -13,7 +13,8 @@ from tiered.errors import LockedError, NotFoundError, TieredError
 from tiered.plan.tiering.facts import DrainMode, DrainRequested
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.state import State
-from tiered.store.limit import GatedStore
+from tiered.store.limit import AioLimitedStore
+from tiered.store.limit import Limits as Allowed
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import AioRetryingStore
 from tiered.tiering.aio_run import Bucket, Runner, Timing
@@ -93,7 +94,8 @@ class Daemon:
             try:
                 state = State(ids, Limits(), lazy=oneshot)
                 raw = SimAioStore(process, self._pause)
-                store = GatedStore(AioRetryingStore(raw, clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS))
+                limited = AioLimitedStore(raw, Allowed(clock=clock))
+                store = AioRetryingStore(limited, clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
                 bucket = Bucket(store, directory, journal, clock=clock, ids=ids, owner=str(self), sizes=SIZES)
                 told = Told(Metrics(StoreMetrics(), list), clock, notify=Notify(""))
                 timing = Timing(scan_ms=2_000)

@@ -137,6 +137,33 @@ def test_puts_are_landed_lost_or_unknown_in_one_attempt(client: Store, script: S
     assert (outcome.cause != "") == (wanted in (PutStatus.UNKNOWN, PutStatus.CONFLICT))
 
 
+TOO_MANY: list[tuple[Answer, bool]] = [
+    (Answer(503, "SlowDown"), True),
+    (Answer(503, "ServiceUnavailable"), True),
+    (Answer(503), True),
+    (Answer(429, "TooManyRequests"), True),
+    (Answer(400, "ThrottlingException"), True),
+    (Answer(500, "InternalError"), False),
+    (Answer(504), False),
+    (Answer(0), False),
+]
+
+
+@pytest.mark.parametrize("request_", [Get("a/k"), CREATE, PART], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("case", range(len(TOO_MANY)))
+def test_a_store_that_is_asked_too_often_is_told_from_one_that_fails(
+    client: Store, script: Script, case: int, request_: StoreRequest
+) -> None:
+    script.answer, slow_down = TOO_MANY[case]
+    answer: object
+    try:
+        answer = client.execute(request_)
+    except RemoteUnavailableError as error:
+        answer = error
+    assert isinstance(answer, PutResult | RemoteUnavailableError)
+    assert answer.slow_down is slow_down
+
+
 PAGE = b"<!DOCTYPE html><html><head><title>Console</title></head><body><br>Welcome</body></html>"
 HTML = (("Content-Type", "text/html; charset=utf-8"),)
 STRANGE: list[tuple[Answer, StoreRequest]] = [

@@ -1,0 +1,150 @@
+"""How often a store may be asked for the keys of one prefix, learnt from its own answers.
+
+S3 splits its load by prefix and answers 503 SlowDown to whoever asks one of them too often. Each such answer halves the
+rate of that prefix; while none comes the rate rises again, and once it is well above where the trouble began, the
+prefix has no limit any more. Decisions only: whoever asks brings the time and does the waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from tiered.metrics import Metric, metric
+from tiered.store.base import Delete, List, ListUploads, StoreRequest
+
+HALVE_SECONDS = 1.0
+"""Refusals within this time count as one: they are answers to one burst."""
+
+MIN_PER_SECOND = 2.0
+"""No prefix is asked less often than this: a store that is back is noticed."""
+
+PROBE_SHARE = 0.1
+"""Each second without a refusal raises the rate by this part of what it was halved to, and by one request at least."""
+
+FREE_FACTOR = 2.0
+"""A rate that has reached this multiple of the one that was refused is no limit any more."""
+
+WINDOW_SECONDS = 1.0
+"""What was asked in this time is the rate that a refusal halves where there is no limit yet."""
+
+MAX_PREFIXES = 1_000
+"""Prefixes that are remembered; a bucket of ours has fewer (``format.keys``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slowed:
+    """A prefix that is asked less often than it could be. ``since`` is monotonic; ``refusals`` counts bursts."""
+
+    prefix: str
+    per_second: float
+    since: float
+    refusals: int
+
+
+@dataclass(slots=True)
+class _Pace:
+    """One prefix. ``base`` is what the rate was halved to at ``halved``, 0 while there is no limit."""
+
+    window: float = 0.0  # when the count began
+    asked: int = 0
+    before: float = 0.0  # requests a second of the last whole window
+    base: float = 0.0
+    refused: float = 0.0  # the rate that was refused
+    halved: float = 0.0
+    since: float = 0.0
+    refusals: int = 0
+    next_turn: float = 0.0
+
+    def rate(self, now: float) -> float:
+        """Requests a second now; 0 for no limit."""
+        if not self.base:
+            return 0.0
+        rate = self.base + max(1.0, self.base * PROBE_SHARE) * (now - self.halved)
+        if rate >= FREE_FACTOR * self.refused:
+            self.base, self.refusals = 0.0, 0
+            return 0.0
+        return rate
+
+    def ask(self, now: float) -> float:
+        """Counts one request; seconds to wait before it is sent."""
+        if now - self.window >= WINDOW_SECONDS:
+            whole = now - self.window < 2 * WINDOW_SECONDS
+            self.before = self.asked / WINDOW_SECONDS if whole else 0.0
+            self.window, self.asked = now, 0
+        self.asked += 1
+        rate = self.rate(now)
+        if not rate:
+            return 0.0
+        turn = max(now, self.next_turn)
+        self.next_turn = turn + 1.0 / rate
+        return turn - now
+
+    def slow_down(self, now: float) -> bool:
+        """The store refused a request; whether that halved the rate."""
+        if self.base and now - self.halved < HALVE_SECONDS:
+            return False
+        rate = self.rate(now)
+        if not rate:
+            self.since = now
+            rate = max(self.before, self.asked / WINDOW_SECONDS)
+        self.refused = max(rate, MIN_PER_SECOND)
+        self.base = max(MIN_PER_SECOND, rate / 2)
+        self.halved = now
+        self.refusals += 1
+        return True
+
+
+class Paces:
+    """The paces of all prefixes of one store. Thread-safe. Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._paces: dict[str, _Pace] = {}
+        self.slow_downs = 0
+
+    def ask(self, request: StoreRequest, now: float) -> float:
+        """Counts ``request``; seconds to wait before it is sent."""
+        with self._lock:
+            return self._of(request).ask(now)
+
+    def slow_down(self, request: StoreRequest, now: float) -> Slowed | None:
+        """The store asked for fewer requests; what its prefix is slowed to, None if that was known already."""
+        with self._lock:
+            self.slow_downs += 1
+            pace = self._of(request)
+            return self._slowed(prefix_of(request), pace, now) if pace.slow_down(now) else None
+
+    def slowed(self, now: float) -> list[Slowed]:
+        """The prefixes that are slowed, by name."""
+        with self._lock:
+            return [self._slowed(name, pace, now) for name, pace in sorted(self._paces.items()) if pace.rate(now)]
+
+    def metrics(self, now: float) -> list[Metric]:
+        """``tiered_store_slow_downs_total``, and ``tiered_store_rate_limit`` of each prefix that is slowed."""
+        limits = [metric("store_rate_limit", each.per_second, {"prefix": each.prefix}) for each in self.slowed(now)]
+        return [metric("store_slow_downs_total", self.slow_downs), *limits]
+
+    def _slowed(self, prefix: str, pace: _Pace, now: float) -> Slowed:
+        return Slowed(prefix, pace.rate(now), pace.since, pace.refusals)
+
+    def _of(self, request: StoreRequest) -> _Pace:
+        prefix = prefix_of(request)
+        pace = self._paces.get(prefix)
+        if pace is None:
+            if len(self._paces) >= MAX_PREFIXES:
+                self._paces = {name: each for name, each in self._paces.items() if each.base}
+            pace = self._paces[prefix] = _Pace()
+        return pace
+
+
+def prefix_of(request: StoreRequest) -> str:
+    """The first part of the key: what spreads partitions over the key space of a bucket."""
+    match request:
+        case Delete(keys):
+            key = keys[0] if keys else ""
+        case List(prefix) | ListUploads(prefix):
+            key = prefix
+        case _:
+            key = request.key
+    return key.split("/", 1)[0]
