@@ -8,17 +8,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 
-from tiered.clock import SystemClock, SystemIds
+from tiered.clock import Clock, SystemClock, SystemIds
 from tiered.config import S3_WORDS, parse_duration_ms
-from tiered.errors import ConfigError, LockedError, RemoteUnavailableError
+from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, UnknownTopicError
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import DrainMode
+from tiered.plan.tiering.facts import ALL_TOPICS, DrainMode, Pause
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.state import State
@@ -204,8 +204,81 @@ def _find_status(settings: Settings) -> dict[str, Any]:
     views = status.offline(state.views(now_ms), fenced, now_ms, running=running)
     unreadable = directory.unreadable()
     return status.report(
-        views, now_ms=now_ms, remote=settings.remote or "", live=False, unreadable=unreadable, running=running
+        views,
+        now_ms=now_ms,
+        remote=settings.remote or "",
+        live=False,
+        unreadable=unreadable,
+        running=running,
+        pauses=directory.pauses(),
     )
+
+
+@program.command()
+@click.argument("topics", nargs=-1)
+@_options(*_PLACE)
+@click.option("--reason", default="", help="Why, for whoever asks for the status.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str | None, **flags: Any) -> None:
+    """Stops uploading TOPICS, or all of them, until resume; also over restarts. Appends go on, and data stays local.
+
+    What is being uploaded is finished and committed. Whoever uploads from the directory heeds it within a second: a
+    daemon, an application, a sync (exit status 75). Maintenance of the bucket goes on.
+
+    Example: tiered-uploader pause flights --log-dir /var/lib/tiered --reason "moving the bucket"
+    """
+    directory = _paused_directory(flags, config_path)
+    clock = SystemClock()
+    names = topics or (ALL_TOPICS,)
+    known = directory.topics()
+    for name in topics:
+        if name not in known:
+            raise UnknownTopicError(f"there is no topic {name} in {directory.path}", hint=_names_hint(known))
+    before = directory.pauses()
+    since = {name: before[name].since_ms if name in before else clock.now_ms() for name in names}
+    directory.pause({**before, **{name: Pause(since[name], reason) for name in names}})
+    _tell_pauses(directory, clock, as_json=as_json)
+
+
+@program.command()
+@click.argument("topics", nargs=-1)
+@_options(*_PLACE)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def resume(topics: tuple[str, ...], as_json: bool, config_path: str | None, **flags: Any) -> None:
+    """Lets uploads of TOPICS go on; without a name all of them."""
+    directory = _paused_directory(flags, config_path)
+    before = directory.pauses()
+    for name in topics:
+        if name not in before:
+            hint = "all topics are paused together: resume without a name" if ALL_TOPICS in before else ""
+            raise ConfigError(f"topic {name} is not paused by itself", hint=hint or _names_hint(before))
+    directory.pause({name: each for name, each in before.items() if topics and name not in topics})
+    _tell_pauses(directory, SystemClock(), as_json=as_json)
+
+
+def _paused_directory(flags: dict[str, Any], config_path: str | None) -> LogDirectory:
+    del flags["debug"]
+    settings = _settings(flags, config_path)
+    if settings.log_dir is None:
+        raise ConfigError("no log directory is named", hint="--log-dir DIR, or TIERED_LOG_DIR")
+    directory = LogDirectory(settings.log_dir, clock=SystemClock(), ids=SystemIds())
+    _ = directory.volume_id  # refuses a directory that is no log
+    directory.scan()  # a broker's topics are known after it
+    return directory
+
+
+def _names_hint(names: Iterable[str]) -> str:
+    return f"there are {', '.join(sorted(names)[:NAMES]) or 'none'}"
+
+
+def _tell_pauses(directory: LogDirectory, clock: Clock, *, as_json: bool) -> None:
+    found = {
+        "message_type": "pauses",
+        "now_ms": clock.now_ms(),
+        "paused": status.pauses_as_json(directory.pauses()),
+    }
+    text = "\n".join(status.paused_lines(found)) or f"no uploads from {directory.path} are paused"
+    click.echo(json.dumps(found) if as_json else text)
 
 
 def _ask(told: str | None, settings: Settings) -> dict[str, Any] | None:

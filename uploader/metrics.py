@@ -32,6 +32,7 @@ _GAUGES: tuple[tuple[str, str, Callable[[PartitionView], float]], ...] = (
         lambda v: v.oldest_unuploaded_ms / 1000,
     ),
     ("segments_waiting", "Sealed segments that are not committed.", lambda v: v.segments_waiting),
+    ("paused", "1 if its uploads are paused.", lambda v: float(v.paused)),
     ("fenced", "1 if a newer claim owns the partition.", lambda v: float(v.phase == "fenced")),
 )
 

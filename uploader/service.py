@@ -261,7 +261,12 @@ class Service:
         now_ms = self._runner.now_ms() if self._runner is not None else self._clock.now_ms()
         unreadable = self._directory.unreadable()
         report = status.report(
-            self.views(), now_ms=now_ms, remote=self._place.store.url, live=True, unreadable=unreadable
+            self.views(),
+            now_ms=now_ms,
+            remote=self._place.store.url,
+            live=True,
+            unreadable=unreadable,
+            pauses=self._directory.pauses(),
         )
         report["store"] = status.store(self._limits, self.settings, now_ms)
         return report if self._maintenance is None else {**report, "maintenance": self._maintenance.status()}

@@ -10,6 +10,7 @@ from typing import Any
 
 from tiered.errors import CorruptionError, FencedError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
+from tiered.plan.tiering.facts import Pause
 from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.program.output import human_bytes, human_duration
 from tiered.store.limit import Limits
@@ -31,6 +32,7 @@ def report(
     live: bool,
     unreadable: Mapping[TopicPartition, TieredError] | None = None,
     running: str = "",
+    pauses: Mapping[str, Pause] | None = None,
 ) -> dict[str, Any]:
     """The document that ``/status`` serves and ``status --json`` prints; ``unreadable``: partitions out of service.
 
@@ -45,12 +47,30 @@ def report(
         "lag_bytes": sum(view.lag_bytes for view in views),
         "lag_seconds": max((view.lag_ms for view in views), default=0) / 1000,
         "fenced": sum(view.phase == "fenced" for view in views),
+        "paused": pauses_as_json(pauses or {}),
         "partitions": [view.as_json() for view in views],
         "out_of_service": [
             {"topic": tp.topic, "partition": tp.partition, "reason": error.message, "unblocks": error.hint}
             for tp, error in sorted((unreadable or {}).items())
         ],
     }
+
+
+def pauses_as_json(pauses: Mapping[str, Pause]) -> list[dict[str, Any]]:
+    """By topic; None stands for all of them."""
+    return [
+        {"topic": name or None, "since_ms": each.since_ms, "reason": each.reason}
+        for name, each in sorted(pauses.items())
+    ]
+
+
+def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
+    """One for each topic whose uploads are paused."""
+    for each in document.get("paused", ()):  # an older daemon does not tell
+        name, why = each["topic"] or "all topics", f": {each['reason']}" if each["reason"] else ""
+        since = _age((document["now_ms"] - each["since_ms"]) / 1000)
+        command = f"tiered-uploader resume {each['topic'] or ''}".strip()
+        yield f"uploads of {name} are paused since {since}{why}; unblocked by `{command}`"
 
 
 def store(limits: Limits, settings: Settings, now_ms: int) -> dict[str, Any]:
@@ -145,6 +165,7 @@ def table(document: Mapping[str, Any]) -> str:
             since = f" since {_age((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
             notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
     notes += [f"problem: {each['reason']}; unblocked by: {each['unblocks']}" for each in _out_of_service(document)]
+    notes += paused_lines(document)
     notes += _slowed(document)
     notes += _maintenance(document)
     widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]

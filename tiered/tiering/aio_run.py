@@ -349,7 +349,7 @@ class Runner:
             self.post(facts.Tick())
             self._telemetry.tick(*self._state.counts())
             with contextlib.suppress(TieredError):  # the next scan says so
-                if self.has_scanned and await asyncio.to_thread(self._directory.has_new_topics):
+                if self.has_scanned and await asyncio.to_thread(self._directory.has_news):
                     self._scan_now.set()
 
     async def _keep_noting(self) -> None:

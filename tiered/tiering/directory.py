@@ -15,10 +15,18 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, FileState, PosixFiles, no_directory, sweep_temporaries
 from tiered.local.disk.lock import DirectoryLock
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo
-from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, SealRequest, UploadCheckpoint, uploader_lock
+from tiered.local.disk.uploads import (
+    PAUSE_NAME,
+    UPLOADER_FILES,
+    PartitionUpload,
+    PauseFile,
+    SealRequest,
+    UploadCheckpoint,
+    uploader_lock,
+)
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from tiered.plan.tiering.facts import Event, SegmentRef
+from tiered.plan.tiering.facts import Event, Pause, SegmentRef
 from tiered.tiering.discover import Scanner, living
 from tiered.tiering.disk import Extent, Granted
 
@@ -38,7 +46,8 @@ class LogDirectory:
         self._request = SealRequest(path, self.files)
         self._busy = threading.RLock()
         self._noting = threading.Lock()
-        self._topics_seen: FileState | None = None
+        self._pauses = PauseFile(path, self.files)
+        self._seen: tuple[FileState | None, ...] = ()
         self._resuming: dict[TopicPartition, Granted] = {}  # empty logs that are to begin where the bucket ends
 
     def acquire(self) -> None:
@@ -78,15 +87,26 @@ class LogDirectory:
     def scan(self) -> list[Event]:
         """What changed since the last scan."""
         with self._busy:
-            self._topics_seen = self.files.state(self.path / TOPICS_NAME)
+            self._seen = self._news()
             return self._scanner.scan()
 
-    def has_new_topics(self) -> bool:
-        """Whether topics were made, changed or deleted since the last scan; one ``stat``.
+    def has_news(self) -> bool:
+        """Whether topics were made, changed, deleted, paused or resumed since the last scan; two ``stat``.
 
         An application that makes a topic waits until its partitions are claimed: not for the next scan, if need be.
         """
-        return self.files.state(self.path / TOPICS_NAME) != self._topics_seen
+        return self._news() != self._seen
+
+    def _news(self) -> tuple[FileState | None, ...]:
+        return tuple([self.files.state(self.path / name) for name in (TOPICS_NAME, PAUSE_NAME)])
+
+    def pauses(self) -> Mapping[str, Pause]:
+        """Topics whose uploads are paused, or ``ALL_TOPICS``."""
+        return self._pauses.read()
+
+    def pause(self, pauses: Mapping[str, Pause]) -> None:
+        """These are paused from now on, and no others."""
+        self._pauses.write(pauses)
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Partitions that the last scan could not look into, and why: nothing of them is uploaded."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -27,11 +27,20 @@ from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import DirectoryLock, Holder
 from tiered.local.disk.names import log_bases
 from tiered.local.disk.topics import TOPICS_NAME, TopicInfo, read_topics
-from tiered.local.disk.uploads import UploadCheckpoint
+from tiered.local.disk.uploads import PauseFile, UploadCheckpoint
 from tiered.local.disk.volume import PARTITION_METADATA_NAME, read_topic_id
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from tiered.plan.tiering.facts import Event, PartitionGone, PartitionSeen, SegmentRef, SegmentSealed, WriterSeen
+from tiered.plan.tiering.facts import (
+    Event,
+    PartitionGone,
+    PartitionSeen,
+    Pause,
+    PausesSeen,
+    SegmentRef,
+    SegmentSealed,
+    WriterSeen,
+)
 
 LOOKS = 4
 """At a partition whose active segment is renamed between the listing and the look at it."""
@@ -62,6 +71,8 @@ class Scanner:
         self._known: dict[TopicPartition, _Known] = {}
         self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
         self._checkpoint = UploadCheckpoint(directory, files)
+        self._pause_file = PauseFile(directory, files)
+        self._pauses: Mapping[str, Pause] = {}
         self._writer = "?"
         self._topics_seen: FileState | None = None
         self._configs: dict[str, TopicConfig] = {}
@@ -89,6 +100,10 @@ class Scanner:
         if holder != self._writer:
             self._writer = holder
             events.append(WriterSeen(holder))
+        pauses = self._pause_file.read()
+        if pauses != self._pauses:
+            self._pauses = pauses
+            events.append(PausesSeen(pauses))
         self._look_at_settings()
         flushed = self._recovery_points.read()
         noted = self._checkpoint.read()

@@ -46,7 +46,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.files import sweep_temporaries
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, uploader_lock
+from tiered.local.disk.uploads import UPLOADER_FILES, PartitionUpload, PauseFile, uploader_lock
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import TopicPartition
 from tiered.plan.known import Known
@@ -54,7 +54,7 @@ from tiered.plan.lifecycle import is_own_claim
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import DrainMode, Failure, SegmentRef
 from tiered.plan.tiering.limits import Limits
-from tiered.plan.tiering.partition import NONE_MS, Phase
+from tiered.plan.tiering.partition import NONE_MS, PAUSED_HINT, Phase
 from tiered.plan.tiering.state import State
 from tiered.remote.fence import owner_of
 from tiered.remote.roots import REGISTRATION_REQUESTS
@@ -114,6 +114,7 @@ class Tiering:
         self._disk = OpenDisk(local)
         owner = owner_of(socket.gethostname(), os.getpid(), "tiered")
         self.steps = BucketSteps(store.url, self._disk, self._open_journal, owner=owner, sizes=PartSizes())
+        self.pauses = PauseFile(local.directory, local.files)
         self._lock = uploader_lock(local.directory, local.files)
         self._journal: Journal | None = None
         self._busy = threading.RLock()
@@ -399,7 +400,8 @@ class Run:
 
         ``claims``: each is claimed anew, too.
         """
-        told: list[facts.Event] = []
+        pauses = {} if claims else self._tiering.pauses.read()  # a claim sends nothing, and a log cannot begin without
+        told: list[facts.Event] = [facts.PausesSeen(pauses)] if pauses else []
         for tp, end in ends.items():
             told += self._seen(tp, end, anew=claims)
         deadline_ms = None if self._deadline is None else int(self._deadline * 1000)
@@ -439,6 +441,8 @@ class Run:
             return self._topic_errors[tp.topic]
         if self._stopped:
             return None
+        if p.pause is not None:
+            return DataLocalError(f"{tp}: committed up to {p.known_committed} of {end}: {p.pause}", hint=PAUSED_HINT)
         late = self._deadline is not None and self._clock.monotonic() >= self._deadline
         if p.phase is Phase.CLAIMED and p.committed not in p.works and not late:
             first = min(p.works, default=end)

@@ -18,9 +18,10 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.local.directory.directories import LocalLogs
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploads import PartitionUpload, PauseFile
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import PartitionSeen, SegmentSealed
+from tiered.plan.tiering.facts import ALL_TOPICS, PartitionSeen, Pause, SegmentSealed
+from tiered.plan.tiering.partition import PAUSED_HINT
 from tiered.tiering.directory import LogDirectory
 
 UPLOAD_CHECK_S = 1.0
@@ -151,19 +152,27 @@ def _behind_of(local: LocalLogs, ends: Mapping[TopicPartition, int]) -> list[str
     local.refresh_uploads()
     uploads = {tp: upload for log in local.logs().values() for tp, upload in log.uploads.read().items()}
     committed = {tp: local.partition(tp).positions().uploaded_offset for tp in ends}
-    return _behind(ends, committed, uploads)
+    pauses: dict[str, Pause] = {}
+    for log in local.logs().values():
+        pauses |= PauseFile(log.directory, log.files).read()
+    return _behind(ends, committed, uploads, pauses)
 
 
 def _behind(
     ends: Mapping[TopicPartition, int],
     committed: Mapping[TopicPartition, int],
     uploads: Mapping[TopicPartition, PartitionUpload],
+    pauses: Mapping[str, Pause],
 ) -> list[str]:
-    """What is waited for, in words. Raises FencedError for what will never come."""
+    """What is waited for, in words. Raises FencedError for what will never come, DataLocalError for what is paused."""
     for tp, end in ends.items():
         if tp in uploads and uploads[tp].fenced:
             raise FencedError(f"{tp}: a newer claim owns it; {end} was not committed by this volume", hint=FENCED_HINT)
-    return [f"{tp} {committed[tp]} of {end}" for tp, end in sorted(ends.items()) if committed[tp] < end]
+    behind = [tp for tp, end in sorted(ends.items()) if committed[tp] < end]
+    for tp in behind:
+        if (pause := pauses.get(tp.topic) or pauses.get(ALL_TOPICS)) is not None:
+            raise DataLocalError(f"{tp}: committed up to {committed[tp]} of {ends[tp]}: {pause}", hint=PAUSED_HINT)
+    return [f"{tp} {committed[tp]} of {ends[tp]}" for tp in behind]
 
 
 def follow(
@@ -187,7 +196,7 @@ def follow(
     begun = clock.monotonic()
     asked = begun - ASK_S
     never = threading.Event()
-    while behind := _behind(ends, committed, directory.uploads()):
+    while behind := _behind(ends, committed, directory.uploads(), directory.pauses()):
         now = clock.monotonic()
         if roll and now - asked >= ASK_S:
             directory.seal()

@@ -362,11 +362,11 @@ def test_an_uploader_need_not_wait_for_its_next_scan_to_see_a_new_topic(tmp_path
         local.create_topic("t", 1, TOPIC)
         directory = LogDirectory(tmp_path / "log", clock=SystemClock(), ids=SystemIds())
         directory.scan()
-        seen = [directory.has_new_topics()]
+        seen = [directory.has_news()]
         local.create_topic("u", 1, TOPIC)
-        seen.append(directory.has_new_topics())
+        seen.append(directory.has_news())
         directory.scan()
-        seen.append(directory.has_new_topics())
+        seen.append(directory.has_news())
     assert seen == [False, True, False]
 
 

@@ -9,12 +9,14 @@ import pytest
 
 from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log, read_root
 from tests.unit.tiering.drivers import DRIVERS, Death, put_of, raw_store
-from tiered.errors import TieredError
+from tiered.errors import DataLocalError, TieredError
 from tiered.format.keys import Role
 from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PauseFile
 from tiered.model import Row
 from tiered.plan import commit
 from tiered.plan.tiering import backoff
+from tiered.plan.tiering.facts import ALL_TOPICS, Pause
 from tiered.tiering.journal import Journal
 
 SEGMENTS = 4
@@ -90,6 +92,24 @@ def test_what_is_committed_is_no_longer_written_down(driver: str, disk: Path) ->
     journal = Journal(disk, PosixFiles())
     assert [entry for tp in (T0, T1) for entry in journal.before(tp, Role.WRITER, 1 << 31)] == []
     journal.close()
+
+
+@pytest.mark.parametrize("topic", ["t", ALL_TOPICS])
+def test_nothing_of_a_paused_topic_is_sent_until_it_is_resumed(driver: str, topic: str, disk: Path) -> None:
+    """Whoever runs the engine; it says so at once instead of waiting, and a new process heeds it, too."""
+    bucket, pauses = bucket_of(disk), PauseFile(disk, PosixFiles())
+    pauses.write({topic: Pause(1, "the bucket moves")})
+    for _ in range(2):
+        with pytest.raises((DataLocalError, AssertionError)) as raised:
+            DRIVERS[driver].run(disk, bucket)
+        if driver in ("log.sync()", "component"):
+            assert raised.type is DataLocalError
+            assert "uploads are paused (the bucket moves)" in str(raised.value)
+            assert "tiered-uploader resume" in str(raised.value)
+    assert left_over(bucket) == 0
+    pauses.write({})
+    DRIVERS[driver].run(disk, bucket)
+    assert judge(f"memory://{bucket}", disk, [T0, T1]) == SEGMENTS
 
 
 @pytest.mark.parametrize("name", ["log.sync()", "run", "sync --wait"])

@@ -8,6 +8,7 @@ file                                  written by          says
 ``tiered-uploader.journal``           the uploader        uploads under way
 ``tiered-seal-request``               who uploads         "roll these partitions", once per id
 ``tiered-seal-answer``                the writer          the id of the last request that was carried out
+``tiered-pause``                      who operates it     topics of which nothing is to be uploaded
 ``tiered-claims.json``                whoever commits     proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
@@ -34,11 +35,13 @@ from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.model import TopicPartition
 from tiered.plan.known import Known
 from tiered.plan.lifecycle import held_ids
+from tiered.plan.tiering.facts import ALL_TOPICS, Pause
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
 SEAL_REQUEST_NAME = "tiered-seal-request"
 SEAL_ANSWER_NAME = "tiered-seal-answer"
+PAUSE_NAME = "tiered-pause"
 VERSION = 1
 
 UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME)
@@ -212,6 +215,27 @@ class SealRequest:
             return str(value["id"]), partitions
         except (KeyError, TypeError, ValueError) as error:
             raise self._file.corrupt(f"{type(error).__name__} {error}") from None
+
+
+class PauseFile:
+    """``tiered-pause``: nothing of these topics is to be sent, also after a restart. Reading costs one ``stat``."""
+
+    def __init__(self, directory: Path, files: Files) -> None:
+        self._file = _JsonFile(directory / PAUSE_NAME, files)
+
+    def read(self) -> Mapping[str, Pause]:
+        """By topic, or ``ALL_TOPICS``. What cannot be read pauses all: nobody knows what it said."""
+        try:
+            value = self._file.load()
+            found = {} if value is None else value["topics"]
+            return {str(name): Pause(int(each["since_ms"]), str(each["reason"])) for name, each in found.items()}
+        except (CorruptionError, AttributeError, KeyError, TypeError, ValueError):
+            return {ALL_TOPICS: Pause(0, f"{self._file.path} cannot be read")}
+
+    def write(self, pauses: Mapping[str, Pause]) -> None:
+        """Replaces the whole of it, durably."""
+        topics = {name: {"since_ms": each.since_ms, "reason": each.reason} for name, each in pauses.items()}
+        self._file.store({"topics": topics})
 
 
 def uploader_lock(directory: Path, files: Files) -> DirectoryLock:

@@ -73,6 +73,21 @@ class SegmentRef:
     first_ms: int
 
 
+ALL_TOPICS = ""
+"""Instead of a topic's name: every topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Somebody wants nothing to be sent: since when, and why, in that person's words."""
+
+    since_ms: int
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return "uploads are paused" + (f" ({self.reason})" if self.reason else "")
+
+
 class DrainMode(enum.Enum):
     """What is sent before the program ends."""
 
@@ -197,6 +212,13 @@ class WriterSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class PausesSeen:
+    """The topics whose uploads are paused now, by name, or ``ALL_TOPICS``; all others go on."""
+
+    pauses: Mapping[str, Pause]
+
+
+@dataclass(frozen=True, slots=True)
 class DiskLow:
     """The disk of the log directory is ``used_percent`` full."""
 
@@ -234,5 +256,5 @@ class Poked:
 
 
 Answer = Failed | Done | ClaimDone | UploadDone | CommitDone | SealDone | SettleDone
-Seen = PartitionSeen | PartitionGone | SegmentSealed | ClaimHeld | WriterSeen | DiskLow
+Seen = PartitionSeen | PartitionGone | SegmentSealed | ClaimHeld | WriterSeen | PausesSeen | DiskLow
 Event = Answer | Seen | Tick | DrainRequested | Poked

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tiered.model import TopicPartition
 from tiered.plan.tiering.backoff import RECHECK_PERMISSION_MS, Dice, fatal_delay_ms, retry_delay_ms
 from tiered.plan.tiering.drain import Drain
-from tiered.plan.tiering.facts import Failure, FailureKind
+from tiered.plan.tiering.facts import ALL_TOPICS, Failure, FailureKind, Pause
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import (
     Action,
@@ -82,6 +82,7 @@ class Ledger:
         self.ready_heap: list[tuple[bool, int, TopicPartition]] = []
         self.idle_heap: list[tuple[int, TopicPartition]] = []
         self.drain: Drain | None = None
+        self.pauses: Mapping[str, Pause] = {}
         self.out: list[Action] = []
 
     # ------------------------------------------------------------------ orders
@@ -133,6 +134,10 @@ class Ledger:
         members.pop(tp, None)
         if not members:
             self.void(self.topics.pop(tp.topic).order)
+
+    def pause_of(self, topic: str) -> Pause | None:
+        """Of the topic, or of all."""
+        return self.pauses.get(topic) or self.pauses.get(ALL_TOPICS)
 
     # ------------------------------------------------------------------ who is the oldest
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.errors import OffsetGapError
+from tiered.errors import DataLocalError, OffsetGapError
 from tiered.format.keys import Role
 from tiered.model import Row, TopicPartition
 from tiered.plan.tiering.backoff import FATAL_ATTEMPTS
-from tiered.plan.tiering.facts import Failure, FailureKind, SegmentRef
+from tiered.plan.tiering.facts import Failure, FailureKind, Pause, SegmentRef
 
 MAX_COMMIT_SEGMENTS = 64
 """Rows of one commit; also how far uploads run ahead of the committed end."""
@@ -26,6 +26,8 @@ MAX_COMMIT_SEGMENTS = 64
 NONE_MS = -1
 
 BLOCKED_HINT = "`tiered restore`, or bring the missing segments back into the log directory"
+
+PAUSED_HINT = "`tiered-uploader resume` lets them go on"
 
 NEEDS_SOMEBODY = frozenset({FailureKind.PERMISSION, FailureKind.FATAL, FailureKind.FENCED})
 """Failures that time alone does not cure."""
@@ -97,6 +99,7 @@ class Partition:
     failed_doing: str = ""
     reported_ms: int = NONE_MS
     reported_code: str = ""
+    pause: Pause | None = None
     wait_code: str = ""
     wait_since_ms: int = 0
 
@@ -142,6 +145,9 @@ class Partition:
             return Failure(
                 FailureKind.FATAL, blocked[0], f"{self.tp}: {blocked[1]}", BLOCKED_HINT, OffsetGapError.exit_code
             )
+        if self.pause is not None:
+            text = f"{self.tp}: {self.pause}"
+            return Failure(FailureKind.FATAL, "paused", text, PAUSED_HINT, DataLocalError.exit_code)
         if self.failure is not None and self.failure.kind in NEEDS_SOMEBODY:
             again = self.failure.kind is FailureKind.FATAL and self.attempts < FATAL_ATTEMPTS
             return None if again else self.failure

@@ -112,6 +112,8 @@ class Planner:
 
         Nothing behind a commit that is refused is sent.
         """
+        if p.pause is not None:
+            return False  # what is stored already is committed
         if p.uploading and (p.attempts or p.one_by_one):
             return False
         if p.refused is not None and work.segment.base != p.committed:

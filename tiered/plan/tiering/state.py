@@ -8,12 +8,13 @@ runner sees to that). The rules, each of them an invariant of the tests:
 * After ``fenced`` nothing of the partition is ordered again.
 * A commit whose outcome is unknown is settled by a new claim; what the old claim stored is uploaded again.
 * A commit that was refused for good is looked at less and less often, claims and uploads included.
+* Of a topic that is paused no upload begins; what was begun is committed.
 * Whatever can succeed later is tried again, for ever; what cannot is said, and looked at again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from tiered.format.keys import Role
@@ -21,7 +22,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.tiering import facts
 from tiered.plan.tiering.backoff import Dice
 from tiered.plan.tiering.ending import Finisher
-from tiered.plan.tiering.facts import Event, Failure, FailureKind
+from tiered.plan.tiering.facts import Event, Failure, FailureKind, Pause
 from tiered.plan.tiering.ledger import Ledger, OpenOrder, TopicState
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import (
@@ -132,6 +133,8 @@ class State:
                 self._sealed(event, now_ms)
             case facts.ClaimHeld():
                 self._held(event)
+            case facts.PausesSeen(pauses):
+                self._paused(pauses)
             case facts.WriterSeen(holder):
                 self._finisher.writer_seen(holder, now_ms)
             case facts.DiskLow():
@@ -180,6 +183,7 @@ class State:
             p = None
         if p is None:
             p = Partition(tp=event.tp, topic_id=event.topic_id, role=self._role, wait_since_ms=now_ms)
+            p.pause = self._books.pause_of(event.tp.topic)
             self._books.partitions[event.tp] = p
             self._books.topics.setdefault(event.tp.topic, TopicState()).members[event.tp] = None
         p.local_start, p.flushed, p.end = event.local_start_offset, event.flushed_offset, event.end_offset
@@ -194,6 +198,17 @@ class State:
         if resuming and not self._diverged(p, now_ms) and p.local_start >= p.resume_at:
             p.resume_at = -1
             self._note(p)
+
+    def _paused(self, pauses: Mapping[str, Pause]) -> None:
+        """What is under way of a topic that is paused now is finished and committed; no upload of it begins."""
+        before, self._books.pauses = self._books.pauses, pauses
+        for name in sorted(pauses.keys() - before.keys()):
+            self._books.say(Level.WARN, "paused", f"{name or 'all topics'}: {pauses[name]}")
+        for name in sorted(before.keys() - pauses.keys()):
+            self._books.say(Level.INFO, "resumed_uploads", f"{name or 'all topics'}: uploads go on")
+        for p in self._books.partitions.values():
+            p.pause = self._books.pause_of(p.tp.topic)
+            self._books.queue[p.tp] = None
 
     def _sealed(self, event: facts.SegmentSealed, now_ms: int) -> None:
         p = self._books.partitions.get(event.tp)

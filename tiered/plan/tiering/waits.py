@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import Failure, FailureKind
-from tiered.plan.tiering.partition import BLOCKED_HINT, Partition, Phase
+from tiered.plan.tiering.partition import BLOCKED_HINT, PAUSED_HINT, Partition, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class PartitionView:
     segments_waiting: int
     uploading: int
     waiting: Waiting | None
+    paused: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for ``status --json``."""
@@ -61,6 +62,7 @@ class PartitionView:
             "oldest_unuploaded_seconds": self.oldest_unuploaded_ms / 1000,
             "segments_waiting": self.segments_waiting,
             "uploading": self.uploading,
+            "paused": self.paused,
             "waiting": self.waiting.as_json() if self.waiting else None,
         }
 
@@ -89,6 +91,8 @@ def wait_of(p: Partition, topic_failure: Failure | None, topic_registered: bool)
         return "commit", "stored segments are being committed", "an answer of the store"
     if p.uploading:
         return "upload", f"{p.uploading} segments are being uploaded", "the end of the uploads"
+    if p.pause is not None and (p.works or p.end > p.committed):
+        return "paused", str(p.pause), PAUSED_HINT
     if p.works:
         return "pool", "all upload slots are taken by older data", "a free slot"
     if p.end > p.committed:
@@ -129,4 +133,5 @@ def view_of(p: Partition, now_ms: int, topic_failure: Failure | None, topic_regi
         segments_waiting=len(p.works),
         uploading=p.uploading,
         waiting=waiting,
+        paused=p.pause is not None,
     )

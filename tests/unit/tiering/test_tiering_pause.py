@@ -1,0 +1,137 @@
+"""A topic whose uploads are paused: nothing of it begins, nothing of it is lost, and the rest goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.tiering.desk import Desk, segment
+from tests.unit.tiering.world import World, topic_id, tp
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PAUSE_NAME, PauseFile
+from tiered.model import TopicPartition
+from tiered.plan.tiering import facts, orders
+from tiered.plan.tiering.facts import ALL_TOPICS, DrainMode, Pause, PausesSeen
+from tiered.plan.tiering.limits import Limits
+
+PAUSE = Pause(5, "the bucket moves")
+
+
+def test_no_upload_begins_and_what_is_stored_is_committed() -> None:
+    desk = Desk(limits=Limits(uploads=1)).claimed()
+    (first,) = (u for u in desk.seal(0, 10) if isinstance(u, orders.Upload))
+    desk.send(PausesSeen({"t": PAUSE}))
+    desk.store(first, later_ms=1_000)
+    (commit,) = desk.of(orders.Commit)
+    desk.send(facts.CommitDone(commit.order, 10))
+    assert desk.of(orders.Upload) == []
+    desk.send(facts.Tick(), facts.Poked(), later_ms=3_600_000)
+    assert desk.of(orders.Upload) == []
+    (view,) = desk.state.views(desk.now_ms)
+    assert view.paused
+    assert view.waiting is not None
+    assert (view.waiting.code, view.waiting.reason) == ("paused", "uploads are paused (the bucket moves)")
+    assert "tiered-uploader resume" in view.waiting.unblocks
+    desk.send(PausesSeen({}))
+    assert [u.segment.base for u in desk.of(orders.Upload)] == [10]
+
+
+def test_other_topics_go_on() -> None:
+    desk = Desk().claimed()
+    desk.send(PausesSeen({"t": PAUSE}))
+    other = TopicPartition("u", 0)
+    desk.send(facts.PartitionSeen(other, topic_id(2), 0, 0, 0))
+    (register,) = desk.of(orders.RegisterTopic)
+    desk.send(facts.Done(register.order))
+    (claim,) = desk.of(orders.Claim)
+    desk.send(facts.ClaimDone(claim.order, 1, 0, 0))
+    desk.seal(0)
+    assert desk.of(orders.Upload) == []
+    desk.send(facts.SegmentSealed(other, segment(0)))
+    assert [u.tp for u in desk.of(orders.Upload)] == [other]
+
+
+def test_a_pause_of_all_holds_for_partitions_that_come_later_and_they_are_claimed() -> None:
+    """A new log could not begin without its claim."""
+    desk = Desk()
+    desk.send(PausesSeen({ALL_TOPICS: PAUSE}))
+    desk.claimed()
+    desk.seal(0)
+    assert desk.of(orders.Upload) == []
+    assert desk.state.views(desk.now_ms)[0].phase == "claimed"
+
+
+def test_a_topic_stays_paused_by_itself_when_all_are_resumed() -> None:
+    desk = Desk().claimed()
+    desk.send(PausesSeen({ALL_TOPICS: PAUSE, "t": PAUSE}))
+    desk.seal(0)
+    desk.send(PausesSeen({"t": PAUSE}))
+    assert desk.of(orders.Upload) == []
+    assert [r.event for r in desk.of(orders.Report)] == ["resumed_uploads"]
+
+
+@pytest.mark.parametrize("oneshot", [True, False])
+def test_a_drain_does_not_wait_for_what_is_paused(oneshot: bool) -> None:
+    desk = Desk().claimed(end=10)
+    desk.seal(0)
+    (upload,) = desk.of(orders.Upload)
+    desk.send(PausesSeen({"t": PAUSE}))
+    desk.seal(10)
+    desk.send(facts.DrainRequested(DrainMode.SEALED, desk.now_ms + 25_000, oneshot=oneshot))
+    assert desk.of(orders.Exit) == []  # what is under way is waited for
+    desk.store(upload, later_ms=1_000)
+    (commit,) = desk.of(orders.Commit)
+    desk.send(facts.CommitDone(commit.order, 10))
+    (ending,) = desk.of(orders.Exit)
+    assert ending.code == 75
+    assert "t-0 from offset 10 is only on this disk: t-0: uploads are paused (the bucket moves)" in ending.reason
+
+
+def test_a_drain_of_a_paused_topic_that_is_committed_ends_well() -> None:
+    desk = Desk().claimed(next_offset=10, end=10)
+    desk.send(PausesSeen({"t": PAUSE}))
+    desk.send(facts.DrainRequested(DrainMode.SEALED, desk.now_ms + 25_000))
+    assert [ending.code for ending in desk.of(orders.Exit)] == [0]
+
+
+class Pausing(World):
+    """Somebody pauses and resumes while everything else happens, too."""
+
+    paused = False
+
+    def check(self, action: orders.Action) -> None:
+        assert not (self.paused and isinstance(action, orders.Upload)), "an upload of a paused topic"
+        super().check(action)
+
+    def step(self) -> None:
+        if self.rng.random() < 0.05:
+            self.paused = not self.paused
+            self.send(PausesSeen({"t": PAUSE} if self.paused else {}))
+        super().step()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_pauses_at_any_moment_lose_nothing(seed: int) -> None:
+    world = Pausing(seed, partitions=1 + seed % 4, limits=Limits(uploads=1 + seed % 4))
+    for _ in range(150):
+        world.step()
+    world.paused = False
+    world.send(PausesSeen({}))
+    world.settle()
+    for at, bucket in world.buckets.items():
+        assert bucket.next_offset == (world.disk[at][-1].end if world.disk[at] else 0), f"seed {seed}: {at}"
+        assert world.noted.get(at, 0) == bucket.next_offset
+    assert world.state.views(world.now_ms)[0].tp == tp(0)
+
+
+def test_the_file_says_what_was_written_and_pauses_all_where_it_cannot_be_read(tmp_path: Path) -> None:
+    pauses = PauseFile(tmp_path, PosixFiles())
+    assert pauses.read() == {}
+    pauses.write({"t": PAUSE, ALL_TOPICS: Pause(7)})
+    assert PauseFile(tmp_path, PosixFiles()).read() == {"t": PAUSE, ALL_TOPICS: Pause(7)}
+    for damage in (b"", b"{", b'{"version":1}', b'{"version":1,"topics":3}', b'{"version":1,"topics":{"t":{}}}', b"[]"):
+        (tmp_path / PAUSE_NAME).write_bytes(damage)
+        assert list(PauseFile(tmp_path, PosixFiles()).read()) == [ALL_TOPICS]
+    pauses.write({})
+    assert PauseFile(tmp_path, PosixFiles()).read() == {}

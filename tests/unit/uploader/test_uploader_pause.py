@@ -1,0 +1,82 @@
+"""``tiered-uploader pause`` and ``resume``: what they write, what they say, what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.integration.uploader.logs import make_log
+from tiered.errors import ConfigError, NotFoundError, TieredError, UnknownTopicError
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PauseFile
+from tiered.plan.tiering.facts import ALL_TOPICS
+from uploader.cli import program
+
+
+@pytest.fixture
+def log_dir(tmp_path: Path) -> Path:
+    make_log(tmp_path / "log", records=2, partitions=1)
+    make_log(tmp_path / "log", records=2, partitions=1, topic="u")
+    return tmp_path / "log"
+
+
+def call(log_dir: Path, *words: str) -> str:
+    done = CliRunner().invoke(program, [*words, "--log-dir", str(log_dir)], catch_exceptions=True)
+    if isinstance(done.exception, TieredError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.output.strip()
+
+
+def paused(log_dir: Path) -> dict[str, str]:
+    return {name: each.reason for name, each in PauseFile(log_dir, PosixFiles()).read().items()}
+
+
+def test_topics_are_paused_and_resumed_by_name(log_dir: Path) -> None:
+    told = call(log_dir, "pause", "t", "u", "--reason", "the bucket moves")
+    assert told.splitlines() == [
+        f"uploads of {name} are paused since 0s: the bucket moves; unblocked by `tiered-uploader resume {name}`"
+        for name in ("t", "u")
+    ]
+    assert call(log_dir, "resume", "t").startswith("uploads of u are paused")
+    assert paused(log_dir) == {"u": "the bucket moves"}
+    assert call(log_dir, "resume") == f"no uploads from {log_dir} are paused"
+    assert paused(log_dir) == {}
+
+
+def test_all_are_paused_without_a_name(log_dir: Path) -> None:
+    assert call(log_dir, "pause") == "uploads of all topics are paused since 0s; unblocked by `tiered-uploader resume`"
+    assert paused(log_dir) == {ALL_TOPICS: ""}
+    with pytest.raises(ConfigError, match="topic t is not paused by itself") as raised:
+        call(log_dir, "resume", "t")
+    assert raised.value.hint == "all topics are paused together: resume without a name"
+
+
+def test_another_reason_does_not_change_since_when(log_dir: Path) -> None:
+    def since() -> int:
+        document: dict[str, Any] = json.loads(call(log_dir, "pause", "t", "--json"))
+        assert (document["message_type"], document["paused"][0]["topic"]) == ("pauses", "t")
+        return int(document["paused"][0]["since_ms"])
+
+    assert since() == since()
+
+
+def test_a_topic_that_is_not_there_is_refused_and_nothing_is_written(log_dir: Path) -> None:
+    with pytest.raises(UnknownTopicError, match="there is no topic v in") as raised:
+        call(log_dir, "pause", "t", "v")
+    assert raised.value.hint == "there are t, u"
+    assert paused(log_dir) == {}
+    with pytest.raises(NotFoundError, match=r"has no meta\.properties"):
+        call(log_dir.parent, "pause")
+
+
+def test_status_tells_of_a_pause_where_no_daemon_runs(log_dir: Path) -> None:
+    call(log_dir, "pause", "t", "--reason", "why not")
+    document = json.loads(call(log_dir, "status", "--json"))
+    assert [(each["topic"], each["reason"]) for each in document["paused"]] == [("t", "why not")]
+    assert {line["topic"]: line["paused"] for line in document["partitions"]} == {"t": True, "u": False}
+    assert "uploads of t are paused since" in call(log_dir, "status")
