@@ -31,6 +31,7 @@ from tiered.tiering.wait import follow
 from uploader import logs, status
 from uploader.config import Settings, parse_http, resolve
 from uploader.service import Place, Service, Signals, serve
+from uploader.telemetry import Notify
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -109,7 +110,7 @@ def run(config_path: str | None, debug: bool, **flags: Any) -> None:
     settings = _settings(flags, config_path)
     form = _configure_logs(settings, debug)
     signals = Signals((signal.SIGTERM, signal.SIGINT), signal.SIGHUP, lambda: _settings(flags, config_path))
-    service = Service(Place(*settings.place()), settings)
+    service = Service(Place(*settings.place()), settings, notify=Notify())
     _end(asyncio.run(serve(service, signals=signals)), form)
 
 

@@ -54,8 +54,15 @@ class Service:
     """Built anew for each run. ``run`` holds ``tiered-uploader.lock`` and returns the exit that the state ordered."""
 
     def __init__(
-        self, place: Place, settings: Settings, *, clock: Clock | None = None, ids: IdSource | None = None
+        self,
+        place: Place,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+        notify: Notify | None = None,
     ) -> None:
+        """``notify``: the service manager of this process, where the process is the uploader's; None: nobody."""
         self.settings = settings
         self._place = place
         self._clock = clock or SystemClock()
@@ -77,7 +84,7 @@ class Service:
             paces=lambda: self._limits.paces.metrics(self._clock.monotonic()),
         )
         self._maintenance: Beside | None = None
-        self._notify = Notify()
+        self._notify = notify or Notify("")
         self._telemetry = Telemetry(self._metrics, self._clock, notify=self._notify)
         self._state = State(self._ids, settings.limits)
         self._bucket: Bucket | None = None
@@ -143,7 +150,7 @@ class Service:
             self._directory,
             clock=self._clock,
             telemetry=self._telemetry,
-            timing=Timing(scan_ms=settings.scan),
+            timing=self._timing(),
         )
         self._bucket, self._runner = bucket, runner
         server = None
@@ -155,8 +162,8 @@ class Service:
             self._directory.tell_http("" if server is None else server.address)
             if started is not None:
                 started()
-            self._notify.send("READY=1")
             text = f"uploading {self._place.directory} to {self._place.store}"
+            self._notify.ready(text)
             fields = (("volume", volume_id), ("http_port", self.http_port))
             self._telemetry.report(Report(Level.INFO, "started", text, None, fields))
             first = None
@@ -173,7 +180,8 @@ class Service:
             self._telemetry.report(Report(level, "ended", str(ending), None, (("exit_code", ending.code),)))
             return ending
         finally:
-            self._notify.send("STOPPING=1")
+            if not runner.is_draining:
+                self._notify.stopping(0)
             if self._maintenance is not None:
                 await self._maintenance.close()
             if server is not None:
@@ -213,6 +221,7 @@ class Service:
         if self._runner.is_draining:
             self._runner.end_now()
         else:
+            self._notify.stopping(self.settings.drain_timeout)
             self._runner.drain(self.settings.drain, self.settings.drain_timeout)
 
     def finish(self, timeout_ms: int) -> None:
@@ -235,10 +244,13 @@ class Service:
             requests_per_second=self.settings.requests_per_second, bytes_per_second=self.settings.bytes_per_second
         )
         if self._runner is not None:
-            self._runner.timing = Timing(scan_ms=self.settings.scan)
+            self._runner.timing = self._timing()
         text = f"limits are those of the file again; a restart is needed for {', '.join(stale) or 'nothing'}"
         self._telemetry.report(Report(Level.INFO, "reloaded", text))
         return stale
+
+    def _timing(self) -> Timing:
+        return Timing(scan_ms=self.settings.scan, tick_ms=self._notify.tick_ms())
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
@@ -247,10 +259,14 @@ class Service:
 
     def reload_from(self, read: Callable[[], Settings]) -> None:
         """As ``reload``; settings that cannot be read change nothing."""
+        self._notify.reloading(self._clock.monotonic())
         try:
-            self.reload(read())
+            stale = self.reload(read())
+            text = f"reloaded; a restart is needed for {', '.join(stale)}" if stale else "reloaded"
         except TieredError as error:
+            text = f"the settings are those of before: {error.message}"
             self._telemetry.report(Report(Level.ERROR, "reload_failed", str(error)))
+        self._notify.ready(text)
 
     def views(self) -> list[PartitionView]:
         """One line per partition."""
@@ -269,6 +285,12 @@ class Service:
             pauses=self._directory.pauses(),
         )
         report["store"] = status.store(self._limits, self.settings, now_ms)
+        if self._metrics.disk_free_bytes is not None:
+            report["disk"] = {
+                "free_bytes": self._metrics.disk_free_bytes,
+                "used_percent": self._telemetry.disk_used_percent,
+                "warn_percent": self.settings.limits.disk_warn_percent,
+            }
         return report if self._maintenance is None else {**report, "maintenance": self._maintenance.status()}
 
     def _noted_by_the_writer(self) -> list[Metric]:

@@ -165,6 +165,7 @@ def table(document: Mapping[str, Any]) -> str:
             since = f" since {_age((document['now_ms'] - waiting['since_ms']) / 1000)}" if known else ""
             notes.append(f"{name} waits{since}: {waiting['reason']}; unblocked by {waiting['unblocks']}")
     notes += [f"problem: {each['reason']}; unblocked by: {each['unblocks']}" for each in _out_of_service(document)]
+    notes += _disk_low(document)
     notes += paused_lines(document)
     notes += _slowed(document)
     notes += _maintenance(document)
@@ -181,6 +182,15 @@ def table(document: Mapping[str, Any]) -> str:
     runs = f"an uploader runs and serves no status: {holder}" if holder else "no uploader is running"
     source = "" if document["live"] else f" ({runs}; read from the disk)"
     return "\n".join([*text, *notes, f"{total}, remote {document['remote'] or '-'}{source}"])
+
+
+def _disk_low(document: Mapping[str, Any]) -> Iterator[str]:
+    disk = document.get("disk")
+    if disk is not None and disk["used_percent"] >= disk["warn_percent"]:
+        yield (
+            f"the disk is {disk['used_percent']} % full, {human_bytes(disk['free_bytes'])} are free; appends stop at "
+            "the reserve; unblocked by a larger disk, or by local.retention.ms or .bytes once the data is in the bucket"
+        )
 
 
 def _slowed(document: Mapping[str, Any]) -> Iterator[str]:

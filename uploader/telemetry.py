@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from collections.abc import Mapping
 
 from tiered.clock import Clock
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
 from tiered.plan.tiering.orders import Action, Commit, Level, Report, Upload
+from tiered.tiering.aio_run import TICK_MS
 from uploader import logs
 from uploader.metrics import Metrics
 
 REPEAT_SECONDS = 300.0
 """The same trouble outside the state is told this often."""
+
+STOP_SPARE_MS = 10_000
+"""What the service manager is asked to wait beyond the time of the drain: for what is cancelled, and the last notes."""
 
 _LEVELS = {Level.INFO: logging.INFO, Level.WARN: logging.WARNING, Level.ERROR: logging.ERROR}
 
@@ -27,6 +32,7 @@ class Telemetry:
         self._clock = clock
         self._notify = notify or Notify("")
         self.committed: dict[TopicPartition, int] = {}
+        self.disk_used_percent = 0
         self._told: dict[tuple[str, str], float] = {}
 
     def report(self, report: Report) -> None:
@@ -52,9 +58,9 @@ class Telemetry:
             self.metrics.upload_seconds.observe(seconds)
             self.metrics.uploaded_bytes.inc(action.segment.size_bytes)
 
-    def disk(self, free_bytes: int) -> None:
-        """Free bytes of the log's disk."""
-        self.metrics.disk_free_bytes = free_bytes
+    def disk(self, free_bytes: int, used_percent: int) -> None:
+        """Free bytes of the log's disk, and how many percent of it are used."""
+        self.metrics.disk_free_bytes, self.disk_used_percent = free_bytes, used_percent
 
     def trouble(self, event: str, error: BaseException) -> None:
         """Something beside the orders failed: told at once, repeats rarely."""
@@ -75,10 +81,34 @@ class Telemetry:
 
 
 class Notify:
-    """systemd's ``sd_notify`` protocol; nothing happens without ``NOTIFY_SOCKET``."""
+    """systemd's ``sd_notify`` protocol; nothing happens without ``NOTIFY_SOCKET``.
+
+    ``WATCHDOG=1`` is sent by the event loop alone, once a second or twice in each ``WATCHDOG_USEC``: a loop that is
+    stuck is silent, and the service manager restarts it.
+    """
 
     def __init__(self, address: str | None = None) -> None:
         self._address = os.environ.get("NOTIFY_SOCKET", "") if address is None else address
+
+    @staticmethod
+    def tick_ms(environ: Mapping[str, str] = os.environ) -> int:
+        """How often the loop has to say that it lives."""
+        limit, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", "")
+        if not limit.isdigit() or pid not in ("", str(os.getpid())):  # another process's watchdog, inherited from it
+            return TICK_MS
+        return max(1, min(TICK_MS, int(limit) // 2_000))
+
+    def reloading(self, monotonic: float) -> None:
+        """SIGHUP was heard: until ``ready`` the settings are those of before. ``monotonic`` seconds."""
+        self.send(f"RELOADING=1\nMONOTONIC_USEC={int(monotonic * 1_000_000)}")
+
+    def ready(self, status: str) -> None:
+        """It works, under the settings that it has now."""
+        self.send(f"READY=1\nSTATUS={status}")
+
+    def stopping(self, wait_ms: int) -> None:
+        """The end has begun, and may take ``wait_ms``: it is not to be killed before."""
+        self.send(f"STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={(wait_ms + STOP_SPARE_MS) * 1_000}")
 
     def send(self, text: str) -> None:
         """One datagram; a service manager that does not listen is no reason to stop."""

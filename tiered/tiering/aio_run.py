@@ -107,8 +107,8 @@ class Telling(Protocol):
     def answered(self, action: orders.Action, error: BaseException | None, seconds: float) -> None:
         """An order has ended."""
 
-    def disk(self, free_bytes: int) -> None:
-        """Free bytes of the log's disk."""
+    def disk(self, free_bytes: int, used_percent: int) -> None:
+        """Free bytes of the log's disk, and how many percent of it are used."""
 
     def trouble(self, event: str, error: BaseException) -> None:
         """Something beside the orders failed."""
@@ -322,7 +322,7 @@ class Runner:
 
     async def _look_at_disk(self) -> None:
         free, used = await asyncio.to_thread(self._directory.disk)
-        self._telemetry.disk(free)
+        self._telemetry.disk(free, used)
         if used >= self._state.limits.disk_warn_percent:
             self.post(facts.DiskLow(free, used))
 
