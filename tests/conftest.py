@@ -35,7 +35,7 @@ TOGETHER = (
 )
 """Files and folders whose tests share what is dear to make: each runs on one process."""
 
-LONG = ("tests/sim/", "tests/crash/", "tests/property/", "tests/sweeps/", "tests/integration/")
+LONG = ("tests/sim/", "tests/explore/", "tests/crash/", "tests/property/", "tests/sweeps/", "tests/integration/")
 """Where single tests take seconds: they begin first, so that no process ends with one of them alone."""
 
 

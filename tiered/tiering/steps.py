@@ -244,6 +244,8 @@ class BucketSteps:
         proof = (yield Blocking(lambda: self.proof(tp))) if self.role is Role.WRITER else None
         claim = yield from catalog.claim(self.role, self._owner, proof)
         root = yield from catalog.read_back()
+        if catalog.in_doubt:  # what another has committed since is at offsets of this disk, and not on it
+            raise FencedError(catalog.in_doubt, hint="open the log again to see whether this volume may write")
         self._unseen.discard(tp)
         resumes = claim.resumes and bool(claim.next_offset)  # our claim stands: the catalog's end is the log's
         granted = Granted(

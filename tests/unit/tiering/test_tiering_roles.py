@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,12 @@ from tiered.format.keys import Role
 from tiered.format.root import Root
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
+from tiered.plan.lifecycle import VolumeProof
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.state import State
-from tiered.store.base import Blocking, Delete
+from tiered.remote.catalog import Catalog
+from tiered.remote.fence import forget
+from tiered.store.base import Blocking, Delete, Get, Match, Put, Steps
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import SeededIds
 from tiered.tiering.disk import OpenDisk
@@ -104,6 +108,52 @@ def test_a_newer_maintainer_fences_the_older_and_nobody_else(world: World) -> No
     assert world.drive(current.trim(1)).start_offset == 1
     world.append_and_sync(1)
     assert (world.root().start_offset, world.root().next_offset) == (1, 4)
+
+
+def test_a_claim_that_is_taken_over_before_it_is_read_back_acknowledges_nothing(world: World) -> None:
+    """What the other has committed is at offsets of this disk, and not on it."""
+    world.partition.append([NewRecord(b"only on this disk")])
+    world.partition.roll()
+    engine = BucketSteps(world.store.url, OpenDisk(world.log), lambda: world.journal, owner="again", sizes=PartSizes())
+    world.drive(engine.probe())
+    with pytest.raises(FencedError, match="fresh claimed role w with epoch 3, this process held epoch 2"):
+        interrupt(world, engine.claim(TP))
+    assert world.root().next_offset == 4
+
+
+def interrupt(world: World, steps: Steps[Any]) -> None:
+    """Runs ``steps``; before the first GET behind a conditional PUT a fresh volume takes the partition over."""
+    answer: object = None
+    put = False
+    while True:
+        request = steps.send(answer)
+        if put and isinstance(request, Get):
+            take_over(world, "fresh", 4)
+            put = False
+        answer = world.drive(carried(request))
+        put = put or (isinstance(request, Put) and isinstance(request.condition, Match))
+
+
+def carried(request: Any) -> Steps[Any]:
+    return (yield request)
+
+
+def take_over(world: World, owner: str, end: int) -> None:
+    """A volume without records claims the partition and commits up to ``end``."""
+    catalog = Catalog(world.root().topic_id, 0, "t", persist=forget)
+    claim = world.drive(catalog.claim(Role.WRITER, owner, VolumeProof(owner, empty=True, end_offset=0)))
+    (row,) = world.root().rows.slice(0, 1)
+    base = claim.next_offset
+    other = row._replace(
+        base=base,
+        next=end,
+        id_hi=1,
+        id_lo=1,
+        claim_epoch=claim.epoch,
+        leader_epoch=claim.leader_epoch,
+        records=end - base,
+    )
+    world.drive(catalog.append([other]))
 
 
 def test_each_role_settles_only_what_its_own_claims_left(world: World) -> None:
