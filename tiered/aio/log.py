@@ -38,26 +38,9 @@ def open(  # noqa: A001  (the word that users expect: aio.open)
     """As ``tiered.open``: ``async with aio.open(...) as log`` or ``log = await aio.open(...)``."""
 
     async def opening() -> Log:
-        make = functools.partial(
-            sync_log.open,
-            path,
-            remote,
-            create=create,
-            uploader=uploader,
-            deadline_seconds=deadline_seconds,
-            config=config,
-            clock=clock,
-            ids=ids,
-            **s3,
-        )
+        make = functools.partial(sync_log.open, path, create=create, uploader=uploader, config=config)
         log, worker, runner = await open_beside(
-            "log",
-            make,
-            remote,
-            deadline_seconds=deadline_seconds,
-            clock=clock,
-            ids=ids,
-            s3=s3,
+            "log", make, remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, s3=s3
         )
         return Log(log, worker, runner)
 

@@ -41,25 +41,9 @@ def open_reader(
     """As ``tiered.open_reader``."""
 
     async def opening() -> Reader:
-        make = functools.partial(
-            sync_reader.open_reader,
-            remote,
-            log_dir=log_dir,
-            as_of=as_of,
-            pin=pin,
-            deadline_seconds=deadline_seconds,
-            clock=clock,
-            ids=ids,
-            **s3,
-        )
+        make = functools.partial(sync_reader.open_reader, log_dir=log_dir, as_of=as_of, pin=pin)
         reader, worker, runner = await open_beside(
-            "reader",
-            make,
-            remote,
-            deadline_seconds=deadline_seconds,
-            clock=clock,
-            ids=ids,
-            s3=s3,
+            "reader", make, remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, s3=s3
         )
         return Reader(reader, worker, runner)
 

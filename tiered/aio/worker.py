@@ -105,7 +105,7 @@ class Opening(Awaitable[T]):
 
 async def open_beside(
     name: str,
-    make: Callable[[], F],
+    make: Callable[..., F],
     remote: str | None,
     *,
     deadline_seconds: float | None,
@@ -113,10 +113,13 @@ async def open_beside(
     ids: IdSource | None,
     s3: S3Keywords,
 ) -> tuple[F, Worker, AioRunner]:
-    """Opens the sync face on a thread and its bucket for the event loop. If one cannot be opened both are let go."""
+    """Opens the sync face by ``make`` on a thread and its bucket for the event loop, both with the same words.
+
+    If one cannot be opened both are let go.
+    """
     worker = Worker(name)
     try:
-        face = await worker.call(make)
+        face = await worker.call(make, remote=remote, deadline_seconds=deadline_seconds, clock=clock, ids=ids, **s3)
         try:
             store: AioStore | None = None
             if remote is not None:

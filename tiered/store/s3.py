@@ -10,7 +10,7 @@ from typing import Any
 from tiered.errors import ClosedError, ConfigError, TieredError
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
-from tiered.store.s3_errors import NeedsGet, NeedsHead, Settled, follow_up_of, translate, without_data
+from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, forbid_redirect, outcome_of, tell_page
 from tiered.store.sources import PIECE_BYTES
 
@@ -57,14 +57,8 @@ class S3Store:
             settled = translate(self.target, request, call, error)
             if isinstance(settled, TieredError):
                 raise settled from error
-        return self._follow_up(request, settled)
-
-    def _follow_up(self, request: StoreRequest, settled: Settled) -> Outcome:
-        if isinstance(settled, TieredError):
-            raise settled
         if isinstance(settled, NeedsHead | NeedsGet):
-            again = follow_up_of(request)
-            return without_data(self.execute(again))
+            return without_data(self.execute(follow_up_of(request)))
         return settled
 
     def _connected(self, request: StoreRequest) -> Any:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from uuid import UUID
 
-from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.format.keys import index_name, log_name, time_index_name
-from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.factory import FoundSegment, SegmentFactory
 from tiered.local.segment.sealed import SealedLocalSegment
-from tiered.model import TopicPartition
 
 SPARSE_NAME = "tiered-sparse"
 """Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
@@ -38,24 +34,18 @@ class LogSegments:
     def __init__(
         self,
         files: Files,
-        ids: IdSource,
-        directory: Path,
-        tp: TopicPartition,
-        *,
-        topic_id: UUID,
-        epochs: LeaderEpochs,
-        config: TopicConfig,
+        factory: SegmentFactory,
         loaded: list[FoundSegment],
+        *,
         start_offset: int | None,
         now_ms: int,
     ) -> None:
-        self.tp = tp
-        self.directory = directory
-        self.config = config
+        self.tp = factory.tp
+        self.directory = factory.directory
+        self.config = factory.config
         self._files = files
-        self._factory = SegmentFactory(files, ids, directory, tp, topic_id=topic_id, epochs=epochs)
-        self._factory.config = config
-        self.sparse = files.state(directory / SPARSE_NAME) is not None
+        self._factory = factory
+        self.sparse = files.state(self.directory / SPARSE_NAME) is not None
         self._factory.dense = not self.sparse
         *sealed, tail = loaded
         self.sealed: tuple[SealedLocalSegment, ...] = tuple(self._factory.adopt(segment) for segment in sealed)

@@ -29,7 +29,7 @@ from tiered.local.partition.retention import Retention
 from tiered.local.partition.roller import Roller
 from tiered.local.partition.surroundings import Shared, Surroundings, Trash
 from tiered.local.partition.truncation import Truncation
-from tiered.local.segment.factory import FoundSegment
+from tiered.local.segment.factory import FoundSegment, SegmentFactory
 from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -64,17 +64,11 @@ class PartitionWriter:
         self._lock = threading.Lock()
         tiered = around.config.remote and not is_state_log(tp.topic)
         self.condition = Condition(tp, upload=PartitionUpload(0) if tiered else None, failed=around.failed)
+        factory = SegmentFactory(
+            around.files, around.ids, directory, tp, topic_id=topic_id, epochs=epochs, config=config
+        )
         self.segments = LogSegments(
-            around.files,
-            around.ids,
-            directory,
-            tp,
-            topic_id=topic_id,
-            epochs=epochs,
-            config=config,
-            loaded=loaded,
-            start_offset=start_offset,
-            now_ms=around.clock.now_ms(),
+            around.files, factory, loaded, start_offset=start_offset, now_ms=around.clock.now_ms()
         )
         self.watermark = HighWatermark(around.files, directory, self.segments, noted=high_watermark)
         self.shared = shared = Shared(

@@ -59,14 +59,15 @@ class SegmentFactory:
         *,
         topic_id: UUID,
         epochs: LeaderEpochs,
+        config: TopicConfig,
     ) -> None:
-        self.config = TopicConfig()
+        self.tp = tp
+        self.directory = directory
+        self.config = config
         self.dense = False
         self.starts_inside = False  # the log start lies above the base of the first segment
         self._files = files
         self._ids = ids
-        self._directory = directory
-        self._tp = tp
         self._topic_id = topic_id
         self._epochs = epochs
 
@@ -75,7 +76,7 @@ class SegmentFactory:
         self.remove(base_offset)  # a crash, or somebody else, may have left files of that name
         active = ActiveSegment(
             self._files,
-            self._directory,
+            self.directory,
             base_offset,
             config=self.config,
             created_ms=now_ms,
@@ -89,11 +90,11 @@ class SegmentFactory:
         """Unlinks the files of a segment that holds nothing."""
         stem = local_name(base_offset, "")
         for suffix in SEGMENT_SUFFIXES:
-            self._files.unlink(self._directory / f"{stem}{suffix}")
+            self._files.unlink(self.directory / f"{stem}{suffix}")
 
     def resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
         """The active segment of a log that was open before, or of one that has no file yet."""
-        path = self._directory / log_name(tail.base_offset)
+        path = self.directory / log_name(tail.base_offset)
         stats = read_note(self._files, path.with_suffix(SEAL_SUFFIX), tail.size_bytes) if tail.size_bytes else None
         modified_ms = min(self._modified_ms(tail.base_offset, now_ms), now_ms)
         is_new = self._files.state(path) is None
@@ -103,7 +104,7 @@ class SegmentFactory:
             first_append_ms = stats.first_append_ms if stats else min(max(tail.first_timestamp, 0), modified_ms)
         active = ActiveSegment(
             self._files,
-            self._directory,
+            self.directory,
             tail.base_offset,
             config=self.config,
             created_ms=modified_ms,
@@ -124,7 +125,7 @@ class SegmentFactory:
 
     def _settle_txn_index(self, active: ActiveSegment, tail: FoundSegment, stats: SegmentStats | None) -> None:
         """Holds the transaction index against the note of the close, what is known, or else the log."""
-        path = self._directory / txn_index_name(tail.base_offset)
+        path = self.directory / txn_index_name(tail.base_offset)
         noted = stats is not None and stats.aborted >= 0
         known = None if noted else tail.aborted
         if not tail.size_bytes:
@@ -133,7 +134,7 @@ class SegmentFactory:
             if not noted and known is None and not self._may_have_aborts(tail, path):
                 known = []
             if known is None:
-                place = Place(self._tp, self._directory, active.path, tail.base_offset, tail.end_offset)
+                place = Place(self.tp, self.directory, active.path, tail.base_offset, tail.end_offset)
                 active.settle_aborted(settle_txn_index(self._files, place, stats, whole=self.starts_inside))
             else:
                 active.settle_aborted(store_txn_index(self._files, path, encode_txns(known)))
@@ -146,10 +147,10 @@ class SegmentFactory:
         state = self._files.state(path)
         if state is not None and state.size:
             return True
-        plain = self._files.state(self._directory / PLAIN_NAME) is not None
-        if plain and not tells_of_producers(self._files, self._directory):
+        plain = self._files.state(self.directory / PLAIN_NAME) is not None
+        if plain and not tells_of_producers(self._files, self.directory):
             return False
-        with LogFile(self._files, self._directory / log_name(tail.base_offset)) as log:
+        with LogFile(self._files, self.directory / log_name(tail.base_offset)) as log:
             return any(True for _ in abort_markers(log, tail.size_bytes))
 
     def adopt(self, found: FoundSegment) -> SealedLocalSegment:
@@ -172,7 +173,7 @@ class SegmentFactory:
         return jitter_ms(self.config.segment_jitter_ms, self.config.segment_ms, self._ids.random())
 
     def _modified_ms(self, base_offset: int, default: int) -> int:
-        state = self._files.state(self._directory / log_name(base_offset))
+        state = self._files.state(self.directory / log_name(base_offset))
         return default if state is None else state.modified_ns // 1_000_000
 
     def _make(  # noqa: PLR0917 - the common half of adopt and sealed
@@ -186,8 +187,8 @@ class SegmentFactory:
     ) -> SealedLocalSegment:
         return SealedLocalSegment(
             self._files,
-            self._directory,
-            self._tp,
+            self.directory,
+            self.tp,
             self._topic_id,
             base_offset=base_offset,
             end_offset=end_offset,
