@@ -45,10 +45,15 @@ class Shape:
     root_leaves: int = 544
     """Leaf pointers in the root from which on the oldest ``fan_out`` go into an inner page."""
     small_leaf: int = 256
-    """A rewritten leaf with fewer rows is merged with a neighbour."""
+    """A rewritten leaf with fewer rows is merged with a neighbour, or with the rows in the root."""
     trash_entries: int = 2048
     """Entries in the root from which on the oldest ``trash_page`` go into a page of the trash."""
     trash_page: int = 1024
+
+    @property
+    def small_inner(self) -> int:
+        """A rewritten inner page with fewer pointers is merged with the next one, or with the leaves in the root."""
+        return (self.fan_out + 1) // 2
 
 
 SHAPE = Shape()

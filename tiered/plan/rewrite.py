@@ -210,8 +210,8 @@ class _Place:
     """Where a replacement works: ``rows`` are those of the leaves that it opens and, behind them, of the tail.
 
     ``before`` and ``after`` are the leaves beside them under the same pages; ``inner_at`` is the range of inner pages
-    that it opens, ``leaves_to`` the number of the root's leaves up to the last one opened. ``dead``: what lay below
-    the start in all of them.
+    that it opens; ``in_root``: the root's leaves take part; ``last``: no leaf follows those that are opened; ``tail``
+    the number of the root's rows that are. ``dead``: what lay below the start in all of them.
     """
 
     rows: Rows
@@ -221,25 +221,42 @@ class _Place:
     old_inner: tuple[Pointer, ...]
     inner_at: tuple[int, int]
     in_root: bool
+    last: bool
     tail: int
     dead: Tally
 
 
 def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Reading[_Place]:
-    """Reads what holds ``old``; with a neighbour, where what is left would be too small a leaf."""
-    low, high, start = old[0].base, old[-1].next, root.start_offset
-    inner_at = root.inner.first_above(low), _first_from(root.inner, high)
-    inner = tuple(root.inner.slice(*inner_at))
-    children: tuple[Pointers, ...] = (yield Wanted(PageKind.INNER, inner)) if inner else ()
+    """Reads what holds ``old``; with a neighbour, where what is left would be too small a page.
+
+    Of leaves the one before, else the one behind; the last one needs none: its rows go into the root. Of inner pages
+    the next; behind the last of them stand the root's leaves.
+    """
+    low, high, start, shape = old[0].base, old[-1].next, root.start_offset, stamp.shape
+    from_inner, to_inner = root.inner.first_above(low), _first_from(root.inner, high)
     in_root = root.leaves.first_above(low) < _first_from(root.leaves, high)
+    inner = tuple(root.inner.slice(from_inner, to_inner))
+    children: tuple[Pointers, ...] = (yield Wanted(PageKind.INNER, inner)) if inner else ()
     beside = _joined([*children, *([root.leaves] if in_root else [])])
+    first, end = beside.first_above(low), _first_from(beside, high)
+    if first == end:  # all of it in the tail
+        return _Place(root.rows, _joined([]), _joined([]), (), (), (0, 0), False, True, 0, NO_TALLY)
+    tail = _first_from(root.rows, high)
+    count = int(beside.columns["rows"][first:end].sum()) + tail - len(old) + new_rows
+    left = len(beside) - beside.first_above(start) - (end - first) + -(-count // shape.leaf_rows)
+    if inner and not in_root and left - (count < shape.small_leaf) < shape.small_inner:
+        if to_inner < len(root.inner):
+            beyond = root.inner.pointer(to_inner)
+            inner, to_inner = (*inner, beyond), to_inner + 1
+            children += yield Wanted(PageKind.INNER, (beyond,))
+        else:
+            in_root = True
+        beside = _joined([*children, *([root.leaves] if in_root else [])])
     below = beside.first_above(start)
     dead, beside = beside.slice(0, below).tally, beside.slice(below)
     first, end = beside.first_above(low), _first_from(beside, high)
-    if first == end:  # all of it in the tail
-        return _Place(root.rows, _joined([]), _joined([]), (), (), (0, 0), False, 0, NO_TALLY)
-    count = int(beside.columns["rows"][first:end].sum()) - len(old) + new_rows
-    if count < stamp.shape.small_leaf:
+    last = end == len(beside) and to_inner == len(root.inner) and (in_root or not len(root.leaves))
+    if count < shape.small_leaf and not last:
         first, end = (first - 1, end) if first else (first, min(end + 1, len(beside)))
     opened = tuple(beside.slice(first, end))
     held: tuple[Rows, ...] = yield Wanted(PageKind.LEAF, opened)
@@ -248,41 +265,43 @@ def _open_up(root: Root, old: Sequence[Row], new_rows: int, stamp: Stamp) -> Rea
         rows = rows.appended(one)
     below = rows.first_above(start)
     dead, rows = dead + rows.slice(0, below).tally, rows.slice(below)
-    tail = _first_from(root.rows, high)
     return _Place(
         rows.appended(root.rows.slice(0, tail)) if tail else rows,
         beside.slice(0, first),
         beside.slice(end),
         opened,
         inner,
-        inner_at,
+        (from_inner, to_inner),
         in_root,
+        last,
         tail,
         dead,
     )
 
 
 def _close_up(root: Root, stamp: Stamp, place: _Place, whole: Rows, pages: NewPages) -> dict[str, Any]:
-    """The tables of the root with ``whole`` where ``place.rows`` were."""
+    """The tables of the root with ``whole`` where ``place.rows`` were.
+
+    Whatever the life of a catalog, every leaf that it makes but the first has ``small_leaf`` rows at least, every inner
+    page but the first ``small_inner`` pointers: so the root does not grow with what was once there.
+    """
     if not place.old_leaves:
         return {"rows": whole}
-    shape = stamp.shape
-    made = leaf_pages(whole, shape.leaf_rows, pages)
+    shape, rest = stamp.shape, root.rows.slice(place.tail)
+    if place.last and len(whole) < shape.small_leaf:
+        below, rows = [*place.before, *place.after], whole.appended(rest)
+    else:
+        below, rows = [*place.before, *leaf_pages(whole, shape.leaf_rows, pages), *place.after], rest
     first, end = place.inner_at
-    below = [*place.before, *made, *place.after]
-    leaves = root.leaves
+    inner, leaves = list(root.inner.slice(0, first)), root.leaves
     if place.in_root:
-        # What lies before the new leaves and came out of an inner page goes back into one.
-        from_here = int(root.leaves.columns["base"][0])
-        out = [pointer for pointer in place.before if pointer.base < from_here]
-        leaves = Pointers.of(below[len(out) :])
-        below = out
-    inner = [*root.inner.slice(0, first), *inner_pages(below, shape.fan_out, pages), *root.inner.slice(end)]
-    return {
-        "inner": Pointers.of(inner) if place.old_inner else root.inner,
-        "leaves": leaves,
-        "rows": root.rows.slice(place.tail),
-    }
+        while len(below) >= shape.root_leaves:
+            inner.append(pages.add(Pointers.of(below[: shape.fan_out])))
+            below = below[shape.fan_out :]
+        leaves = Pointers.of(below)
+    else:
+        inner += inner_pages(below, shape.fan_out, pages)
+    return {"inner": Pointers.of([*inner, *root.inner.slice(end)]), "leaves": leaves, "rows": rows}
 
 
 def _first_from(table: Pointers | Rows, offset: int) -> int:

@@ -200,8 +200,13 @@ class Catalog:
     def _check_sizes(self) -> None:
         shape, root = self.shape, self.root
         assert len(root.rows) < shape.tail_rows
-        assert len(root.leaves) < shape.root_leaves + shape.leaf_rows
+        assert len(root.leaves) < shape.root_leaves
         assert all(len(rows) <= shape.leaf_rows for _, rows in self.leaves())
+        # Whatever the life of it, nothing but the first page is nearly empty: the tree has the size of what lives.
+        least = min(shape.small_leaf, (shape.leaf_rows + 1) // 2)
+        assert all(len(rows) >= least for _, rows in self.leaves()[1:])
+        inner = [self.page(root, PageKind.INNER, pointer) for pointer in root.inner]
+        assert all(shape.small_inner <= len(children) <= shape.fan_out for children in inner[1:])
         lists = int((root.trash.kinds == TRASH_LIST).sum())
         assert len(root.trash) - lists < shape.trash_entries
 

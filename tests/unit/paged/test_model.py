@@ -9,7 +9,7 @@ import pytest
 from tests.unit.paged.model import TINY, Catalog
 from tiered.format.keys import Role
 from tiered.format.root import Root
-from tiered.plan.commit import Intent
+from tiered.plan.commit import Intent, Shape
 from tiered.plan.lifecycle import Reason
 from tiered.plan.rewrite import ReplaceIntent, TrimIntent
 
@@ -150,3 +150,40 @@ def test_other_shapes(seed: int) -> None:
         if catalog.do(intent, role) is None:
             catalog.apply(intent)
         catalog.check()
+
+
+WIDE = Shape(leaf_rows=6, tail_rows=8, fan_out=7, root_leaves=9, small_leaf=3, trash_entries=40, trash_page=20)
+
+
+def shrink(catalog: Catalog, first: int, count: int) -> ReplaceIntent:
+    """Some neighbours by one row, as a compaction leaves them."""
+    old = catalog.live[first : first + count]
+    return ReplaceIntent(tuple(old), (catalog.row(old[0].base, old[-1].next, Role.MAINTAINER),))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_long_life_leaves_no_empty_tree(seed: int) -> None:
+    """Hundreds of rows come, nearly all of them are compacted or trimmed away, many times over."""
+    catalog = Catalog(seed, WIDE)
+    rng = catalog.rng
+    for _ in range(4):
+        for _ in range(50):
+            append = catalog.append()
+            assert catalog.do(append, Role.WRITER) is None
+            catalog.apply(append)
+        catalog.check()
+        while len(catalog.live) > 40:
+            shrunk = shrink(catalog, rng.randrange(len(catalog.live) - 20), rng.choice([5, 20]))
+            assert catalog.do(shrunk, Role.MAINTAINER) is None
+            catalog.apply(shrunk)
+            catalog.check()
+        trim = TrimIntent(catalog.live[rng.randrange(10)].next)
+        assert catalog.do(trim, Role.MAINTAINER) is None
+        catalog.apply(trim)
+        catalog.check()
+        assert len(catalog.root.inner) <= 2
+    last = shrink(catalog, 0, len(catalog.live))
+    assert catalog.do(last, Role.MAINTAINER) is None
+    catalog.apply(last)
+    catalog.check()
+    assert (len(catalog.root.inner), len(catalog.root.leaves), len(catalog.root.rows)) == (0, 0, 1)
