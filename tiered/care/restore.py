@@ -70,6 +70,8 @@ from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.plan.side_files import NO_PRODUCERS, Judged
+from tiered.remote.cache import ByteCache
+from tiered.remote.lookup import SegmentLookup
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
 
 _CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
@@ -217,13 +219,17 @@ class _Build:
                 self.notes += yield from segment.run()
             else:
                 self.notes += yield from segment.run_until(plan.end_offset, plan.before)
-        yield Blocking(partial(self._end, plan, path))
+        producers = b""
+        if not plan.rows and plan.pinned is not None and plan.end_offset == plan.pinned.next_offset:
+            lookup = SegmentLookup(plan.tp, plan.source.topic_id, ByteCache())
+            producers = yield from lookup.producer_snapshot(plan.pinned)  # of a log that was trimmed to its end
+        yield Blocking(partial(self._end, plan, path, producers))
 
     def _begin(self, plan: PartitionPlan, path: Path) -> None:
         self._files.make_directory(path)
         self._files.replace(path / "partition.metadata", encode_partition_metadata(plan.entry.topic_id).encode())
 
-    def _end(self, plan: PartitionPlan, path: Path) -> None:
+    def _end(self, plan: PartitionPlan, path: Path, producers: bytes) -> None:
         files = self._files
         if files.state(path / snapshot_name(plan.end_offset)) is None:
             # Nobody wrote, as far as is known: else the first open would have to ask all of the log. A range that
@@ -231,7 +237,7 @@ class _Build:
             emptied = bool(plan.rows and plan.rows[-1].flags & FLAG_HOLE)
             found = [name for name in files.names(path) if emptied and name.endswith(SNAPSHOT_SUFFIX)]
             newest = max(found, default="")
-            told = files.read(path / newest) if newest else NO_PRODUCERS
+            told = files.read(path / newest) if newest else producers or NO_PRODUCERS
             files.replace(path / snapshot_name(plan.end_offset), told)
         # The last segment is sealed, as it was: without an empty one behind it, appends would go into it.
         for name in (log_name(plan.end_offset), index_name(plan.end_offset), time_index_name(plan.end_offset)):

@@ -32,6 +32,7 @@ from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError
+from tiered.format.rows import TRASH_MAINTAINER, TrashEntry
 from tiered.model import Row, TopicPartition
 
 MAX_TOPIC_CHARS = 249
@@ -315,6 +316,12 @@ def segment_name(row: Row) -> SegmentName:
     """Role, epoch, base and uid of a row's objects."""
     role = Role.MAINTAINER if row.flags & FLAG_MAINTAINER else Role.WRITER
     return SegmentName(role, row.claim_epoch, row.base, join_uid(row.id_hi, row.id_lo))
+
+
+def trashed_segment(entry: TrashEntry) -> SegmentName:
+    """The same of an object in the trash."""
+    role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
+    return SegmentName(role, entry.epoch, entry.base, join_uid(entry.id_hi, entry.id_lo))
 
 
 def split_uid(uid: str) -> tuple[int, int]:

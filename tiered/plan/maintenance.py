@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
-from tiered.format.rows import TRASH_OBJECT, Trash
+from tiered.format.root import Root
+from tiered.format.rows import TRASH_OBJECT, Trash, TrashEntry
 from tiered.format.time_index import TIME_ENTRY_BYTES
 from tiered.model import Row, TopicPartition
 from tiered.plan.cleaning import LogState, SegmentState, cleaning_candidate
@@ -284,18 +285,31 @@ ORPHAN_MS = 24 * 3_600_000
 """An object that no root names is left alone for so long, whatever its epoch says."""
 
 
-def collectable(trash: Trash, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
+def newest_trimmed(root: Root) -> TrashEntry | None:
+    """Of a log without records, that was trimmed to its end: the newest segment that left, whose bundle alone tells who
+    wrote. It stays in the trash until something is appended. None where there is none, or it is told by a row."""
+    if root.start_offset < root.next_offset:
+        return None
+    objects = [entry for entry in root.trash if entry.what == TRASH_OBJECT]
+    return max(objects, key=lambda entry: (entry.removed_version, entry.base), default=None)
+
+
+def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
     """The entries whose objects may be deleted: out of the catalog by version ``limit``, and for ``grace_ms``.
 
-    ``limit`` is the floor, or the lowest version that a reader has pinned.
+    ``limit`` is the floor, or the lowest version that a reader has pinned. :func:`newest_trimmed` is not among them.
     """
-    columns = trash.columns
-    return trash.where((columns["removed_version"] <= limit) & (columns["removed_ms"] <= now_ms - grace_ms))
+    columns = root.trash.columns
+    due = (columns["removed_version"] <= limit) & (columns["removed_ms"] <= now_ms - grace_ms)
+    kept = newest_trimmed(root)
+    if kept is not None:
+        due &= (columns["id_hi"] != kept.id_hi) | (columns["id_lo"] != kept.id_lo)
+    return root.trash.where(due)
 
 
-def collection_action(trash: Trash, *, config: TopicConfig, version: int, now_ms: int) -> Action | None:
-    """What a collection of the root of ``version`` would find. Pins may hold some of it back: nobody asked yet."""
-    due = collectable(trash, limit=version, now_ms=now_ms, grace_ms=config.gc_grace_ms)
+def collection_action(root: Root, *, config: TopicConfig, now_ms: int) -> Action | None:
+    """What a collection of ``root`` would find. Pins may hold some of it back: nobody asked yet."""
+    due = collectable(root, limit=root.version, now_ms=now_ms, grace_ms=config.gc_grace_ms)
     if not len(due):
         return None
     objects = int((due.kinds == TRASH_OBJECT).sum())

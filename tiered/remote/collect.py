@@ -18,11 +18,11 @@ from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import (
     PageName,
     Role,
-    SegmentName,
     index_key,
     join_uid,
     page_key,
     segment_key,
+    trashed_segment,
 )
 from tiered.format.page import MAX_PAGE_BYTES, Content, PageKind, Pointers, decode_page
 from tiered.format.root import Root
@@ -163,7 +163,7 @@ class Collector:
         return replace(collected, audit=audit)
 
     def _due(self, root: Root, limit: int, now_ms: int) -> Trash:
-        return collectable(root.trash, limit=limit, now_ms=now_ms, grace_ms=self._grace_ms)
+        return collectable(root, limit=limit, now_ms=now_ms, grace_ms=self._grace_ms)
 
     def _segments(self, root: Root, entry: TrashEntry, number: int, work: _Work) -> Steps[None]:
         """Deletes the segments that an entry names; its pages wait in ``work`` until all segments are gone."""
@@ -200,8 +200,7 @@ class Collector:
 
 
 def _object_keys(root: Root, entry: TrashEntry) -> tuple[str, str]:
-    role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
-    name = SegmentName(role, entry.epoch, entry.base, join_uid(entry.id_hi, entry.id_lo))
+    name = trashed_segment(entry)
     return segment_key(root.topic_id, root.partition, name), index_key(root.topic_id, root.partition, name)
 
 

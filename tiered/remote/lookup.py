@@ -11,13 +11,23 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records
-from tiered.format.bundle import HEAD_BYTES, BundleHead, SectionKind, decode_bundle_head, verify_section
-from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, index_key, segment_key
+from tiered.format.bundle import (
+    HEAD_BYTES,
+    MAX_BUNDLE_BYTES,
+    BundleHead,
+    SectionKind,
+    decode_bundle,
+    decode_bundle_head,
+    verify_section,
+)
+from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, index_key, segment_key, trashed_segment
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.root import Root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns
 from tiered.model import AbortedTxn, Row, TopicPartition
+from tiered.plan.maintenance import newest_trimmed
 from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, SegmentRange, byte_range
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
@@ -25,7 +35,7 @@ from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import fetches, read_bundle
 from tiered.remote.index_cache import IndexCache, entry_name
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Steps
+from tiered.store.base import Get, Object, Steps
 
 LOGGER = logging.getLogger("tiered.remote")
 
@@ -149,11 +159,29 @@ class SegmentLookup:
         return stable_offset(firsts, snapshot.start_offset, snapshot.next_offset)
 
     def producer_snapshot(self, snapshot: Snapshot) -> Steps[bytes]:
-        """The producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none."""
+        """The producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none.
+
+        Of a log that was trimmed to its end: by the segment that left last, which no collection takes.
+        """
         last = yield from snapshot.last()
         if last is None:
-            return b""
+            return (yield from self._trimmed_producers(snapshot.root))
         return (yield from self.section(last, SectionKind.PRODUCER_SNAPSHOT))
+
+    def _trimmed_producers(self, root: Root) -> Steps[bytes]:
+        entry = newest_trimmed(root)
+        if entry is None:
+            return b""
+        key = index_key(self._topic_id, self._tp.partition, trashed_segment(entry))
+        got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
+        if not isinstance(got, Object):  # a maintainer of a release that did not keep it
+            LOGGER.warning("producers_unknown partition=%s key=%s offset=%d", self._tp, key, root.next_offset)
+            return b""
+        bundle = decode_bundle(got.data, key=key)
+        told = bundle.descriptor
+        if (told.topic_id, told.partition, told.end_offset) != (self._topic_id, self._tp.partition, root.next_offset):
+            return b""  # one that was replaced before: what left last lay in a page
+        return bundle.indexes.producer_snapshot
 
     def _search(self, row: Row, timestamp: int, start: int) -> Steps[tuple[int, int] | None]:
         data = yield from self.section(row, SectionKind.TIME_INDEX)

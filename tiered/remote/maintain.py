@@ -52,10 +52,10 @@ MAX_ROUNDS = 1000
 """Rounds of one compaction."""
 
 ALL_GOES = (
-    "the newest segment goes, too, and with it who wrote what: a log that resumes at this end on another disk takes a "
-    "retry of an idempotent producer a second time; a start offset below the end keeps it"
+    "the newest segment leaves the catalog, too; its objects stay until something is appended behind them: they alone "
+    "tell who wrote, by which a retry of an idempotent producer is known"
 )
-"""Said of a start offset at the end, which is kept to as it was asked for."""
+"""Said of a start offset at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,7 @@ class Maintainer:
                 notes.append(ALL_GOES)
         actions += yield from self._rewrites(snapshot, kinds, start, now_ms, notes)
         if Kind.COLLECT in kinds:
-            collect = collection_action(
-                snapshot.root.trash, config=self._config, version=snapshot.version, now_ms=now_ms
-            )
+            collect = collection_action(snapshot.root, config=self._config, now_ms=now_ms)
             actions += [collect] if collect else []
         return PartitionPlan(self._tp, snapshot.version, tuple(actions), tuple(notes))
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+from uuid import UUID
+
 import pytest
 
 from tiered.config import DAY_MS, TopicConfig
-from tiered.format.rows import NO_TRASH, Trash, TrashEntry
+from tiered.format.keys import Role
+from tiered.format.rows import NO_TRASH, TRASH_TREE, Trash, TrashEntry
 from tiered.model import Row, TopicPartition
+from tiered.plan.commit import Stamp, create_root
 from tiered.plan.maintenance import (
     MERGE_REST_MS,
     Action,
     CompactionPlanner,
     Kind,
     MergePlanner,
+    collectable,
     collection_action,
     compaction_action,
+    newest_trimmed,
     retention_action,
 )
 from tiered.plan.retention import plan_remote_expiry
@@ -181,8 +188,34 @@ def test_min_compaction_lag_keeps_what_is_young_and_what_tells_no_age() -> None:
 
 def test_collection_is_due_when_the_grace_is_over() -> None:
     trash = Trash.from_entries([TrashEntry(1, 1, 0, 5, NOW - DAY_MS, 1), TrashEntry(2, 2, 100, 6, NOW - DAY_MS + 1, 1)])
-    found = collection_action(trash, config=TopicConfig(), version=6, now_ms=NOW)
+    stamp = Stamp("0" * 32, NOW, Role.MAINTAINER, 1, "m")
+    root = dataclasses.replace(
+        create_root(UUID(int=7), 0, "t", stamp), version=6, start_offset=100, next_offset=200, trash=trash
+    )
+    found = collection_action(root, config=TopicConfig(), now_ms=NOW)
     assert found is not None
     assert (found.kind, found.garbage_objects) == (Kind.COLLECT, 2)
-    assert collection_action(trash, config=TopicConfig(), version=4, now_ms=NOW) is None
-    assert collection_action(NO_TRASH, config=TopicConfig(), version=6, now_ms=NOW) is None
+    for other in (dataclasses.replace(root, version=4), dataclasses.replace(root, trash=NO_TRASH)):
+        assert collection_action(other, config=TopicConfig(), now_ms=NOW) is None
+
+
+def test_the_newest_segment_of_a_log_without_records_is_not_collected() -> None:
+    """The one that left last, and of several that left together the one with the largest offsets; no page."""
+    first, replaced, last = (
+        TrashEntry(at, at, base, removed, 0, 1) for at, base, removed in ((1, 0, 5), (2, 100, 4), (3, 90, 5))
+    )
+    page = TrashEntry(4, 4, 200, 6, 0, 1, TRASH_TREE)
+    stamp = Stamp("0" * 32, NOW, Role.MAINTAINER, 1, "m")
+    root = dataclasses.replace(
+        create_root(UUID(int=7), 0, "t", stamp),
+        version=6,
+        start_offset=100,
+        next_offset=100,
+        trash=Trash.from_entries([replaced, first, last, page]),
+    )
+    assert newest_trimmed(root) == last
+    assert list(collectable(root, limit=6, now_ms=NOW, grace_ms=0)) == [replaced, first, page]
+    grown = dataclasses.replace(root, next_offset=101)
+    assert newest_trimmed(grown) is None
+    assert len(collectable(grown, limit=6, now_ms=NOW, grace_ms=0)) == 4
+    assert newest_trimmed(dataclasses.replace(root, trash=NO_TRASH)) is None

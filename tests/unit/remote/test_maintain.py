@@ -9,17 +9,19 @@ from collections.abc import Callable
 import pytest
 
 from tests.remote_face import RemoteFace
-from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.building import FIRST_MS, TOPIC_ID, TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.recording import Answer, RecordingStore
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, FencedError
 from tiered.format.batch import decode_records
+from tiered.format.keys import partition_prefix
+from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from tiered.format.root import Root
 from tiered.model import TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.maintenance import Action, Kind, PartitionPlan
 from tiered.remote.maintain import ALL_GOES, Done, Maintainer
-from tiered.store.base import Delete, Get, Head, List, Outcome, Put, StoreRequest
+from tiered.store.base import Delete, Get, Head, List, Outcome, Page, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
@@ -61,6 +63,12 @@ class Bucket:
         assert root is not None
         assert check_root(root) == []
         return root
+
+    def objects(self, folder: str) -> set[str]:
+        """Keys below a folder of the partition."""
+        page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + folder))
+        assert isinstance(page, Page)
+        return {entry.key for entry in page.entries}
 
     @property
     def ranges(self) -> list[tuple[int, int]]:
@@ -257,6 +265,41 @@ def test_the_newest_row_goes_by_a_start_offset_alone_and_that_is_said(bucket: Bu
     assert ([action.end for action in plan.actions], plan.notes) == ([499], ())
     plan = bucket.plan(maintainer, Kind.RETENTION, begin_at=500)
     assert ([action.end for action in plan.actions], plan.notes) == ([500], (ALL_GOES,))
+
+
+def test_of_a_log_that_was_trimmed_to_its_end_the_newest_segment_stays_until_the_next_append() -> None:
+    bucket = Bucket(0)
+    who = ProducerEntry(7, 0, 99, 499, 9, FIRST_MS)
+    for at in range(0, 500, 100):
+        snapshot = encode_snapshot([who._replace(last_offset=at + 99)])
+        bucket.log.add(seal(batches(at, at + 100), snapshot=snapshot))
+    bucket.clock.advance(86_400)
+    rows, maintainer = list(bucket.root.rows), bucket.maintainer(TopicConfig(gc_grace_ms=0))
+    bucket.run(maintainer, bucket.plan(maintainer, begin_at=500).actions[0])
+    bucket.clock.advance(1)
+    (collect,) = bucket.plan(maintainer, Kind.COLLECT).actions
+    collected = bucket.run(maintainer, collect).collected
+    assert collected is not None
+    assert (collected.objects, collected.entries, len(bucket.root.trash)) == (8, 4, 1)
+    assert bucket.plan(maintainer, Kind.COLLECT).actions == ()
+    newest = {bucket.log.log_key(rows[-1]), bucket.log.idx_key(rows[-1])}
+    assert bucket.objects("s/") == newest
+    assert decode_snapshot(bucket.face().producer_snapshot()) == [who]
+    bucket.log.add(seal(batches(500, 510), snapshot=encode_snapshot([who._replace(last_offset=509)])))
+    bucket.clock.advance(1)
+    (collect,) = bucket.plan(maintainer, Kind.COLLECT).actions
+    bucket.run(maintainer, collect)
+    assert not newest & bucket.objects("s/")
+    assert [one.last_offset for one in decode_snapshot(bucket.face().producer_snapshot())] == [509]
+
+
+def test_producers_of_an_emptied_log_are_those_at_its_end_or_nobody(bucket: Bucket) -> None:
+    """An object that an older release let go, or one that is of another end, tells nothing."""
+    maintainer, last = bucket.maintainer(), bucket.root.rows.row(-1)
+    bucket.run(maintainer, bucket.plan(maintainer, begin_at=500).actions[0])
+    assert bucket.face().producer_snapshot() == b""  # nobody wrote idempotently
+    bucket.store.execute(Delete((bucket.log.idx_key(last),)))
+    assert bucket.face().producer_snapshot() == b""
 
 
 def test_retention_asks_when_a_row_of_the_future_was_stored(bucket: Bucket) -> None:

@@ -15,6 +15,8 @@ import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
 from tiered.care.restore_plan import RestoreOptions, choose_rows
 from tiered.care.run import check, restore
+from tiered.clock import SystemClock
+from tiered.config import TopicConfig
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -26,17 +28,23 @@ from tiered.errors import (
     TieredError,
     UnknownTopicError,
 )
+from tiered.format.batch import encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.keys import Role
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import DiskSpace, PosixFiles
-from tiered.model import Row, TopicPartition
+from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
+from tiered.plan.maintenance import Kind
+from tiered.remote.maintain import Maintainer
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import load_topic
 from tiered.store.driver import drive
+from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
+from tiered.store.probe import probe
 from tiered.testing.clock import START_MS
 from tiered.testing.disk import FaultyFiles
 from tiered.testing.faults import Fault, FaultKind, FaultStore
@@ -337,6 +345,42 @@ def test_an_object_that_is_gone_is_named(log: Scenario, tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="is gone") as caught:
         restore(log.store, tmp_path / "new")
     assert (caught.value.path_or_key, caught.value.offset) == (log.log_key(row), row.base)
+
+
+def numbered(sequence: int, count: int) -> bytes:
+    """A batch of an idempotent producer, as of now: one that was silent for a day is forgotten."""
+    records = [NewRecord(b"%d" % number, b"k", SystemClock().now_ms()) for number in range(sequence, sequence + count)]
+    return encode_batch(records, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_retry_is_known_after_a_trim_to_the_very_end(tmp_path: Path, fresh: bool) -> None:
+    """Also after everything that left is collected, and on a volume that has nothing of its own."""
+    url = f"file://{tmp_path / 'bucket'}"
+    with tiered.open(tmp_path / "log", remote=url) as first:
+        topic = first.topic(TOPIC, create=True, config={"gc.grace.ms": 0, "segment.bytes": 200})
+        topic.append_batches(numbered(0, 3))
+        acknowledged = topic.append_batches(numbered(3, 1))
+        topic.append(b"somebody else, in another segment")
+        first.sync(timeout=60)
+    store = StoreLocation.parse(url).open()
+    entry = drive(store, load_topic(TOPIC))
+    assert entry is not None
+    config = TopicConfig.from_properties(entry.config)
+    for kind, begin_at in ((Kind.RETENTION, 5), (Kind.COLLECT, None)):
+        maintainer = Maintainer(TP, entry.topic_id, config, owner="m")
+        plan = drive(store, maintainer.plan((kind,), begin_at=begin_at))
+        assert plan is not None
+        assert [drive(store, maintainer.run(action, drive(store, probe()))) for action in plan.actions]
+    if not fresh:
+        restore(store, tmp_path / "new", RestoreOptions())
+    with tiered.open(tmp_path / "new", remote=url) as second:
+        topic = second.topic(TOPIC)
+        assert topic.positions(0).end_offset == 5
+        assert topic.append_batches(numbered(3, 1)).offset == acknowledged.offset
+        assert topic.append_batches(numbered(4, 1)).offset == 5
+        second.sync(timeout=60)
+        assert [seen.value for seen in topic.read(0)] == [b"4"]
 
 
 def test_a_topic_that_was_never_uploaded_begins_empty(log: Scenario, tmp_path: Path) -> None:
