@@ -351,7 +351,7 @@ class BucketSteps:
         """
         capabilities = self.capabilities or (yield from self.probe())
         journal = self._journal()
-        kept = self._kept(tp, ref, claim_epoch, journal)
+        kept = self._kept(tp, ref, claim_epoch, journal) if tp in self._unfinished else None
         uid: str = "" if kept is not None else (yield NewId())
 
         def prepare() -> Prepared:
@@ -370,8 +370,9 @@ class BucketSteps:
             return Prepared(descriptor, source, indexes, plan)
 
         prepared: Prepared = yield Blocking(prepare)
-        work = kept or Unfinished(ref, claim_epoch, prepared.plan, Parts())
-        if prepared.source.size > self._sizes.multipart_above_bytes:
+        work = kept
+        if kept is None and prepared.source.size > self._sizes.multipart_above_bytes:
+            work = Unfinished(ref, claim_epoch, prepared.plan, Parts())
             self._unfinished.setdefault(tp, {})[ref.base] = work
         try:
             row = yield from upload_segment(
@@ -386,16 +387,24 @@ class BucketSteps:
                 multipart_from_bytes=self._sizes.multipart_above_bytes,
                 part_bytes=self._sizes.part_bytes,
                 deadline_seconds=deadline_seconds,
-                parts=work.parts,
+                parts=None if work is None else work.parts,
             )
         except TieredError as error:
             if not isinstance(error, RemoteUnavailableError):
-                self._unfinished.get(tp, {}).pop(ref.base, None)
+                self._finished(tp, ref)
             raise
         finally:
             prepared.source.close()
-        self._unfinished.get(tp, {}).pop(ref.base, None)
+        if work is not None:
+            self._finished(tp, ref)
         return row
+
+    def _finished(self, tp: TopicPartition, ref: SegmentRef) -> None:
+        """Nothing of this segment is gone on with."""
+        begun = self._unfinished.get(tp, {})
+        begun.pop(ref.base, None)
+        if not begun:
+            self._unfinished.pop(tp, None)
 
     def _kept(self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, journal: Journal) -> Unfinished | None:
         """What an earlier attempt has begun of this very segment under this claim, if the journal still names it."""
@@ -409,7 +418,7 @@ class BucketSteps:
         catalog = self._catalogs[tp]
         if catalog.claim_epoch != claim_epoch:
             raise CommitUnknown(f"{tp}: the claim {claim_epoch} is gone, {catalog.claim_epoch} is held")
-        epochs = yield Blocking(lambda: self._disk.leader_epochs(tp))
+        epochs = yield Blocking(functools.partial(self._disk.leader_epochs, tp))
         try:
             yield from catalog.append(rows, epochs)
         except FencedError:
@@ -440,7 +449,7 @@ class BucketSteps:
                 except TieredError:
                     continue
             done.append(entry.log_key)
-        yield Blocking(lambda: journal.done(done))
+        yield Blocking(functools.partial(journal.done, done))
 
 
 def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -12,30 +14,34 @@ from tiered.errors import RemotePermissionError, RemoteUnavailableError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
 from tiered.plan.tiering.facts import SegmentRef
-from tiered.store.base import Get, Object
+from tiered.store.base import Get, Object, Outcome, Steps, StoreRequest, UploadPart
+from tiered.store.driver import adrive, drive
+from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from tiered.tiering.disk import OpenDisk
 from tiered.tiering.journal import Journal
-from tiered.tiering.run import Driver
 from tiered.tiering.steps import BucketSteps, PartSizes
 
 TP = TopicPartition("t", 0)
 PARTS, STORED = 8, 4
+T = TypeVar("T")
 
 
 class World:
     """One sealed segment of eight parts, its claim, and a store that fails where a test wants it to."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, on_a_loop: bool) -> None:
         self.directory = directory
         self.clock = FakeClock()
         config = LogConfig(remote=True, disk_reserve_bytes=0)
         self.log = LocalLog.open(directory, clock=self.clock, ids=SeededIds(1), config=config)
         self.log.create_topic("t")
         self.store = FaultStore(MemoryStore(min_part_bytes=1))
-        self.drive = Driver(self.store, self.clock, SeededIds(2))
+        self.aio_store = ThreadedAioStore(self.store)
+        self.ids = SeededIds(2)
+        self.on_a_loop = on_a_loop
         self.journal = Journal(directory, self.log.files)
         self.steps = self.process()
         self.epoch = self.drive(self.steps.claim(TP)).claim_epoch
@@ -44,6 +50,13 @@ class World:
         (sealed,) = self.log.partition(TP).sealed_segments(0)
         self.segment = SegmentRef(sealed.base_offset, sealed.end_offset, sealed.size_bytes, sealed.appended_ms)
         self.store.calls.clear()
+
+    def drive(self, steps: Steps[T]) -> T:
+        """By the driver of a log's own thread, or by the daemon's."""
+        if not self.on_a_loop:
+            return drive(self.store, steps, clock=self.clock, ids=self.ids)
+        sleep = self.clock.aio_sleep
+        return asyncio.run(adrive(self.aio_store, steps, clock=self.clock, ids=self.ids, sleep=sleep))
 
     def process(self) -> BucketSteps:
         sizes = PartSizes(multipart_above_bytes=500, part_bytes=113)
@@ -74,10 +87,11 @@ class World:
         return found.data
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path / "log")
+@pytest.fixture(params=[False, True], ids=["thread", "loop"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    made = World(tmp_path / "log", on_a_loop=bool(request.param))
     yield made
+    asyncio.run(made.aio_store.close())
     made.journal.close()
     made.log.close()
 
@@ -148,3 +162,46 @@ def test_a_bundle_that_was_not_answered_needs_no_part_again(world: World) -> Non
     world.upload()
     assert world.sent() == ["completeupload", "put"]
     assert world.stored() == on_disk(world)
+
+
+class Hanging:
+    """An asyncio store whose fifth part never ends."""
+
+    def __init__(self, world: World) -> None:
+        self.url, self.world = world.store.url, world
+        self.hangs = asyncio.Event()
+        self.parts = 0
+
+    async def execute(self, request: StoreRequest) -> Outcome:
+        self.parts += isinstance(request, UploadPart)
+        if self.parts > STORED:
+            self.hangs.set()
+            await asyncio.Event().wait()
+        return self.world.store.execute(request)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_an_upload_that_is_cancelled_goes_on_too(world: World) -> None:
+    """The time limit of an order cancels it."""
+
+    async def cut_short() -> None:
+        store = Hanging(world)
+        steps = world.steps.upload(TP, world.segment, world.epoch)
+        task = asyncio.create_task(adrive(store, steps, clock=world.clock, ids=world.ids))
+        await store.hangs.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(cut_short())
+    world.store.calls.clear()
+    world.upload()
+    assert world.sent() == ["uploadpart"] * (PARTS - STORED) + ["completeupload", "put"]
+    assert world.stored() == on_disk(world)
+
+
+def test_nothing_is_kept_of_what_ended(world: World) -> None:
+    world.upload()
+    assert world.steps._unfinished == {}

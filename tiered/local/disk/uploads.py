@@ -227,8 +227,10 @@ class PauseFile:
         """By topic, or ``ALL_TOPICS``. What cannot be read pauses all: nobody knows what it said."""
         try:
             value = self._file.load()
-            found = {} if value is None else value["topics"]
-            return {str(name): Pause(int(each["since_ms"]), str(each["reason"])) for name, each in found.items()}
+            if value is None:
+                return {}
+            entries = value["topics"].items()
+            return {str(name): Pause(int(each["since_ms"]), str(each["reason"])) for name, each in entries}
         except (CorruptionError, AttributeError, KeyError, TypeError, ValueError):
             return {ALL_TOPICS: Pause(0, f"{self._file.path} cannot be read")}
 
