@@ -26,7 +26,7 @@ from tiered.store.limit import Limits
 from tiered.store.location import StoreLocation
 from tiered.store.metrics import StoreMetrics
 from tiered.store.pace import Slowed
-from tiered.tiering.aio_run import Bucket, Runner, Timing
+from tiered.tiering.aio_run import UPLOAD_BYTES_PER_SECOND, Bucket, Runner, Timing
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
 from tiered.tiering.sidecar import BrokerDirectory
@@ -38,6 +38,8 @@ from uploader.telemetry import Notify, Telemetry
 from uploader.upkeep import Beside
 
 PROGRAM = "tiered-uploader"
+RATE_SHARES = 4
+"""An upload has its share of a limited rate, and this many times the time that it then needs."""
 CHECK_SECONDS = 5.0
 """How long a one-shot run waits to see that the bucket is the one that its checkpoint speaks of."""
 
@@ -250,7 +252,11 @@ class Service:
         return stale
 
     def _timing(self) -> Timing:
-        return Timing(scan_ms=self.settings.scan, tick_ms=self._notify.tick_ms())
+        """An upload may wait for all that are under way beside it: where a rate is set, that is what takes the time."""
+        slowest: float = UPLOAD_BYTES_PER_SECOND
+        if self.settings.bytes_per_second is not None:
+            slowest = min(slowest, self.settings.bytes_per_second / (RATE_SHARES * self.settings.uploads))
+        return Timing(self.settings.scan, self._notify.tick_ms(), slowest)
 
     @property
     def committed(self) -> dict[TopicPartition, int]:

@@ -19,6 +19,7 @@ from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.store.base import (
     AioStore,
     AioStoreAround,
+    Get,
     Object,
     Outcome,
     Put,
@@ -35,6 +36,12 @@ BURST_SECONDS = 1.0
 """A bucket that was idle holds the tokens of this time."""
 PARTS_IN_FLIGHT = 4
 """Parts and single objects that are streamed at once, in the whole process: what bounds memory and connections."""
+
+
+SMALL_BYTES = 1024 * 1024
+SMALL_WAIT_SECONDS = 5.0
+"""A request that moves no more than ``SMALL_BYTES`` waits no longer than this for what larger ones owe, and is charged
+all the same: at a low rate a commit would else wait for the uploads beside it until it is given up, again and again."""
 
 
 class TokenBucket:
@@ -171,7 +178,8 @@ class Limits:
         if requests is not None:
             seconds = max(seconds, requests.take(1.0))
         if sent is not None:
-            seconds = max(seconds, sent.take(sent_bytes(request)))
+            owed = sent.take(sent_bytes(request))
+            seconds = max(seconds, owed if _moved_bytes(request) > SMALL_BYTES else min(owed, SMALL_WAIT_SECONDS))
         return seconds
 
     def after(self, request: StoreRequest, answer: Outcome | BaseException) -> None:
@@ -195,6 +203,13 @@ def sent_bytes(request: StoreRequest) -> int:
             return end - start
         case _:
             return 0
+
+
+def _moved_bytes(request: StoreRequest) -> int:
+    """Bytes that ``request`` is known to move; a GET without an end reads a small object, a root or a page."""
+    if isinstance(request, Get):
+        return 0 if request.end is None else request.end - request.start
+    return sent_bytes(request)
 
 
 def is_streamed(request: StoreRequest) -> bool:

@@ -92,10 +92,17 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Periods in milliseconds."""
+    """Periods in milliseconds; the rate at which the slowest upload is still waited for."""
 
     scan_ms: int = SCAN_MS
     tick_ms: int = TICK_MS
+    upload_bytes_per_second: float = UPLOAD_BYTES_PER_SECOND
+
+    def seconds_of(self, order: orders.Order) -> float:
+        """How long an order may take."""
+        if isinstance(order, orders.Upload):
+            return UPLOAD_SECONDS + order.segment.size_bytes / self.upload_bytes_per_second
+        return ORDER_SECONDS
 
 
 class Telling(Protocol):
@@ -268,7 +275,7 @@ class Runner:
     async def _answer(self, action: orders.Order) -> None:
         """One order, one event; also when it was cancelled, ran out of time, or hit a bug."""
         begun = self._clock.monotonic()
-        seconds = _seconds(action)
+        seconds = self.timing.seconds_of(action)
         error: BaseException | None = None
         event: facts.Event
         try:
@@ -411,10 +418,3 @@ class Runner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._write_notes()
-
-
-def _seconds(order: orders.Order) -> float:
-    """How long it may take."""
-    if isinstance(order, orders.Upload):
-        return UPLOAD_SECONDS + order.segment.size_bytes / UPLOAD_BYTES_PER_SECOND
-    return ORDER_SECONDS

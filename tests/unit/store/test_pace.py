@@ -10,9 +10,29 @@ import pytest
 
 from tiered.errors import RemoteUnavailableError
 from tiered.model import BytesSource
-from tiered.store.base import ABSENT, Delete, Get, Head, List, Missing, Outcome, Put, PutResult, PutStatus, StoreRequest
+from tiered.store.base import (
+    ABSENT,
+    Delete,
+    Get,
+    Head,
+    List,
+    Missing,
+    Outcome,
+    Put,
+    PutResult,
+    PutStatus,
+    StoreRequest,
+    UploadPart,
+)
 from tiered.store.driver import BACKGROUND_THREADS
-from tiered.store.limit import AioLimitedStore, LimitedStore, Limits, Slots
+from tiered.store.limit import (
+    SMALL_BYTES,
+    SMALL_WAIT_SECONDS,
+    AioLimitedStore,
+    LimitedStore,
+    Limits,
+    Slots,
+)
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.store.pace import FREE_FACTOR, MIN_PER_SECOND, Paces, Slowed, prefix_of
@@ -148,6 +168,17 @@ async def test_both_kinds_of_store_share_what_the_limits_allow() -> None:
     maintenance.execute(Put("k", bytes(20), ABSENT))
     assert clock.monotonic() == pytest.approx(5.0)
     await uploads.close()
+
+
+def test_a_commit_does_not_wait_for_all_that_the_uploads_beside_it_owe() -> None:
+    """Four bodies of 64 MiB at 1 MiB a second: the fourth waits minutes, what is small a moment."""
+    limits = Limits(bytes_per_second=1 << 20, clock=FakeClock())
+    waits = [limits.before(UploadPart("k", "id", 1, BytesSource(b""), 0, 64 << 20)) for _ in range(4)]
+    assert waits == [63.0, 127.0, 191.0, 255.0]
+    small: list[StoreRequest] = [Get("root"), Put("root", bytes(2000), ABSENT), Get("k", 0, SMALL_BYTES)]
+    assert [limits.before(request) for request in small] == [SMALL_WAIT_SECONDS] * 3
+    assert limits.before(Get("k", 0, SMALL_BYTES + 1)) > 255
+    assert limits.before(Put("k", bytes(SMALL_BYTES + 1), ABSENT)) > 256
 
 
 async def test_turns_come_in_the_order_of_asking_to_threads_and_tasks_alike() -> None:

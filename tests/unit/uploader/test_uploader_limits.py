@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.integration.uploader.logs import make_log
+from tests.integration.uploader.logs import T0, make_log
 from tiered.errors import RemoteUnavailableError
+from tiered.plan.tiering import orders
+from tiered.plan.tiering.facts import SegmentRef
 from tiered.store.base import AioStore, Get, Outcome, Put, PutResult, PutStatus, Store, StoreRequest
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
+from tiered.tiering.aio_run import ORDER_SECONDS
 from uploader import status
 from uploader.config import Settings
 from uploader.service import Place, Service
@@ -122,3 +125,19 @@ def test_the_table_says_which_prefix_is_slowed_and_that_nobody_need_act(tmp_path
         "the store asked to slow down since 5s: 15.0 requests a second below a3/; unblocked by itself, the rate rises "
         "while nothing is refused"
     )
+
+
+@pytest.mark.parametrize(
+    ("rate", "uploads", "seconds"),
+    [(None, 4, 300 + 67_000_000 / 50_000), (10_000_000, 4, 300 + 67_000_000 / 50_000), (100_000, 4, 300 + 10_720)],
+)
+def test_an_upload_has_the_time_that_a_low_rate_takes(
+    tmp_path: Path, rate: int | None, uploads: int, seconds: float
+) -> None:
+    """One that is cancelled has been charged: what is cancelled again and again would use up the rate for nothing."""
+    make_log(tmp_path / "log", records=1, partitions=1)
+    settings = Settings(http=None, bytes_per_second=rate, uploads=uploads)
+    service = Service(Place(tmp_path / "log", StoreLocation.parse("memory://x")), settings)
+    upload = orders.Upload(1, T0, SegmentRef(0, 1, 67_000_000, 0), 1)
+    assert service._timing().seconds_of(upload) == seconds
+    assert service._timing().seconds_of(orders.Claim(1, T0)) == ORDER_SECONDS
