@@ -28,7 +28,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tiered import aio, errors
-    from tiered.care.run import advise, check, plan_rebuild, plan_rejoin, rebuild, rejoin, restore
+    from tiered.care.run import (
+        advise,
+        check,
+        mend,
+        plan_entry,
+        plan_mend,
+        plan_rebuild,
+        plan_rejoin,
+        plan_return,
+        put_entry,
+        rebuild,
+        rejoin,
+        restore,
+    )
     from tiered.errors import TieredError
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
     from tiered.model import ConsumerRecord, NewRecord, Positions, RecordMetadata, TopicPartition
@@ -56,7 +69,12 @@ __all__ = [
     "errors",
     "open",
     "open_reader",
+    "mend",
+    "plan_entry",
+    "plan_mend",
     "plan_rebuild",
+    "plan_return",
+    "put_entry",
     "plan_rejoin",
     "rebuild",
     "rejoin",
@@ -66,7 +84,21 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(
-        ("advise", "check", "plan_rebuild", "plan_rejoin", "rebuild", "rejoin", "restore"), "tiered.care.run"
+        (
+            "advise",
+            "check",
+            "mend",
+            "plan_entry",
+            "plan_mend",
+            "plan_rebuild",
+            "plan_rejoin",
+            "plan_return",
+            "put_entry",
+            "rebuild",
+            "rejoin",
+            "restore",
+        ),
+        "tiered.care.run",
     ),
     "ConsumerRecord": "tiered.model",
     "Log": "tiered.log",

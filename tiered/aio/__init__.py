@@ -19,7 +19,20 @@ under way on a thread ends there, and its outcome is what it is (a cancelled app
 
 from __future__ import annotations
 
-from tiered.aio.care import advise, check, plan_rebuild, plan_rejoin, rebuild, rejoin, restore
+from tiered.aio.care import (
+    advise,
+    check,
+    mend,
+    plan_entry,
+    plan_mend,
+    plan_rebuild,
+    plan_rejoin,
+    plan_return,
+    put_entry,
+    rebuild,
+    rejoin,
+    restore,
+)
 from tiered.aio.log import Log, open  # noqa: A004  (the word that users expect: aio.open)
 from tiered.aio.reader import Found, Reader, open_reader
 from tiered.aio.topic import PartitionStream, Topic, TopicReads
@@ -40,7 +53,12 @@ __all__ = [
     "check",
     "open",
     "open_reader",
+    "mend",
+    "plan_entry",
+    "plan_mend",
     "plan_rebuild",
+    "plan_return",
+    "put_entry",
     "plan_rejoin",
     "rebuild",
     "rejoin",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from tiered.care.check import CheckOptions, CheckReport, check_steps
-from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
+from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
+from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
+from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, plan_return_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreReport, restore_steps
@@ -73,9 +76,36 @@ async def advise(store: AioStore, local: LocalLog | None, topics: Collection[str
     return await AioRunner(store).run(advise_steps(store.url, local, topics))
 
 
-async def plan_rebuild(store: AioStore, tp: TopicPartition, owner: str) -> RebuildPlan:
+async def plan_rebuild(store: AioStore, tp: TopicPartition, owner: str, *, accept_loss: bool = False) -> RebuildPlan:
     """As ``tiered.plan_rebuild``."""
-    return await AioRunner(store).run(plan_rebuild_steps(tp, owner))
+    return await AioRunner(store).run(plan_rebuild_steps(tp, owner, accept_loss=accept_loss))
+
+
+async def plan_return(store: AioStore, tp: TopicPartition, version: int, owner: str) -> RebuildPlan:
+    """As ``tiered.plan_return``."""
+    return await AioRunner(store).run(plan_return_steps(tp, version, owner))
+
+
+async def plan_mend(
+    store: AioStore, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False
+) -> MendPlan:
+    """As ``tiered.plan_mend``."""
+    return await AioRunner(store).run(plan_mend_steps(tp, offsets, drop=drop))
+
+
+async def mend(store: AioStore, plan: MendPlan, owner: str) -> int:
+    """As ``tiered.mend``."""
+    return await AioRunner(store).run(mend_steps(plan, owner))
+
+
+async def plan_entry(store: AioStore, topic: str, topic_id: UUID | None = None) -> EntryPlan:
+    """As ``tiered.plan_entry``."""
+    return await AioRunner(store).run(plan_entry_steps(topic, topic_id))
+
+
+async def put_entry(store: AioStore, plan: EntryPlan) -> None:
+    """As ``tiered.put_entry``."""
+    await AioRunner(store).run(entry_steps(plan))
 
 
 async def rebuild(store: AioStore, plan: RebuildPlan) -> None:

@@ -1,4 +1,4 @@
-"""``repair rebuild-catalog``: a root that is lost or damaged, made anew from ``hist/`` and the objects.
+"""``repair rebuild-catalog``, ``repair root``: a root made anew from ``hist/`` and the objects.
 
 ::
 
@@ -14,7 +14,7 @@ that pins and snapshots of the lost catalog hold what they held. Nothing is dele
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
@@ -38,14 +38,15 @@ from tiered.format.keys import (
     segment_key,
     split_uid,
 )
-from tiered.format.root import Root, decode_root
+from tiered.format.root import STATE_OPEN, Root, decode_root
 from tiered.model import EpochEntry, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.pages import spill
 from tiered.plan.rebuild import Objects, choose_rows, rebuilt
 from tiered.remote.pages import store_pages
-from tiered.remote.past import list_snapshots
+from tiered.remote.past import AsOf, Past, list_snapshots
+from tiered.remote.rewrite import hole
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import root_put
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
@@ -66,7 +67,8 @@ class RebuildPlan:
     """The root that would be written. ``copy_version``: of the ``hist/`` copy that it goes on from, 0 without one.
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
-    ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its.
+    ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no
+    object, a hole each.
     """
 
     tp: TopicPartition
@@ -76,6 +78,7 @@ class RebuildPlan:
     unused: tuple[str, ...]
     damaged: bytes | None
     etag: str
+    lost: tuple[tuple[int, int], ...] = ()
 
 
 class _Listed(NamedTuple):
@@ -85,40 +88,135 @@ class _Listed(NamedTuple):
     epochs: dict[Role, int]
 
 
-def plan_rebuild_steps(tp: TopicPartition, owner: str) -> Steps[RebuildPlan]:
-    """Reads only. Raises UnknownTopicError, ConfigError (the root is whole), CorruptionError (it cannot be told)."""
-    entry = yield from load_topic(tp.topic)
-    if entry is None or tp.partition >= entry.partitions:
-        raise UnknownTopicError(f"there is no partition {tp} in the registry", hint="`tiered topics list` names them")
-    damaged, etag = yield from _need_broken(tp, entry.topic_id)
-    listed = yield from _list(entry.topic_id, tp.partition)
-    copy, known = yield from _newest_copy(tp, entry.topic_id)
-    present = [row for row in known if not row.size or _is_there(entry.topic_id, tp.partition, row, listed.sizes)]
-    others = yield from _unnamed(copy, entry.topic_id, tp.partition, listed)
+def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = False) -> Steps[RebuildPlan]:
+    """Reads only. Raises UnknownTopicError, ConfigError (the root is whole), CorruptionError (it cannot be told).
+
+    ``accept_loss``: offsets that are in no object become holes, up to the end that a copy knew.
+    """
+    topic_id = yield from _topic_id(tp)
+    damaged, etag = yield from _need_broken(tp, topic_id)
+    listed = yield from _list(topic_id, tp.partition)
+    copy, known = yield from _newest_copy(tp, topic_id)
+    present = [row for row in known if not row.size or _is_there(topic_id, tp.partition, row, listed.sizes)]
+    others = yield from _unnamed(copy, topic_id, tp.partition, listed)
 
     def key_of(row: Row) -> str:
-        return segment_key(entry.topic_id, tp.partition, row)
+        return segment_key(topic_id, tp.partition, row)
 
-    rows = choose_rows(present, copy.next_offset if copy is not None else 0, others, key_of)
+    rows = choose_rows(present, copy.next_offset if copy is not None else 0, others, key_of, gaps=accept_loss)
+    lost: list[tuple[int, int]] = []
+    if accept_loss:
+        rows, lost = yield from _with_holes(rows, copy)
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
         raise CorruptionError(
             f"{tp}: the objects end at offset {end}, and nothing tells that the log did",
-            path_or_key=root_key(entry.topic_id, tp.partition),
-            hint=_ADVICE,
+            path_or_key=root_key(topic_id, tp.partition),
+            hint=_ADVICE + ("; --accept-loss makes a hole of what is missing" if copy is not None else ""),
         )
     named = {join_uid(row.id_hi, row.id_lo) for row in rows}
     unused = [key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named]
-    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, entry.topic_id)))]
-    told = yield from _epochs(entry.topic_id, tp.partition, rows)
+    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
+    told = yield from _epochs(topic_id, tp.partition, rows)
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
-    first = copy or create_root(entry.topic_id, tp.partition, tp.topic, stamp)
+    first = copy or create_root(topic_id, tp.partition, tp.topic, stamp)
     seen = max(first.version, *versions) if versions else first.version
     root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), seen + VERSION_STEP, stamp)
     for violation in check_root(root):
         raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
     found = len(set(rows) - set(known))
-    return RebuildPlan(tp, root, copy.version if copy else 0, found, tuple(unused), damaged, etag)
+    return RebuildPlan(tp, root, copy.version if copy else 0, found, tuple(unused), damaged, etag, tuple(lost))
+
+
+def _with_holes(rows: list[Row], copy: Root | None) -> Steps[tuple[list[Row], list[tuple[int, int]]]]:
+    """``rows`` with holes between them, and before and behind them as far as ``copy`` reached."""
+    start = copy.start_offset if copy is not None else rows[0].base if rows else 0
+    end = max(copy.next_offset if copy is not None else 0, rows[-1].next if rows else 0)
+    whole, lost, epoch = list[Row](), list[tuple[int, int]](), -1
+    at = min(start, rows[0].base) if rows else start
+    for row in (*rows, None):
+        base = end if row is None else row.base
+        if at < base:
+            lost.append((at, base))
+            whole.append(hole(at, base, (yield NewId()), 1, epoch))
+        if row is not None:
+            whole.append(row)
+            at, epoch = row.next, row.leader_epoch
+    return whole, lost
+
+
+def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[RebuildPlan]:
+    """The catalog of ``version`` again, with what was appended since. Reads only; :func:`rebuild_steps` carries it out.
+
+    Raises UnknownTopicError, NotFoundError (that version was not kept, or what it names was collected), ConfigError (it
+    is the newest, or what was appended since does not continue it), CorruptionError (the root, or an object is lost).
+    """
+    topic_id = yield from _topic_id(tp)
+    now, data, etag = yield from _need_whole(tp, topic_id)
+    if version >= now.version or now.state != STATE_OPEN:
+        raise ConfigError(
+            f"{now.where} is {now.state}: it cannot go back to version {version}",
+            hint="name an older version; `tiered snapshot list` and hist/ have them",
+        )
+    taken = yield from Past(_view(tp, topic_id), AsOf(version=version)).take()
+    then = yield from _rows_of(Snapshot.of(taken.root), 0)
+    end = taken.root.next_offset
+    since = [row for row in (yield from _rows_of(Snapshot.of(now), end)) if row.next > end]
+    if (since[0].base if since else now.next_offset) != end:
+        raise ConfigError(
+            f"{tp}: version {version} ends at offset {end}, and what was appended since does not begin there any more",
+            hint="a rewrite or a trim went over that offset; name a newer version",
+        )
+    rows = [*then, *since]
+    if not rows:
+        raise ConfigError(f"{tp}: version {version} holds nothing", hint="name another version")
+    listed = yield from _list(topic_id, tp.partition)
+    for row in rows:
+        if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes):
+            key = segment_key(topic_id, tp.partition, row)
+            raise CorruptionError(
+                f"{tp}: {key}, or its .idx, is not what version {version} names", path_or_key=key, hint=_ADVICE
+            )
+    stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
+    told = yield from _epochs(topic_id, tp.partition, rows)
+    first = replace(taken.root, roles=now.roles, commit=now.commit, txns=now.txns)
+    versions = [each.version for each in (yield from list_snapshots(_view(tp, topic_id)))]
+    number = max(now.version, *versions) if versions else now.version
+    root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), number + VERSION_STEP, stamp)
+    for violation in check_root(root):
+        raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
+    named = {join_uid(row.id_hi, row.id_lo) for row in rows}
+    unused = [key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named]
+    return RebuildPlan(tp, root, version, len(since), tuple(unused), data, etag)
+
+
+def _topic_id(tp: TopicPartition) -> Steps[UUID]:
+    entry = yield from load_topic(tp.topic)
+    if entry is None or tp.partition >= entry.partitions:
+        raise UnknownTopicError(f"there is no partition {tp} in the registry", hint="`tiered topics list` names them")
+    return entry.topic_id
+
+
+def _need_whole(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root, bytes, str]]:
+    """The root, its bytes and its ETag."""
+    key = root_key(topic_id, tp.partition)
+    got = yield root_get(key)
+    root = _good(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+    if root is None or not isinstance(got, Object):
+        raise CorruptionError(
+            f"{tp}: the root is lost or cannot be read",
+            path_or_key=key,
+            hint="`tiered repair rebuild-catalog` goes on from the newest copy in hist/",
+        )
+    return root, bytes(got.data), got.etag
+
+
+def _rows_of(pinned: Snapshot, at: int) -> Steps[list[Row]]:
+    rows: list[Row] = []
+    while len(piece := (yield from pinned.piece(at))):
+        rows += list(piece)
+        at = piece.end_offset
+    return rows
 
 
 def rebuild_steps(plan: RebuildPlan) -> Steps[None]:
@@ -184,15 +282,10 @@ def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None,
         root = _good(got.data, key, topic_id, tp) if isinstance(got, Object) else None
         if root is None:
             continue
-        rows: list[Row] = []
-        pinned, at = Snapshot.of(root), 0
         try:
-            while len(piece := (yield from pinned.piece(at))):
-                rows += list(piece)
-                at = piece.end_offset
+            return root, (yield from _rows_of(Snapshot.of(root), 0))
         except CorruptionError:
             continue  # a page was collected since, or is lost: an older copy may be whole
-        return root, rows
     return None, []
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from uuid import UUID
 
 from tiered.care.check import CheckOptions, CheckReport, check_steps
-from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, rebuild_steps
+from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
+from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
+from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, plan_return_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
 from tiered.care.restore import RestoreReport, restore_steps
@@ -90,13 +93,55 @@ def advise(store: Store, local: LocalLog | None, topics: Collection[str] = ()) -
     return Runner(store).run(advise_steps(store.url, local, topics))
 
 
-def plan_rebuild(store: Store, tp: TopicPartition, owner: str) -> RebuildPlan:
+def plan_rebuild(store: Store, tp: TopicPartition, owner: str, *, accept_loss: bool = False) -> RebuildPlan:
     """The catalog that a partition's root would be made anew as, from ``hist/`` and the objects. Changes nothing.
 
-    Lists the partition. Raises UnknownTopicError, ConfigError if the root is whole, CorruptionError where the objects
-    contradict each other or offsets are in none of them.
+    ``accept_loss``: offsets that are in no object become holes, which the plan names. Lists the partition. Raises
+    UnknownTopicError, ConfigError if the root is whole, CorruptionError where the objects contradict each other or
+    offsets are in none of them.
     """
-    return Runner(store).run(plan_rebuild_steps(tp, owner))
+    return Runner(store).run(plan_rebuild_steps(tp, owner, accept_loss=accept_loss))
+
+
+def plan_return(store: Store, tp: TopicPartition, version: int, owner: str) -> RebuildPlan:
+    """An older version of a partition's catalog, with what was appended since: :func:`rebuild` makes it the newest.
+
+    Changes nothing; lists the partition. Raises UnknownTopicError, NotFoundError (not kept, or collected since),
+    ConfigError (not older, or what came since does not continue it), CorruptionError (an object of it is lost).
+    """
+    return Runner(store).run(plan_return_steps(tp, version, owner))
+
+
+def plan_mend(store: Store, tp: TopicPartition, offsets: Sequence[int] = (), *, drop: bool = False) -> MendPlan:
+    """Segments that would be written anew: those that hold ``offsets``, or all that are not what the catalog names.
+
+    ``drop``: what cannot be read of them is given up, which the plan names. Changes nothing. Raises UnknownTopicError,
+    NotFoundError, ConfigError if nothing is wrong, CorruptionError if something would be lost without ``drop``.
+    """
+    return Runner(store).run(plan_mend_steps(tp, offsets, drop=drop))
+
+
+def mend(store: Store, plan: MendPlan, owner: str) -> int:
+    """Carries the plan out, as a maintainer; gives the version of the catalog that names the new objects.
+
+    Raises FencedError, ConfigError if the catalog is another one by now; what was mended by then stays so.
+    """
+    return Runner(store).run(mend_steps(plan, owner))
+
+
+def plan_entry(store: Store, topic: str, topic_id: UUID | None = None) -> EntryPlan:
+    """The registry entry that the roots of a topic tell of. Changes nothing; lists the bucket.
+
+    Raises NotFoundError (there is no root of it), ConfigError if the entry is right, CorruptionError if several topic
+    ids are in use under the name: ``topic_id`` chooses.
+    """
+    return Runner(store).run(plan_entry_steps(topic, topic_id))
+
+
+def put_entry(store: Store, plan: EntryPlan) -> None:
+    """Carries the plan out, by compare-and-swap; what lies there is copied aside first. Raises ConfigError if that is
+    another one by now, CommitUnknown."""
+    Runner(store).run(entry_steps(plan))
 
 
 def rebuild(store: Store, plan: RebuildPlan) -> None:

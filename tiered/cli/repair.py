@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+import socket
+from collections.abc import Iterator
+from uuid import UUID
 
 import click
 
 from tiered.care.check import EXIT_WARNINGS
-from tiered.care.run import advise, plan_rebuild, plan_rejoin, rebuild, rejoin
+from tiered.care.rebuild import RebuildPlan
+from tiered.care.run import (
+    advise,
+    mend,
+    plan_entry,
+    plan_mend,
+    plan_rebuild,
+    plan_rejoin,
+    plan_return,
+    put_entry,
+    rebuild,
+    rejoin,
+)
 from tiered.errors import ConfigError, CorruptionError
 from tiered.program.application import (
     Application,
@@ -20,6 +37,8 @@ from tiered.program.application import (
 )
 from tiered.program.doors import need_directory, need_topic, open_tiers
 from tiered.program.output import columns, counted
+from tiered.remote.fence import owner_of
+from tiered.store.base import Store
 
 UNUSED_SHOWN = 20
 """Objects that a rebuilt catalog does not name, of those that are printed."""
@@ -72,9 +91,10 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
 
 @command.command("rebuild-catalog", cls=Command)
 @click.argument("selected", metavar="TOPIC:P")
+@click.option("--accept-loss", is_flag=True, help="make holes of offsets that are in no object; the plan names them")
 @destructive
 @pass_application
-def rebuild_command(app: Application, *, selected: str, dry_run: bool, yes: bool) -> int:
+def rebuild_command(app: Application, *, selected: str, accept_loss: bool, dry_run: bool, yes: bool) -> int:
     """Make a partition's root anew, which is lost or damaged, from its history and its objects. Deletes nothing.
 
     What a trim had removed and nobody had collected yet is there again. Every claim ends: the log directory that wrote
@@ -85,25 +105,136 @@ def rebuild_command(app: Application, *, selected: str, dry_run: bool, yes: bool
       tiered repair rebuild-catalog flights:0 --remote s3://acme-logs/prod --dry-run
       tiered repair rebuild-catalog flights:0 --remote s3://acme-logs/prod --yes
     """
-    app.need_remote()
     tp = one_partition(selected)
+    with _store(app) as store:
+        plan = plan_rebuild(store, tp, "repair rebuild-catalog", accept_loss=accept_loss)
+        return _put_root(app, "repair rebuild-catalog", store, plan, dry_run=dry_run, yes=yes)
+
+
+@command.command("root", cls=Command)
+@click.argument("selected", metavar="TOPIC:P")
+@click.option(
+    "--to-version", type=click.IntRange(min=1), required=True, help="a version that hist/ or a snapshot holds"
+)
+@destructive
+@pass_application
+def root_command(app: Application, *, selected: str, to_version: int, dry_run: bool, yes: bool) -> int:
+    """Undo what a trim or a rewrite did: the catalog of an older version again, and what was appended since.
+
+    Refused if anything that version names was collected. Every claim ends: the log directory that wrote the partition
+    goes on after `tiered repair rejoin`. The root that is replaced is copied below aside/.
+
+    \b
+    Example:
+      tiered repair root flights:0 --to-version 4711 --remote s3://acme-logs/prod --dry-run
+    """
+    tp = one_partition(selected)
+    with _store(app) as store:
+        plan = plan_return(store, tp, to_version, f"repair root --to-version {to_version}")
+        return _put_root(app, "repair root", store, plan, dry_run=dry_run, yes=yes)
+
+
+@command.command("index", cls=Command)
+@click.argument("selected", metavar="TOPIC:P")
+@click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET...]")
+@destructive
+@pass_application
+def index_command(app: Application, *, selected: str, offsets: tuple[int, ...], dry_run: bool, yes: bool) -> int:
+    """Write segments of the bucket anew whose index bundle, or whose row of the catalog, is wrong. Loses nothing.
+
+    Without offsets: all whose bundle is gone, cannot be read or describes other bytes. An offset names the segment
+    that holds it, where `tiered check --read-data` says that something in its indexes is wrong.
+
+    \b
+    Examples:
+      tiered repair index flights:0 --remote s3://acme-logs/prod --dry-run
+      tiered repair index flights:0 4711 --remote s3://acme-logs/prod --yes
+    """
+    return _mend(app, "repair index", selected, offsets, drop=False, dry_run=dry_run, yes=yes)
+
+
+@command.command("drop-segment", cls=Command)
+@click.argument("selected", metavar="TOPIC:P")
+@click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET...]")
+@destructive
+@pass_application
+def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], dry_run: bool, yes: bool) -> int:
+    """Give up what cannot be read of segments: batches that are whole stay, the rest becomes a hole. Loses records.
+
+    Without offsets: all segments whose object is gone or is not what the catalog names. The plan names the offsets
+    that are lost, and the root keeps the reason. Before: put the object back from a version or a backup of the bucket.
+
+    \b
+    Examples:
+      tiered repair drop-segment flights:0 --remote s3://acme-logs/prod --dry-run
+      tiered repair drop-segment flights:0 4711 --remote s3://acme-logs/prod --yes
+    """
+    return _mend(app, "repair drop-segment", selected, offsets, drop=True, dry_run=dry_run, yes=yes)
+
+
+@command.command("registry", cls=Command)
+@click.argument("topic", metavar="TOPIC")
+@click.option("--id", "topic_id", type=click.UUID, help="which, where several topic ids are called so")
+@destructive
+@pass_application
+def registry_command(app: Application, *, topic: str, topic_id: UUID | None, dry_run: bool, yes: bool) -> int:
+    """Make a topic's registry entry anew, which is gone, damaged or older, from the topic's roots.
+
+    Settings of the entry that is there stay, if it can be read; else set them with `tiered topics alter`.
+
+    \b
+    Example:
+      tiered repair registry flights --remote s3://acme-logs/prod --dry-run
+    """
+    with _store(app) as store:
+        plan = plan_entry(store, topic, topic_id)
+        entry = plan.entry
+        app.out.say(f"topics/{topic}: {plan.problem}")
+        app.out.say(f"  it would name {counted(entry.partitions, 'partition')} of topic id {entry.topic_id}")
+        if plan.settings_lost:
+            app.out.warn(f"the settings of topic {topic} are not known: the defaults; see `tiered topics alter`")
+        if not dry_run:
+            confirm(app, "repair registry", f"Write topics/{topic}?", yes=yes)
+            put_entry(store, plan)
+    fields = {
+        "dry_run": dry_run,
+        "topic": topic,
+        "topic_id": str(entry.topic_id),
+        "partitions": entry.partitions,
+        "problem": plan.problem,
+        "config": dict(entry.config),
+        "settings_lost": plan.settings_lost,
+    }
+    done = f"{'dry run: ' if dry_run else ''}topics/{topic} {'would be' if dry_run else 'was'} written"
+    return app.out.result("repair registry", fields, [done], EXIT_WARNINGS if plan.settings_lost else 0)
+
+
+@contextlib.contextmanager
+def _store(app: Application) -> Iterator[Store]:
+    app.need_remote()
     with open_tiers(app, with_local=False) as tiers:
         if tiers.store is None:
             raise ConfigError("there is no bucket to look at", hint="pass --remote")
-        plan = plan_rebuild(tiers.store, tp, "repair rebuild-catalog")
-        root = plan.root
-        source = f"version {plan.copy_version} of hist/" if plan.copy_version else "no copy in hist/"
-        app.out.say(
-            f"{tp}: offsets {root.start_offset} to {root.next_offset} in {counted(root.added.segments, 'segment')}, "
-            f"from {source} and {counted(plan.found, 'segment')} that it does not name"
-        )
-        for key in plan.unused[:UNUSED_SHOWN]:
-            app.out.say(f"  not named, and kept: {key}")
-        if len(plan.unused) > UNUSED_SHOWN:
-            app.out.say(f"  and {counted(len(plan.unused) - UNUSED_SHOWN, 'more object')}; --json names all")
-        if not dry_run:
-            confirm(app, "repair rebuild-catalog", f"Write {root.key}?", yes=yes)
-            rebuild(tiers.store, plan)
+        yield tiers.store
+
+
+def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, dry_run: bool, yes: bool) -> int:
+    """Shows what root would be written, asks, writes it."""
+    tp, root = plan.tp, plan.root
+    source = f"version {plan.copy_version} of hist/" if plan.copy_version else "no copy in hist/"
+    app.out.say(
+        f"{tp}: offsets {root.start_offset} to {root.next_offset} in {counted(root.added.segments, 'segment')}, "
+        f"from {source} and {counted(plan.found, 'segment')} that it does not name"
+    )
+    for start, end in plan.lost:
+        app.out.warn(f"{tp}: offsets {start} to {end} are in no object: they are lost, a hole takes their place")
+    for key in plan.unused[:UNUSED_SHOWN]:
+        app.out.say(f"  not named, and kept: {key}")
+    if len(plan.unused) > UNUSED_SHOWN:
+        app.out.say(f"  and {counted(len(plan.unused) - UNUSED_SHOWN, 'more object')}; --json names all")
+    if not dry_run:
+        confirm(app, verb, f"Write {root.key}?", yes=yes)
+        rebuild(store, plan)
     fields = {
         "dry_run": dry_run,
         "topic": tp.topic,
@@ -114,10 +245,48 @@ def rebuild_command(app: Application, *, selected: str, dry_run: bool, yes: bool
         "next_offset": root.next_offset,
         "segments": root.added.segments,
         "found": plan.found,
+        "lost": [list(each) for each in plan.lost],
         "unused": list(plan.unused),
     }
     done = f"{'dry run: ' if dry_run else ''}version {root.version} {'would be' if dry_run else 'was'} written"
-    return app.out.result("repair rebuild-catalog", fields, [done, "who wrote it goes on after `tiered repair rejoin`"])
+    lines = [done, "who wrote it goes on after `tiered repair rejoin`"]
+    return app.out.result(verb, fields, lines, EXIT_WARNINGS if plan.lost else 0)
+
+
+def _mend(
+    app: Application, verb: str, selected: str, offsets: tuple[int, ...], *, drop: bool, dry_run: bool, yes: bool
+) -> int:
+    """Shows which segments would be written anew and what is lost with them, asks, writes them."""
+    tp = one_partition(selected)
+    with _store(app) as store:
+        plan = plan_mend(store, tp, offsets, drop=drop)
+        for each in plan.rows:
+            app.out.say(f"{tp}: segment {each.row.base} to {each.row.next}: {each.problem}")
+            for loss in each.lost:
+                app.out.warn(f"{tp}: offsets {loss.start} to {loss.end} are lost: {loss.why}")
+        version = plan.version
+        if not dry_run:
+            what = "Give the lost offsets up?" if plan.lost else f"Write {counted(len(plan.rows), 'segment')} anew?"
+            confirm(app, verb, what, yes=yes)
+            version = mend(store, plan, owner_of(socket.gethostname(), os.getpid(), verb))
+    fields = {
+        "dry_run": dry_run,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "version": version,
+        "segments": [
+            {
+                "start": each.row.base,
+                "end": each.row.next,
+                "problem": each.problem,
+                "lost": [[loss.start, loss.end] for loss in each.lost],
+            }
+            for each in plan.rows
+        ],
+    }
+    done = f"{counted(len(plan.rows), 'segment')} {'would be' if dry_run else 'written'} anew"
+    code = EXIT_WARNINGS if plan.lost else 0
+    return app.out.result(verb, fields, [f"{'dry run: ' if dry_run else ''}{done}"], code)
 
 
 @command.command("advice", cls=Command)

@@ -247,6 +247,7 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "pin": partition + "pin/*",
         "snapshot": partition + "snap/*",
         "history": partition + "hist/*",
+        "aside": partition + "aside/*",
         "audit": "jobs/gc/*",
         "probe": "probe/*",
     }

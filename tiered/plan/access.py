@@ -91,9 +91,9 @@ def _maintain(keys: _Keys) -> list[Policy]:
     return [
         *_audit(keys),
         _allow("Create", _CREATE[:2], keys.own("segment")),
-        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("snapshot", "audit")]),
+        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("snapshot", "audit", "aside")]),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
-        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "root", "pin", "snapshot", "history")),
+        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "root", "pin", "snapshot", "history", "aside")),
         _allow("Abort", ["s3:AbortMultipartUpload"], keys("segment")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]

@@ -23,6 +23,7 @@ from tiered.plan.commit import Stamp
 
 KeyOf = Callable[[Row], str]
 _HINT = "nothing was changed; put the root back from a version or a backup of the bucket (`tiered repair advice`)"
+_GAP_HINT = f"{_HINT}; with --accept-loss they become a hole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,10 @@ def _lineage(known: Sequence[EpochEntry], objects: Objects, start: int) -> tuple
     return tuple(entries[first:])
 
 
-def choose_rows(known: Sequence[Row], known_end: int, found: Sequence[Row], key_of: KeyOf) -> list[Row]:
-    """The rows of the catalog, side by side.
+def choose_rows(
+    known: Sequence[Row], known_end: int, found: Sequence[Row], key_of: KeyOf, *, gaps: bool = False
+) -> list[Row]:
+    """The rows of the catalog, side by side; with ``gaps``, where offsets are in none, not so.
 
     ``known``: rows of the copy whose objects are there, in order; it ended at ``known_end``. ``found``: what else the
     bucket holds and the copy does not name. Raises CorruptionError where candidates contradict each other, or offsets
@@ -94,12 +97,12 @@ def choose_rows(known: Sequence[Row], known_end: int, found: Sequence[Row], key_
         rows = _replaced(rows, rewrite, key_of)
     rows.sort()
     for before, after in itertools.pairwise(rows):
-        if before.next != after.base:
+        if before.next != after.base and not (gaps and before.next < after.base):
             raise CorruptionError(
                 f"offsets {before.next} to {after.base} are in no object, between {key_of(before)} and {key_of(after)}",
                 path_or_key=key_of(after),
                 offset=before.next,
-                hint=_HINT,
+                hint=_GAP_HINT,
             )
     return rows
 

@@ -11,7 +11,19 @@ import pytest
 from tests.damage.bucket.actions import ACTIONS, outcome
 from tests.damage.bucket.damages import DAMAGES, Damage
 from tests.damage.bucket.place import Place
+from tests.damage.bucket.repairs import (
+    DROP,
+    INDEX,
+    REPAIRS,
+    VERBS,
+    carry_out,
+    everything,
+    findings,
+    left,
+    objects,
+)
 from tests.sim.tiers.virtual import without_threads
+from tiered.errors import TieredError
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +44,42 @@ def test_no_damage_is_passed_over(damage: Damage, tmp_path: Path) -> None:
         if found not in damage.allowed(action.__name__):
             wrong[action.__name__] = found
     assert wrong == {}
+
+
+def test_every_damage_has_its_repair() -> None:
+    assert REPAIRS.keys() == {damage.name for damage in DAMAGES}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])
+def test_its_repair_mends_it_and_keeps_what_it_replaces(damage: Damage, tmp_path: Path) -> None:
+    place, repair = Place(tmp_path), REPAIRS[damage.name]
+    damage.hurt(place)
+    before = objects(place)
+    for verb in repair.verbs:
+        for tp in repair.partitions:
+            carry_out(place, verb, tp)
+    if repair.verbs:
+        assert findings(place) == []
+        assert everything(place) == left(repair.lost, repair.partitions)
+    kept = objects(place)
+    for key, data in before.items():  # only what is written again and again is another one now, and its copy is kept
+        assert kept.get(key) == data or ("/root" in key and repair.verbs[0] in {INDEX, DROP}) or data in kept.values()
+        assert kept.get(key) == data or key.endswith("/root") or key.startswith("topics/"), key
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=[damage.name for damage in DAMAGES])
+def test_a_verb_that_is_for_something_else_refuses_and_changes_nothing(damage: Damage, tmp_path: Path) -> None:
+    repair = REPAIRS[damage.name]
+    for verb in VERBS:
+        if verb in repair.verbs:
+            continue
+        place = Place(tmp_path / verb)
+        damage.hurt(place)
+        before = objects(place)
+        with pytest.raises(TieredError) as refused:
+            carry_out(place, verb)
+        assert refused.value.message
+        assert objects(place) == before, verb
 
 
 def test_an_undamaged_bucket_is_right_for_everybody(tmp_path: Path) -> None:

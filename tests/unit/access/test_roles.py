@@ -235,7 +235,7 @@ def test_without_the_statement_an_absent_topic_is_a_refusal(tmp_path: Path, url:
         reader.topic("absent")
 
 
-LATER = {(action, kind) for action in ACTIONS for kind in ("page", "snapshot", "history", "pin", "audit")}
+LATER = {(action, kind) for action in ACTIONS for kind in ("page", "snapshot", "history", "pin", "audit", "aside")}
 REWRITING = ("s3:GetObject", "s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload")
 REWRITES = {(action, "segment") for action in REWRITING}
 WITHOUT_WORK: dict[str, set[Need]] = {

@@ -31,6 +31,7 @@ def samples() -> dict[str, list[str]]:
         "pin": [keys.pin_key(TOPIC_ID, 12, UID)],
         "snapshot": [keys.snap_key(TOPIC_ID, 12, "release-1")],
         "history": [keys.hist_key(TOPIC_ID, 12, 9)],
+        "aside": [keys.aside_key(TOPIC_ID, 12, UID)],
         "audit": [keys.gc_audit_key(TOPIC_ID, 12, 9, UID)],
         "probe": [keys.probe_key(UID)],
     }
@@ -51,10 +52,10 @@ ALLOWED = {
     ("writer", "s3:AbortMultipartUpload"): {"segment"},
     ("writer", "s3:DeleteObject"): {"probe"},
     ("maintainer", "s3:GetObject"): ALL | {"probe"},
-    ("maintainer", "s3:PutObject"): MINE | PAST | {"topic", "root", "pin", "audit", "probe"},
+    ("maintainer", "s3:PutObject"): MINE | PAST | {"topic", "root", "pin", "audit", "aside", "probe"},
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
     ("maintainer", "s3:AbortMultipartUpload"): {"segment", "maintainer's segment"},
-    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"root", "pin", "probe"},
+    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"root", "pin", "aside", "probe"},
 }
 ACTIONS = sorted(
     {action for _, action in ALLOWED} | {"s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutObjectAcl"}

@@ -254,7 +254,12 @@ def test_6_both_faces_have_the_same_signatures() -> None:
         "plan_rejoin",
         "rejoin",
         "plan_rebuild",
+        "plan_return",
         "rebuild",
+        "plan_mend",
+        "mend",
+        "plan_entry",
+        "put_entry",
         "advise",
     ):
         if shape(getattr(tiered, name)) != shape(getattr(tiered.aio, name)):

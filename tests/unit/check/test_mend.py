@@ -1,0 +1,113 @@
+"""Bundles made anew from the ``.log``: who reads committed records sees what it saw before."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tiered.care.check import CheckOptions
+from tiered.care.run import check, mend, plan_mend
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.keys import Role, index_key
+from tiered.model import TopicPartition
+from tiered.remote.catalog import Catalog
+from tiered.remote.topics import load_topic
+from tiered.store.base import Delete, List, Page
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+
+TP = TopicPartition("t", 0)
+SETTINGS = {"segment.bytes": 700, "index.interval.bytes": 100}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[MemoryStore]:
+    name = f"mend-{tmp_path.name}"
+    yield MemoryStore(name)
+    MemoryStore.forget(name)
+
+
+def write(directory: Path, store: MemoryStore, seed: int) -> None:
+    """Transactions of three producers and single records, in small segments."""
+    chance = random.Random(seed)
+    with tiered.open(directory, store.url) as log:
+        topic = log.topic("t", create=True, config=SETTINGS)
+        running: dict[str, tiered.Transaction] = {}
+        for step in range(80):
+            name, body = chance.choice("abc"), b"%d" % step + b"x" * 40
+            if chance.random() < 0.2:
+                topic.append(body)
+            elif name not in running:
+                running[name] = topic.transaction(name)
+                running[name].append(body)
+            elif chance.random() < 0.6:
+                running[name].append(body)
+            else:
+                txn = running.pop(name)
+                txn.commit() if chance.random() < 0.5 else txn.abort()
+        for txn in running.values():
+            txn.abort()
+        log.sync(timeout=60)
+
+
+def committed(store: MemoryStore) -> list[tuple[int, bytes | None]]:
+    with tiered.open_reader(store.url) as reader:
+        return [(seen.offset, seen.value) for seen in reader.topic("t").read(isolation="read_committed")]
+
+
+def bundles(store: MemoryStore) -> list[str]:
+    page = store.execute(List(""))
+    assert isinstance(page, Page)
+    return [entry.key for entry in page.entries if entry.key.endswith(".idx")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_all_bundles_of_a_log_with_transactions(store: MemoryStore, tmp_path: Path, seed: int) -> None:
+    write(tmp_path / "log", store, seed)
+    before = committed(store)
+    for key in bundles(store):
+        store.execute(Delete((key,)))
+    mend(store, plan_mend(store, TP), "test")
+    assert committed(store) == before
+    assert check(None, store, CheckOptions(read_data=True)).findings == ()
+    with tiered.open(tmp_path / "log", store.url) as log, log.topic("t").transaction("a") as txn:
+        txn.append(b"more")
+    assert check(tmp_path / "log", store, CheckOptions(read_data=True)).exit_code == 0
+
+
+def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: Path) -> None:
+    write(tmp_path / "log", store, 1)
+    entry = drive(store, load_topic("t"))
+    assert entry is not None
+    catalog = Catalog(entry.topic_id, 0, "t")
+    drive(store, catalog.claim(Role.MAINTAINER, "test"))
+    pinned = drive(store, catalog.pin())
+    assert pinned is not None
+    rows = list(drive(store, pinned.piece(0)))
+    refused = 0
+    for row in rows[1:]:
+        drive(store, catalog.trim(row.base))
+        store.execute(Delete((index_key(entry.topic_id, 0, row),)))
+        try:
+            plan = plan_mend(store, TP, [row.base])
+            mend(store, plan, "test")
+        except CorruptionError as error:
+            refused += "whose beginning is not in the bucket" in error.message
+            break
+        drive(store, catalog.claim(Role.MAINTAINER, "test"))
+    assert refused == 1
+
+
+def test_a_plan_that_is_old_changes_nothing(store: MemoryStore, tmp_path: Path) -> None:
+    write(tmp_path / "log", store, 2)
+    store.execute(Delete((bundles(store)[2],)))
+    one, other = plan_mend(store, TP), plan_mend(store, TP)
+    mend(store, one, "test")
+    with pytest.raises(ConfigError, match="is in another segment by now"):
+        mend(store, other, "test")
+    with pytest.raises(ConfigError, match="there is nothing to repair"):
+        plan_mend(store, TP)

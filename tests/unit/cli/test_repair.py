@@ -1,0 +1,202 @@
+"""``tiered repair``: each verb on what it is for, with its plan, and what stays as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tiered
+from tests.unit.cli.conftest import Cli
+from tiered.model import TopicPartition
+from tiered.store.base import ABSENT, Delete, Get, Object, Put
+from tiered.store.location import StoreLocation, open_store
+
+SETTINGS = {"segment.bytes": 600, "gc.grace.ms": 0}
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """Forty records in small segments."""
+    url = f"file://{tmp_path / 'store'}"
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        topic = log.topic("t", create=True, config=SETTINGS)
+        for number in range(40):
+            topic.append(b"%02d" % number + b"x" * 60)
+        log.sync(timeout=60)
+    return url
+
+
+def values(url: str) -> list[bytes | None]:
+    with tiered.open_reader(url) as reader:
+        return [record.value for record in reader.topic("t").read(0)]
+
+
+def keys(tmp_path: Path, suffix: str) -> list[str]:
+    """Of the objects that end so, by base offset."""
+    store = tmp_path / "store"
+    found = [str(path.relative_to(store)).removesuffix(".obj") for path in store.rglob(f"*{suffix}.obj")]
+    return sorted(found, key=lambda key: key.rpartition("/")[2])
+
+
+def root_file(tmp_path: Path) -> Path:
+    return next((tmp_path / "store").glob("??/*/root.obj"))
+
+
+def hurt(url: str, key: str, change: Callable[[bytearray], None] | None = None) -> bytes:
+    """Changes or deletes an object; gives what it was."""
+    store = open_store(url)
+    got = store.execute(Get(key))
+    assert isinstance(got, Object)
+    store.execute(Delete((key,)))
+    if change is not None:
+        data = bytearray(got.data)
+        change(data)
+        store.execute(Put(key, bytes(data), ABSENT))
+    return got.data
+
+
+def flip(data: bytearray) -> None:
+    data[90] ^= 1
+
+
+def goes_on(url: str, tmp_path: Path) -> None:
+    """The disk that wrote the log appends and uploads."""
+    with tiered.open(tmp_path / "log", remote=url) as log:
+        assert log.topic("t").append(b"more").offset == 40
+        log.sync(timeout=60)
+
+
+def test_index(cli: Cli, url: str, tmp_path: Path) -> None:
+    before, remote = values(url), ("--remote", url)
+    bundles = keys(tmp_path, ".idx")
+    hurt(url, bundles[1])
+    hurt(url, bundles[3], flip)
+    assert cli("check", *remote).code == 13
+    planned = cli("repair", "index", "t:0", *remote, "--dry-run", "--json").summary
+    assert [one["problem"][:20] for one in planned["segments"]] == ["the index bundle is ", "the index bundle can"]
+    assert keys(tmp_path, ".idx") == [key for key in bundles if key != bundles[1]]
+    assert cli("repair", "index", "t:0", *remote).code == 2  # nobody can answer
+    assert cli("repair", "index", "t:0", *remote, "--yes").code == 0
+    assert (cli("check", *remote, "--read-data").code, values(url)) == (0, before)
+    assert cli("repair", "index", "t:0", *remote, "--yes").code == 2  # nothing is wrong any more
+    assert cli("repair", "index", "t:0", "0", "7", *remote, "--yes", "--json").summary["segments"][0]["lost"] == []
+    assert (cli("check", *remote, "--read-data").code, values(url)) == (0, before)
+    goes_on(url, tmp_path)
+
+
+def test_drop_segment(cli: Cli, url: str, tmp_path: Path) -> None:
+    before, remote = values(url), ("--remote", url)
+    gone, bad = keys(tmp_path, ".log")[1], keys(tmp_path, ".log")[3]
+    hurt(url, gone)
+    damaged = hurt(url, bad, flip)
+    refused = cli("repair", "index", "t:0", *remote, "--yes")
+    assert (refused.code, "cannot be read: the .log is gone" in refused.err) == (13, True)
+    planned = cli("repair", "drop-segment", "t:0", *remote, "--dry-run", "--json")
+    lost = [each for one in planned.summary["segments"] for each in one["lost"]]
+    assert (planned.code, len(lost)) == (3, 2)
+    done = cli("repair", "drop-segment", "t:0", *remote, "--yes")
+    assert (done.code, f"offsets {lost[0][0]} to {lost[0][1]} are lost: the .log is gone" in done.err) == (3, True)
+    expected = [body for at, body in enumerate(before) if not any(low <= at < high for low, high in lost)]
+    assert values(url) == expected
+    assert cli("check", *remote, "--read-data").code == 0
+    (aside,) = (tmp_path / "store").rglob("aside/*.obj")
+    changed = bytearray(damaged)
+    flip(changed)
+    assert bytes(changed) in aside.read_bytes()
+    assert f"offsets {lost[1][0]} to {lost[1][1]} are lost".encode() in root_file(tmp_path).read_bytes()
+    goes_on(url, tmp_path)
+
+
+def test_a_segment_that_lies_under_another_name_is_not_given_up(cli: Cli, url: str, tmp_path: Path) -> None:
+    before, remote = values(url), ("--remote", url)
+    key = keys(tmp_path, ".log")[2]
+    for name in (key, key[:-3] + "idx"):
+        data = hurt(url, name)
+        other = name[:-5] + ("0" if name[-5] != "0" else "1") + name[-4:]
+        open_store(url).execute(Put(other, data, ABSENT))
+    assert cli("repair", "drop-segment", "t:0", *remote, "--yes").code == 2
+    assert cli("repair", "index", "t:0", *remote, "--yes").code == 0
+    assert (cli("check", *remote, "--read-data").code, values(url)) == (0, before)
+
+
+def test_registry(cli: Cli, url: str, tmp_path: Path) -> None:
+    before, remote = values(url), ("--remote", url)
+    assert cli("repair", "registry", "t", *remote, "--yes").code == 2  # it is right
+    assert cli("repair", "registry", "u", *remote, "--yes").code == 10
+    hurt(url, "topics/t")
+    assert cli("cat", "t", *remote).code == 10
+    assert "would name 1 partition" in cli("repair", "registry", "t", *remote, "--dry-run").err
+    assert cli("cat", "t", *remote).code == 10
+    done = cli("repair", "registry", "t", *remote, "--yes", "--json")
+    assert (done.code, done.summary["settings_lost"], values(url)) == (3, True, before)
+    assert cli("check", *remote).code == 0
+    hurt(url, "topics/t", lambda data: data.__setitem__(slice(0, 5), b"#####"))
+    assert cli("repair", "registry", "t", *remote, "--yes").code == 3
+    assert b"#####" in next((tmp_path / "store").rglob("aside/*.obj")).read_bytes()
+    goes_on(url, tmp_path)
+
+
+def test_root_goes_back_before_a_trim_and_keeps_what_was_appended(cli: Cli, url: str, tmp_path: Path) -> None:
+    before, remote = values(url), ("--remote", url)
+    trim = ("maintain", "run", "t:0", "--only", "retention", "--start-offset", "20", "--yes", *remote)
+    assert cli(*trim).code == 0
+    goes_on(url, tmp_path)
+    after = values(url)
+    version = next(int(path.name[:16], 16) for path in (tmp_path / "store").rglob("hist/*.obj"))
+    back = ("repair", "root", "t:0", *remote, "--to-version")
+    assert cli(*back, "99999", "--yes").code == 2
+    assert cli(*back, "1", "--yes").code == 10  # was not kept
+    planned = cli(*back, str(version), "--dry-run", "--json").summary
+    assert (planned["start_offset"], planned["next_offset"], planned["found"]) == (0, 41, 1)
+    assert values(url) == after
+    assert cli(*back, str(version), "--yes").code == 0
+    assert values(url) == [*before, b"more"]
+    assert cli("check", *remote, "--read-data").code == 0
+    assert cli(*trim).code == 0
+    assert cli("gc", "run", "--yes", *remote).code in (0, 3)
+
+
+def test_root_does_not_go_back_to_what_was_collected(cli: Cli, url: str, tmp_path: Path) -> None:
+    remote = ("--remote", url)
+    assert cli("maintain", "run", "t:0", "--only", "retention", "--start-offset", "20", "--yes", *remote).code == 0
+    version = next(int(path.name[:16], 16) for path in (tmp_path / "store").rglob("hist/*.obj"))
+    assert cli("gc", "run", "--yes", *remote).code in (0, 3)
+    refused = cli("repair", "root", "t:0", *remote, "--to-version", str(version), "--yes")
+    assert (refused.code, "is collected" in refused.err) == (10, True)
+
+
+def test_a_lost_root_and_a_lost_object(cli: Cli, url: str, tmp_path: Path) -> None:
+    before, remote = values(url), ("--remote", url)
+    key = keys(tmp_path, ".log")[2]
+    low = int(key.rpartition("/")[2][:20])
+    high = int(keys(tmp_path, ".log")[3].rpartition("/")[2][:20])
+    for name in (key, key[:-3] + "idx"):
+        hurt(url, name)
+    hurt(url, str(root_file(tmp_path).relative_to(tmp_path / "store"))[:-4])
+    rebuild = ("repair", "rebuild-catalog", "t:0", *remote, "--yes", "--json")
+    refused = cli(*rebuild)
+    assert (refused.code, "--accept-loss" in refused.err) == (13, True)
+    done = cli(*rebuild, "--accept-loss")
+    assert (done.code, done.summary["lost"]) == (3, [[low, high]])
+    assert values(url) == before[:low] + before[high:]
+    assert cli("check", *remote, "--read-data").code == 0
+
+
+def test_for_asyncio(url: str, tmp_path: Path) -> None:
+    before = values(url)
+    hurt(url, keys(tmp_path, ".idx")[1])
+    hurt(url, "topics/t")
+
+    async def repair() -> None:
+        store = StoreLocation.parse(url).open_aio()
+        await tiered.aio.put_entry(store, await tiered.aio.plan_entry(store, "t"))
+        plan = await tiered.aio.plan_mend(store, TP)
+        assert await tiered.aio.mend(store, plan, "test") > plan.version
+        await store.close()
+
+    asyncio.run(repair())
+    assert values(url) == before

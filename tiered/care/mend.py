@@ -1,0 +1,424 @@
+"""``repair index`` and ``repair drop-segment``: segments that are not what the catalog names, written anew.
+
+::
+
+    row ── HEAD, .log, .idx ── what is wrong ── plan ──> batches that are whole ──> new .log and .idx ── replace ── root
+
+An object is never written twice: what is mended gets new names, under a claim of the role ``m``. The batches are the
+old ones, byte for byte; everything beside them follows from them. ``index`` loses nothing, or refuses. ``drop-segment``
+gives up the batches that cannot be read, by name, and leaves a hole where none can. Objects that are replaced are
+copied below ``aside/`` before the catalog lets go of them; nothing ever deletes those copies but the topic's deletion.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tiered.care.inspection import BatchFeed
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError, UnknownTopicError
+from tiered.format.batch import BatchHeader, decode_records, least_timestamp, verify_batch
+from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
+from tiered.format.crc import crc32c
+from tiered.format.keys import (
+    FLAG_HOLE,
+    FLAG_MAINTAINER,
+    Role,
+    aside_key,
+    index_key,
+    parse_segment_key,
+    partition_prefix,
+    segment_key,
+    split_uid,
+)
+from tiered.format.offset_index import OffsetIndex
+from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.time_index import TimeIndex
+from tiered.model import Row, TopicPartition
+from tiered.plan.maintenance import READ_BYTES
+from tiered.plan.producer import read_producer
+from tiered.plan.producer_state import Snapshot as Producers
+from tiered.plan.rewrite import ReplaceIntent
+from tiered.plan.side_files import NO_PRODUCERS, Follower, judge_snapshot, judge_txn_index
+from tiered.remote.cache import ByteCache
+from tiered.remote.catalog import Catalog
+from tiered.remote.lookup import SegmentLookup
+from tiered.remote.rewrite import SegmentOutput, Workshop
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import TopicEntry, load_topic
+from tiered.store.base import Get, Head, NewId, Object, Steps, list_all
+from tiered.store.probe import check_capabilities, probe
+from tiered.store.puts import ObjectWriter
+
+Take = Callable[[BatchHeader, memoryview], Steps[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Offsets ``start`` to ``end`` that are given up, and why."""
+
+    start: int
+    end: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowPlan:
+    """One segment. ``problem``: what is wrong; ``lost``: what no object holds any more, as far as can be read.
+
+    ``row`` is the catalog's, ``source`` the objects that are read: others where those it names are gone, and the same
+    bytes lie under another name. ``size`` is that of the ``.log``, 0 without one; ``aside``: keys that are kept.
+    """
+
+    row: Row
+    source: Row
+    problem: str
+    lost: tuple[Loss, ...]
+    size: int
+    aside: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MendPlan:
+    """What would be written anew. ``rows`` in order; ``version`` of the catalog that was looked at."""
+
+    tp: TopicPartition
+    entry: TopicEntry
+    version: int
+    rows: tuple[RowPlan, ...]
+
+    @property
+    def lost(self) -> tuple[Loss, ...]:
+        """All that is given up."""
+        return tuple(loss for row in self.rows for loss in row.lost)
+
+
+def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -> Steps[MendPlan]:
+    """Reads only. ``offsets`` name segments; without any, all that are not what the catalog names are meant.
+
+    ``drop`` False: a segment that would lose something is CorruptionError. Raises UnknownTopicError, NotFoundError
+    (no catalog), ConfigError: an offset is in no segment, or nothing is wrong.
+    """
+    entry = yield from load_topic(tp.topic)
+    if entry is None or tp.partition >= entry.partitions:
+        raise UnknownTopicError(f"there is no partition {tp} in the registry", hint="`tiered topics list` names them")
+    pinned = yield from Catalog(entry.topic_id, tp.partition, tp.topic, known=entry.known).pin()
+    if pinned is None:
+        raise NotFoundError(f"{tp} has no catalog yet", hint="nothing was uploaded")
+    rows: list[Row] = []
+    for offset in offsets:
+        row = yield from pinned.at(offset)
+        if row is None or row.flags & FLAG_HOLE:
+            raise ConfigError(f"{tp}: offset {offset} is in no segment", hint="`tiered segments` shows them")
+        rows += [] if row in rows else [row]
+    at = pinned.start_offset
+    while not offsets and len(piece := (yield from pinned.piece(at))):
+        rows += [row for row in piece if not row.flags & FLAG_HOLE]
+        at = piece.end_offset
+    found = []
+    for row in sorted(rows):
+        plan = yield from _Object(tp, entry.topic_id, row).plan(named=bool(offsets), drop=drop)
+        found += [plan] if plan is not None else []
+    if not found:
+        what = "objects" if drop else "indexes"
+        raise ConfigError(
+            f"{tp}: the {what} are those that the catalog names: there is nothing to repair",
+            hint="`tiered check --read-data` names the offset of what is wrong inside them: name it here, too",
+        )
+    return MendPlan(tp, entry, pinned.version, tuple(found))
+
+
+def mend_steps(plan: MendPlan, owner: str) -> Steps[int]:
+    """Carries a plan out, segment by segment: what was committed stays so if a later one fails. Gives the new version.
+
+    Raises FencedError (another maintainer), ConfigError if the catalog holds another segment there by now.
+    """
+    capabilities = yield from probe()
+    check_capabilities(capabilities, "the store")
+    tp, entry = plan.tp, plan.entry
+    catalog = Catalog(entry.topic_id, tp.partition, tp.topic, known=entry.known)
+    yield from catalog.claim(Role.MAINTAINER, owner)
+    shop = Workshop(
+        tp=tp,
+        topic_id=entry.topic_id,
+        lookup=SegmentLookup(tp, entry.topic_id, ByteCache()),
+        capabilities=capabilities,
+        claim_epoch=catalog.claim_epoch,
+        index_interval_bytes=TopicConfig.from_properties(entry.config).index_interval_bytes,
+    )
+    version = 0
+    for each in plan.rows:
+        pinned = yield from catalog.pin()
+        if pinned is None or (yield from pinned.at(each.row.base)) != each.row:
+            raise ConfigError(f"{tp}: offset {each.row.base} is in another segment by now", hint="plan again")
+        for key in each.aside:
+            yield from keep_copy(key, aside_key(entry.topic_id, tp.partition, (yield NewId())))
+        new = yield from _Object(tp, entry.topic_id, each.source).written(shop, pinned, each)
+        root = yield from catalog.commit(ReplaceIntent((each.row,), (new,)), reason=_reason(each))
+        version = root.version
+    return version
+
+
+def _reason(each: RowPlan) -> str:
+    lost = ", ".join(f"{loss.start} to {loss.end}" for loss in each.lost)
+    return f"{each.problem}; offsets {lost} are lost" if lost else each.problem
+
+
+def keep_copy(key: str, to: str) -> Steps[None]:
+    """An object as it is, under another name; nothing if it has gone by now."""
+    head = yield Head(key)
+    if not isinstance(head, Object):
+        return
+    output = ObjectWriter(to)
+    for at in range(0, head.size, READ_BYTES):
+        got = yield Get(key, at, min(at + READ_BYTES, head.size))
+        if isinstance(got, Object):
+            yield from output.write(got.data)
+    yield from output.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """The two objects of a row."""
+
+    tp: TopicPartition
+    topic_id: UUID
+    row: Row
+
+    @property
+    def log_key(self) -> str:
+        return segment_key(self.topic_id, self.tp.partition, self.row)
+
+    def plan(self, *, named: bool, drop: bool) -> Steps[RowPlan | None]:
+        """None if nothing is wrong as far as one looks: the bytes of the ``.log`` are read where something is."""
+        row = self.row
+        head = yield Head(self.log_key)
+        bundle, flaw = yield from self.bundle()
+        size = head.size if isinstance(head, Object) else 0
+        problem = "the .log is gone" if not isinstance(head, Object) else ""
+        if problem and (other := (yield from self._elsewhere())) is not None:
+            if drop:
+                return None
+            key = segment_key(self.topic_id, self.tp.partition, other)
+            return RowPlan(row, other, f"{problem}; {key} has its bytes", (), other.size, ())
+        if isinstance(head, Object) and size != row.size:
+            problem = f"the .log has {size} bytes, the catalog says {row.size}"
+        elif isinstance(head, Object) and head.crc32c not in (None, row.crc):
+            problem = f"the .log has CRC32C {head.crc32c:#010x}, the catalog says {row.crc:#010x}"
+        if not (problem or flaw or named):
+            return None
+        lost = yield from self.walk(size, bundle, _take_nothing)
+        if drop and not lost:
+            if not named:
+                return None  # the row or the bundle is wrong, not what they are about
+            raise ConfigError(f"{self.tp}: {self.log_key} is whole", hint="`tiered repair index` writes its row anew")
+        if lost and not drop:
+            raise CorruptionError(
+                f"{self.tp}: {self.log_key}: offsets {lost[0].start} to {lost[0].end} cannot be read: {lost[0].why}",
+                path_or_key=self.log_key,
+                offset=lost[0].start,
+                hint="put the object back from a version or a backup of the bucket; `tiered repair drop-segment` keeps "
+                "what can be read and gives up the rest",
+            )
+        aside = [self.log_key] if lost and size else []
+        if flaw and "gone" not in flaw:
+            aside.append(index_key(self.topic_id, self.tp.partition, row))
+        return RowPlan(row, row, problem or flaw or "as was asked", tuple(lost), size, tuple(aside))
+
+    def _elsewhere(self) -> Steps[Row | None]:
+        """The same segment under another name: an upload that nobody named, or whose name the row has wrong."""
+        row = self.row
+        listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
+        for entry in listed:
+            parsed = parse_segment_key(entry.key)
+            if parsed is None or parsed.suffix != "log" or (parsed.name.base, entry.size) != (row.base, row.size):
+                continue
+            high, low = split_uid(parsed.name.uid)
+            flags = FLAG_MAINTAINER if parsed.name.role is Role.MAINTAINER else 0
+            other = row._replace(id_hi=high, id_lo=low, claim_epoch=parsed.name.epoch, flags=flags)
+            if (yield from _Walk(self.tp, entry.key, other, row.size, None).is_right()):
+                return other
+        return None
+
+    def bundle(self) -> Steps[tuple[Bundle | None, str]]:
+        """The bundle if it is of this segment; and what is wrong with it, or with what the row says of it."""
+        row, key = self.row, index_key(self.topic_id, self.tp.partition, self.row)
+        got = yield Get(key, 0, MAX_BUNDLE_BYTES)
+        if not isinstance(got, Object):
+            return None, "the index bundle is gone"
+        try:
+            bundle = decode_bundle(got.data, key=key)
+        except NewerFormatError:
+            raise
+        except CorruptionError as damage:
+            return None, f"the index bundle cannot be read: {damage.message}"
+        told = bundle.descriptor
+        whose = (told.topic_id, told.partition, told.base_offset, told.end_offset, bundle.claim_epoch)
+        if whose != (self.topic_id, self.tp.partition, row.base, row.next, row.claim_epoch):
+            return None, "the index bundle is that of another segment"
+        what = (told.min_timestamp, told.max_timestamp, told.records, told.size_bytes, told.crc32c, told.leader_epoch)
+        if (*what, got.size) != (*row[2:4], row.records, row.size, row.crc, row.leader_epoch, row.idx_len):
+            return bundle, "the catalog and the index bundle describe different bytes"
+        try:
+            offsets = OffsetIndex.from_bytes(bundle.indexes.offset_index, row.base)
+            times = TimeIndex.from_bytes(bundle.indexes.time_index, row.base)
+        except CorruptionError as damage:
+            return None, f"the index bundle cannot be read: {damage.message}"
+        if not offsets.is_sane(row.size) or not times.is_sane(row.next):
+            return None, "the indexes of the bundle do not rise"
+        return bundle, ""
+
+    def walk(self, size: int, bundle: Bundle | None, take: Take) -> Steps[list[Loss]]:
+        """Hands the batches that are whole to ``take``, in order; gives the ranges between them that are lost.
+
+        An object of right batches whose checksum is not the catalog's is another segment's: all of it is lost.
+        """
+        if not size:
+            return [Loss(self.row.base, self.row.next, "the .log is gone")]
+        walk = _Walk(self.tp, self.log_key, self.row, size, bundle)
+        if not (yield from walk.is_right()):
+            lost = yield from walk.run(_take_nothing)
+            if not lost:
+                return [Loss(self.row.base, self.row.next, "the .log is another one than the catalog names")]
+        return (yield from walk.run(take))
+
+    def written(self, shop: Workshop, pinned: Snapshot, plan: RowPlan) -> Steps[Row]:
+        """New objects of what is left. Raises CorruptionError if that is another thing than was planned."""
+        bundle, _ = yield from self.bundle()
+        follower = yield from self._follower(pinned)
+        output = SegmentOutput(shop, [self.row], (yield NewId()))
+
+        def take(header: BatchHeader, batch: memoryview) -> Steps[None]:
+            follower.see(read_producer(header, batch))
+            output.totals.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
+            yield from output.append(bytes(batch), header)
+
+        lost = yield from self.walk(plan.size, bundle, take)
+        if tuple(lost) != plan.lost:
+            yield from output.abandon()
+            raise CorruptionError(
+                f"{self.tp}: {self.log_key} does not read as it was planned: {lost}",
+                path_or_key=self.log_key,
+                offset=self.row.base,
+                hint="plan again",
+            )
+        followed = follower.end_segment()
+        old = bundle.indexes if bundle is not None else None
+        txns = judge_txn_index(old.txn_index if old else b"", self.row.base, followed)
+        producers = judge_snapshot((old.producer_snapshot or None) if old else None, followed)
+        if not txns.known:
+            yield from output.abandon()
+            raise CorruptionError(
+                f"{self.tp}: {self.log_key} holds ABORT markers of transactions whose beginning is not in the bucket",
+                path_or_key=self.log_key,
+                offset=self.row.base,
+                hint="mend the segments before it first; put its .idx back from a version or a backup of the bucket",
+            )
+        epochs = tuple(epoch for epoch in pinned.root.lineage if epoch.start_offset < self.row.next)
+        return (yield from output.finish(txns.data, producers.data, epochs))
+
+    def _follower(self, pinned: Snapshot) -> Steps[Follower]:
+        """With the producers of the segment before this one."""
+        before = yield from pinned.at(self.row.base - 1) if self.row.base else _none()
+        if before is None or before.flags & FLAG_HOLE:
+            return Follower(whole=self.row.base == 0)
+        bundle, _ = yield from _Object(self.tp, self.topic_id, before).bundle()
+        if bundle is None:
+            return Follower(whole=False)
+        data = bundle.indexes.producer_snapshot or NO_PRODUCERS
+        return Follower(Producers(self.row.base, tuple(decode_snapshot(data))), whole=True)
+
+
+def _none() -> Steps[None]:
+    return None
+    yield
+
+
+def _take_nothing(_: BatchHeader, __: memoryview) -> Steps[None]:
+    return None
+    yield
+
+
+class _Walk:
+    """The batches of one ``.log``, some of which may be damaged. Goes on behind damage where the offset index says."""
+
+    def __init__(self, tp: TopicPartition, key: str, row: Row, size: int, bundle: Bundle | None) -> None:
+        self._tp, self._key, self._row, self._size = tp, key, row, size
+        self._places: list[int] = []
+        self._right = {row.size: row.crc}
+        if bundle is not None:
+            told = bundle.descriptor
+            self._right[told.size_bytes] = told.crc32c  # object and bundle that agree are right, the row is not
+            index = OffsetIndex.from_bytes(bundle.indexes.offset_index, row.base)
+            self._places = [position for _, position in index.entries]
+
+    def is_right(self) -> Steps[bool]:
+        """Whether the bytes are those of the catalog, or of the bundle; bytes behind them are left out."""
+        crc, at = 0, 0
+        for end in sorted(size for size in self._right if size <= self._size):
+            while at < end:
+                data = yield from self._bytes(at, end)
+                crc, at = crc32c(data, crc), at + len(data)
+            if crc == self._right[end]:
+                self._size = end
+                return True
+        return False
+
+    def _bytes(self, at: int, end: int) -> Steps[bytes]:
+        got = yield Get(self._key, at, min(at + READ_BYTES, end))
+        if not isinstance(got, Object) or not got.data:
+            raise CorruptionError(
+                f"{self._tp}: {self._key} ends at byte {at} by now",
+                path_or_key=self._key,
+                position=at,
+                hint="plan again",
+            )
+        return got.data
+
+    def run(self, take: Take) -> Steps[list[Loss]]:
+        """Batch by batch; gives what is lost between them."""
+        self._lost: list[Loss] = []
+        self._expected, self._why, self._epoch = self._row.base, "", -1
+        start = 0
+        while start < self._size:
+            try:
+                yield from self._from(start, take)
+                break
+            except CorruptionError as damage:
+                self._why = self._why or damage.message
+                reached = start + max(damage.position, 0)
+                start = next((place for place in self._places if place > reached), self._size)
+        if self._expected < self._row.next and (self._why or self._size < self._row.size):
+            why = self._why or f"the object ends at byte {self._size}"
+            self._lost.append(Loss(self._expected, self._row.next, why))
+        return self._lost
+
+    def _from(self, start: int, take: Take) -> Steps[None]:
+        feed, at = BatchFeed(self._size - start), start
+        while at < self._size and not feed.done:
+            data = yield from self._bytes(at, self._size)
+            at += len(data)
+            for position, batch in feed.feed(data):
+                yield from self._batch(position, batch, take)
+        if feed.done and not self._why and self._expected < self._row.next:
+            self._why = "a batch is cut off"
+
+    def _batch(self, position: int, batch: memoryview, take: Take) -> Steps[None]:
+        try:
+            header = verify_batch(batch)
+            deque(decode_records(batch), maxlen=0)  # a right CRC only says that the bytes are those written
+        except CorruptionError as damage:
+            self._why = self._why or f"byte {position}: {damage.message}"
+            return
+        inside = self._expected <= header.base_offset and header.next_offset <= self._row.next
+        if not inside or not self._epoch <= header.leader_epoch <= self._row.leader_epoch:
+            self._why = self._why or f"byte {position}: a batch of offset {header.base_offset} cannot stand there"
+            return
+        if self._why:
+            self._lost.append(Loss(self._expected, header.base_offset, self._why))
+            self._why = ""
+        self._expected, self._epoch = header.next_offset, header.leader_epoch
+        yield from take(header, batch)
