@@ -49,6 +49,7 @@ from tiered.format.keys import (
     time_index_name,
     txn_index_name,
 )
+from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import TXN_ENTRY_BYTES
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import (
@@ -66,7 +67,7 @@ from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.partition.truncation import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, write_note
+from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.plan.side_files import NO_PRODUCERS, Judged

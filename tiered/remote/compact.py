@@ -130,7 +130,7 @@ class Compaction:
             if cleaned is not None:
                 after = header if cleaned is batch else read_header(cleaned)
                 least = least_timestamp(after, cleaned)
-                output.totals.count(after.records_count, least, after.max_timestamp)
+                output.stats.count(after.records_count, least, after.max_timestamp)
                 yield from output.append(cleaned, after)
             return True
 

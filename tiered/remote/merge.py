@@ -29,7 +29,7 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
     try:
         txn_index = b""
         for row in rows:
-            output.totals.count(row.records, row.min_ts, row.max_ts)
+            output.stats.count(row.records, row.min_ts, row.max_ts)
             yield from shop.read(row, take)
             if row.flags & FLAG_ABORTED_TXNS:
                 txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)

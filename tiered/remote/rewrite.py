@@ -24,8 +24,9 @@ from tiered.format.crc import crc32c
 from tiered.format.header import Buffer
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role, SegmentName, index_key, segment_key, split_uid
 from tiered.format.offset_index import IndexPace, OffsetIndex
+from tiered.format.segment_stats import SegmentStats
 from tiered.format.time_index import TimeIndex
-from tiered.model import EpochEntry, Row, SealedIndexes, SegmentDescriptor, TopicPartition
+from tiered.model import EpochEntry, Row, SealedIndexes, TopicPartition
 from tiered.plan.maintenance import PART_BYTES, READ_BYTES
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.fetch import read_range
@@ -103,28 +104,12 @@ class Workshop:
         return snapshot, decode_leader_epochs(epochs, key=index_key(self.topic_id, self.tp.partition, held[-1]))
 
 
-@dataclass(slots=True)
-class Totals:
-    """What a row says of its records. Times are -1 where there are none."""
-
-    records: int = 0
-    min_timestamp: int = -1
-    max_timestamp: int = -1
-
-    def count(self, records: int, least: int, greatest: int) -> None:
-        """The totals of one batch more, or of one segment."""
-        self.records += records
-        if least >= 0 and (least < self.min_timestamp or self.min_timestamp < 0):
-            self.min_timestamp = least
-        self.max_timestamp = max(self.max_timestamp, greatest)
-
-
 class SegmentOutput:
     """A new segment over the offsets of ``rows``: batches go in with their offsets, indexes are made on the way."""
 
     def __init__(self, shop: Workshop, rows: Sequence[Row], uid: str) -> None:
         base, end = rows[0].base, rows[-1].next
-        self.totals = Totals()
+        self.stats = SegmentStats()
         self._shop = shop
         self._base, self._end, self._uid = base, end, uid
         self._leader_epoch = max(row.leader_epoch for row in rows)  # a hole's; else that of the last batch
@@ -161,22 +146,13 @@ class SegmentOutput:
 
     def finish(self, txn_index: bytes, snapshot: bytes, epochs: tuple[EpochEntry, ...]) -> Steps[Row]:
         """Both objects, stored and verified; a hole without objects where no batch went in."""
-        shop, totals = self._shop, self.totals
+        shop, stats = self._shop, self.stats
         if not self._log.size:
             return hole(self._base, self._end, self._uid, shop.claim_epoch, self._leader_epoch)
         self._add_time()
-        descriptor = SegmentDescriptor(
-            topic_id=shop.topic_id,
-            partition=shop.tp.partition,
-            base_offset=self._base,
-            end_offset=self._end,
-            min_timestamp=totals.min_timestamp,
-            max_timestamp=totals.max_timestamp,
-            records=totals.records,
-            size_bytes=self._log.size,
-            crc32c=self._log.crc32c,
-            leader_epoch=self._leader_epoch,
-        )
+        stats.size_bytes, stats.crc32c = self.written
+        stats.leader_epoch = self._leader_epoch
+        descriptor = stats.descriptor(shop.topic_id, shop.tp.partition, self._base, self._end)
         indexes = SealedIndexes(self._offsets.to_bytes(), self._times.to_bytes(), txn_index, snapshot, epochs)
         sent = yield from self._log.finish()
         yield from verify_sent(self._log.key, self._log.size, self._log.crc32c, sent, shop.capabilities)

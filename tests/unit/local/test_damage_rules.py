@@ -9,11 +9,12 @@ import pytest
 from tests.unit.local.bench import RECORD_BYTES, CaseBench, batch
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.keys import log_name
+from tiered.format.segment_stats import SegmentStats
 from tiered.format.walk import Offsets
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SegmentStats, measure, read_note, write_note
+from tiered.local.segment.seal import measure, read_note, write_note
 
 
 @pytest.mark.parametrize("extra", [1, 17, 18, 60], ids=str)

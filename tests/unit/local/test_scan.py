@@ -10,10 +10,11 @@ import pytest
 from tests.unit.local.bench import batch
 from tiered.errors import CorruptionError
 from tiered.format.keys import log_name
+from tiered.format.segment_stats import SegmentStats
 from tiered.format.walk import Offsets
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SegmentStats, measure, read_note, write_note
+from tiered.local.segment.seal import measure, read_note, write_note
 
 DELTA_AT = 23
 """Byte of a v2 batch at which its last offset delta stands."""

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tiered.store.base import Get, Outcome, Store, StoreRequest
+from tiered.store.base import Get, Outcome, Store, StoreAround, StoreRequest
 
 Answer = Callable[[StoreRequest, Callable[[], Outcome]], Outcome]
 
 
-class RecordingStore:
+class RecordingStore(StoreAround):
     """Passes requests on to ``inner`` and remembers them; ``answer`` may stand in between."""
 
     def __init__(self, inner: Store) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.requests: list[StoreRequest] = []
         self.answer: Answer | None = None
-
-    @property
-    def url(self) -> str:
-        return self.inner.url
 
     def execute(self, request: StoreRequest) -> Outcome:
         self.requests.append(request)
         if self.answer is not None:
             return self.answer(request, lambda: self.inner.execute(request))
         return self.inner.execute(request)
-
-    def close(self) -> None:
-        self.inner.close()
 
     def gets(self, suffix: str = "") -> list[Get]:
         """The GETs so far of keys that end with ``suffix``."""

@@ -11,6 +11,7 @@ from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
 from tiered.format.keys import local_name, log_name, txn_index_name
+from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import encode_txns
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files
@@ -18,7 +19,7 @@ from tiered.local.disk.names import PLAIN_NAME, tells_of_producers
 from tiered.local.segment.active import ActiveSegment
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, read_note
+from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SEGMENT_SUFFIXES, SealedLocalSegment
 from tiered.local.segment.side_files import Place, abort_markers, settle_txn_index, store_txn_index
 from tiered.model import AbortedTxn, TopicPartition

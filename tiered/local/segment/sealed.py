@@ -19,11 +19,12 @@ from tiered.format.keys import (
     local_name,
     log_name,
 )
+from tiered.format.segment_stats import SegmentStats
 from tiered.format.walk import Offsets
 from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes, load_indexes, lost_end
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SEAL_SUFFIX, SegmentStats, measure, read_note
+from tiered.local.segment.seal import SEAL_SUFFIX, measure, read_note
 from tiered.local.segment.side_files import Place, load_side_files, load_txn_index
 from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
 

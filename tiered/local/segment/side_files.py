@@ -30,13 +30,13 @@ from tiered.format.control import ControlType, control_type
 from tiered.format.crc import crc32c
 from tiered.format.keys import log_name, snapshot_name, txn_index_name
 from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns, encode_txns
 from tiered.format.walk import NO_LIMIT, Offsets, hop
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import PLAIN_NAME, log_bases, snapshot_offsets
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.seal import SegmentStats
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot
