@@ -110,6 +110,18 @@ class Tally:
 NO_TALLY = Tally()
 
 
+class Views(dict[str, memoryview]):
+    """A view of each column that was asked for: a catalog holds many tables, most lookups look at one column."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        super().__init__()
+        self._columns = columns
+
+    def __missing__(self, name: str) -> memoryview:
+        view = self[name] = self._columns[name].data
+        return view
+
+
 class Table:
     """Named int64 columns of equal length, read-only. Subclasses fix the fields."""
 
@@ -140,9 +152,13 @@ class Table:
         return sum([column.nbytes for column in self.columns.values()])
 
     @cached_property
-    def views(self) -> dict[str, memoryview]:
+    def views(self) -> Views:
         """The same columns as sequences of Python ints: a number out of an array costs three times as much."""
-        return {name: column.data for name, column in self.columns.items()}
+        return Views(self.columns)
+
+    @cached_property
+    def _all_views(self) -> tuple[memoryview, ...]:
+        return tuple([column.data for column in self.columns.values()])
 
     def packed(self, layout: TableLayout) -> Packed:
         """As it stands in an object, made once: most tables go from root to root as they are.
@@ -156,7 +172,7 @@ class Table:
 
     def values(self, index: int) -> list[int]:
         """The fields of one row; negative indexes count from the end. Raises IndexError."""
-        return [view[index] for view in self.views.values()]
+        return [view[index] for view in self._all_views]
 
     def slice(self, start: int, end: int | None = None) -> Self:
         """Rows ``start`` to ``end`` (exclusive); views, nothing is copied."""
