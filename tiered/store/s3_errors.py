@@ -35,7 +35,7 @@ from tiered.store.base import (
     StoreRequest,
     UploadPart,
 )
-from tiered.store.s3_requests import KMS, NO_XML, S3Call, S3Target, not_s3
+from tiered.store.s3_requests import CUT_SHORT, KMS, NO_XML, S3Call, S3Target, not_s3
 
 
 class NeedsHead:
@@ -60,6 +60,7 @@ _TRANSIENT_CODES = _TOO_MANY_CODES | {
     "InternalError",
     "ServiceUnavailable",
     "ServerNotInitialized",
+    CUT_SHORT,
 }
 _CHECKSUM_CODES = frozenset({"BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"})
 _REGION_CODES = frozenset(
@@ -159,6 +160,8 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
         region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region") or response["Error"].get("Region")
         where = f"the bucket is in {region}: " if region else "the bucket is in another region: "
         return ConfigError(what, hint=where + "set region= or AWS_REGION")
+    if code == CUT_SHORT:
+        return _refused(target, request, status, code, what)
     strange = _strangeness(request, status, code)
     if strange:
         refused = not_s3(target, request, strange)

@@ -65,6 +65,10 @@ _PAGE_LOOK_BYTES = 64
 _HTML = (b"<!doctype html", b"<html")
 NO_XML = "NoXML"
 """Not S3's: the code of an answer that :func:`tell_page` found to be no XML."""
+
+CUT_SHORT = "CutShort"
+"""Not S3's: the code of a 404 of which :func:`tell_page` found that its body ends before its length: an answer that
+was cut on its way does not say what is absent."""
 _PAGES = frozenset({"text/html", "application/xhtml+xml"})
 _LIST_FIELDS = ("IsTruncated", "KeyCount", "MaxKeys", "Name")
 """S3's answer to a listing has them all, also where there is nothing to list."""
@@ -163,13 +167,18 @@ def forbid_redirect(params: dict[str, Any], **_: Any) -> None:
 
 
 def tell_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any) -> None:
-    """Handler of ``response-received.s3``: names a success whose body is no XML.
+    """Handler of ``response-received.s3``: names a success whose body is no XML, and a 404 that was cut on its way.
 
-    The SDK takes it for XML that was cut on the way and makes it "500, try again". Cut XML still begins as XML does.
+    The SDK takes the first for XML that was cut and makes it "500, try again"; cut XML still begins as XML does. Of the
+    second it reads what has come and takes the status for the code, as if it were no S3 server's.
     """
     if parsed_response is None or response_dict is None or "Error" not in parsed_response:
         return
     body = response_dict.get("body")
+    if response_dict["status_code"] == 404 and isinstance(body, bytes | bytearray):
+        length = str(response_dict["headers"].get("content-length", ""))
+        if length.isdigit() and 0 < len(body) < int(length):  # none came of a HEAD
+            parsed_response["Error"] = {"Code": CUT_SHORT, "Message": f"{len(body)} of {length} bytes came"}
     begins = bytes(body[:_PAGE_LOOK_BYTES]).lstrip().lower() if isinstance(body, bytes | bytearray) else b"<"
     if 200 <= int(response_dict["status_code"]) < 300 and (not begins.startswith(b"<") or begins.startswith(_HTML)):
         parsed_response["Error"] = {"Code": NO_XML, "Message": ""}
