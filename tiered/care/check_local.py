@@ -256,10 +256,20 @@ class LocalCheck:
             # Base offsets and leader epochs are outside the CRC of their batch: this is all that tells of them.
             message = f"the file has CRC32C {scan.crc32c:08x}, {noted.crc32c:08x} was sealed"
             findings.error("log_changed", message, offset=base)
+        if not growing and scan.size_bytes:
+            self._need_indexes(path, base, findings)
         facts.segments[base] = SegmentFacts(base, scan.end_offset, scan.size_bytes, scan.crc32c, not growing)
         self.facts.segments += 1
         self.facts.size_bytes += scan.size_bytes
         return scan
+
+    def _need_indexes(self, path: Path, base: int, findings: Findings) -> None:
+        """Both are there, if the ``.log`` still is: an empty one is right for a segment of few batches, none is not."""
+        for code, suffix in (("offset_index_lost", INDEX_SUFFIX), ("time_index_lost", TIME_INDEX_SUFFIX)):
+            name = local_name(base, suffix)
+            if self.files.state(path / name) is None and self.files.state(path / log_name(base)) is not None:
+                what = "reads search the segment; the first one of a log that is open for writing makes it anew"
+                findings.add(Severity.WARNING, code, f"{name} is gone: {what}", offset=base)
 
     def _side_files(
         self, path: Path, scan: LogScan, end: int, findings: Findings, beside: SideFileCheck, *, start: int

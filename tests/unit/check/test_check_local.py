@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import tiered
-from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
+from tests.unit.check.building import BATCH, RECORDS, SETTINGS, TOPIC, Scenario, flip, record, scenario
 from tiered.care.check import MAX_FINDINGS, CheckOptions
 from tiered.care.run import check
 from tiered.errors import ConfigError, NewerFormatError, NotFoundError, UnknownTopicError
 from tiered.findings import NEWER_RELEASE, Finding, Severity
 from tiered.format.batch import assign_offsets
+from tiered.local.directory.manager import LocalLog
+from tiered.model import TopicPartition
 
 
 @pytest.fixture
@@ -346,3 +348,23 @@ def test_what_a_newer_release_wrote_is_not_opened(log: Scenario, name: str, old:
     with pytest.raises(NewerFormatError, match="upgrade"), tiered.open(log.directory, log.url) as again:
         again.topic(TOPIC)
     assert path.read_bytes() == newer
+
+
+@pytest.mark.parametrize(("suffix", "code"), [(".index", "offset_index_lost"), (".timeindex", "time_index_lost")])
+@pytest.mark.parametrize("number", [0, -2])
+def test_an_index_that_is_gone_is_named_and_the_next_open_makes_it_anew(
+    log: Scenario, suffix: str, code: str, number: int
+) -> None:
+    gone = [path for path in log.logs() if path.stat().st_size][number].with_suffix(suffix)
+    before = gone.read_bytes()
+    gone.unlink()
+    report = check(log.directory, None)
+    assert (report.exit_code, [(found.code, found.offset) for found in report.findings]) == (
+        3,
+        [(code, int(gone.stem))],
+    )
+    assert gone.name in report.findings[0].message
+    with LocalLog.open(log.directory) as opened:
+        assert len(list(opened.partition(TopicPartition(TOPIC, 0)).read_batches(0))) > RECORDS // BATCH
+    assert gone.read_bytes() == before
+    assert check(log.directory, None).exit_code == 0
