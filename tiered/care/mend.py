@@ -293,7 +293,7 @@ class _Object:
 
         def take(header: BatchHeader, batch: memoryview) -> Steps[None]:
             follower.see(read_producer(header, batch))
-            output.totals.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
+            output.stats.count(header.records_count, least_timestamp(header, batch), header.max_timestamp)
             yield from output.append(bytes(batch), header)
 
         lost = yield from self.walk(plan.size, bundle, take)
