@@ -152,13 +152,19 @@ def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None
 
 
 def group_segments(
-    segments: Sequence[SegmentState], *, map_end: int, first_uncleanable: int, config: TopicConfig
+    segments: Sequence[SegmentState],
+    *,
+    map_end: int,
+    first_uncleanable: int,
+    config: TopicConfig,
+    most_segments: int | None = None,
 ) -> tuple[tuple[SegmentState, ...], ...]:
     """The segments that this round rewrites, from the log start to the one with ``map_end`` - 1, in groups.
 
     Each group becomes one segment under the base of its first member. ``map_end`` is the offset map's latest offset
     + 1. A group stays within ``segment.bytes``, ``segment.index.bytes`` (each index), and offsets that its index
-    can hold; a segment without bytes needs no room in the index.
+    can hold; a segment without bytes needs no room in the index. ``most_segments`` of one group, where one commit may
+    not replace any number.
     """
     groups: list[tuple[SegmentState, ...]] = []
     group: list[SegmentState] = []
@@ -174,6 +180,7 @@ def group_segments(
             or offset_bytes > config.segment_index_bytes
             or time_bytes > config.segment_index_bytes
             or (segment.size_bytes > 0 and last - group[0].base_offset > MAX_RELATIVE_OFFSET)
+            or len(group) == most_segments
         ):
             groups.append(tuple(group))
             group = []

@@ -36,6 +36,12 @@ MERGE_REST_MS = 3_600_000
 MAX_MERGES = 1000
 """Merges of one plan; a later plan has the others."""
 
+MAX_GROUP_ROWS = 4096
+"""Rows that become one: fewer than one intent may replace, however small they are."""
+
+MAX_MERGED_ROWS = 100_000
+"""Rows of all merges of one plan: it holds them; a later plan has the others."""
+
 MAX_COMPACTED_ROWS = 100_000
 """Rows of one partition that one compaction looks at. 6.4 TB in segments of 64 MiB; more is for several machines."""
 
@@ -44,6 +50,9 @@ MAX_DELETE_KEYS = 1000
 
 READ_BYTES = 8 * 1024 * 1024
 """One GET of what is rewritten."""
+
+READ_AHEAD_BYTES = 16 * 1024 * 1024
+"""What is read ahead of a rewrite. With a piece at hand and two parts on their way out it stays below 64 MiB."""
 
 PART_BYTES = 16 * 1024 * 1024
 """What is written goes in parts of this size; one that fits into a part goes in one PUT."""
@@ -127,6 +136,7 @@ class MergePlanner:
         self._group: list[Row] = []
         self._bytes = 0
         self._found: list[Action] = []
+        self._rows = 0
 
     def add(self, rows: Iterable[Row]) -> None:
         """More rows, behind those before."""
@@ -135,7 +145,11 @@ class MergePlanner:
                 self._close()
                 continue
             group = self._group
-            if group and (self._bytes + row.size > self._most or row.next - 1 - group[0].base > MAX_RELATIVE_OFFSET):
+            if group and (
+                self._bytes + row.size > self._most
+                or row.next - 1 - group[0].base > MAX_RELATIVE_OFFSET
+                or len(group) == MAX_GROUP_ROWS
+            ):
                 self._close()
             self._group.append(row)
             self._bytes += row.size
@@ -151,8 +165,10 @@ class MergePlanner:
         return row.size < self._small and row.size <= self._most and at_rest
 
     def _close(self) -> None:
-        if len(self._found) < MAX_MERGES:
-            self._found += [self._action(group) for group in _worth_it(self._group)]
+        if len(self._found) < MAX_MERGES and self._rows < MAX_MERGED_ROWS:
+            more = [self._action(group) for group in _worth_it(self._group)]
+            self._found += more
+            self._rows += sum(action.rows_in for action in more)
         self._group, self._bytes = [], 0
 
     def _action(self, group: Sequence[Row]) -> Action:

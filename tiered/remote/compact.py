@@ -12,6 +12,7 @@ cleaned; the next one begins where this one began, and loses the two newest grou
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from tiered.config import MAX_LONG
@@ -23,9 +24,10 @@ from tiered.format.txn_index import encode_txns
 from tiered.model import AbortedTxn, Row
 from tiered.plan.batch_filter import BatchFilter, CleaningReport
 from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, group_segments
+from tiered.plan.maintenance import MAX_GROUP_ROWS
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import SegmentOutput, Workshop
+from tiered.remote.rewrite import Rows, SegmentOutput, Workshop, in_turn
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import NewId, Steps
 
@@ -73,6 +75,7 @@ class Compaction:
             map_end=self._map.end_offset,
             first_uncleanable=candidate.first_uncleanable,
             config=state.config,
+            most_segments=MAX_GROUP_ROWS,
         )
         waiting: tuple[Sequence[Row], Row] | None = None  # for the next one: the last carries the clean end
         for group in groups:
@@ -104,14 +107,27 @@ class Compaction:
                 full = builder.add(batch, header)
             return not full
 
-        for segment in self._state.from_offset(first):
-            if segment.base_offset >= end:
-                return
-            (row,) = yield from self._rows((segment,))
-            yield from self._shop.read(row, take)
-            if full:
-                return
-            builder.end_segment(segment.end_offset)
+        def ended(row: Row) -> None:
+            builder.end_segment(row.next)
+
+        yield from self._shop.read(self._dirty(first, end), take, ended)
+        if not full:
+            builder.end_segment(end)
+
+    def _dirty(self, first: int, end: int) -> Rows:
+        """The rows from the one that holds ``first`` up to ``end``, a piece of the catalog at a time."""
+        at, held = first, deque[Row]()
+
+        def following() -> Steps[Row | None]:
+            nonlocal at
+            if not held and at < end:
+                held.extend((yield from self._snapshot.piece(at)))
+            if not held or held[0].base >= end:
+                return None
+            at = held[0].next
+            return held.popleft()
+
+        return following
 
     def _rows(self, group: Sequence[SegmentState]) -> Steps[list[Row]]:
         """The rows of a group, which are neighbours."""
@@ -135,9 +151,8 @@ class Compaction:
             return True
 
         try:
-            for row in rows:
-                kept.begin_segment()
-                yield from self._shop.read(row, take)
+            kept.begin_segment()
+            yield from self._shop.read(in_turn(rows), take)
             txns = kept.take_aborted()
             same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
             # A hole at the end would take the newest producers with it: nothing tells them behind it.

@@ -14,7 +14,7 @@ from tiered.format.bundle import SectionKind
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.model import Row
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import SegmentOutput, Workshop
+from tiered.remote.rewrite import SegmentOutput, Workshop, in_turn
 from tiered.store.base import NewId, Steps
 
 
@@ -28,9 +28,9 @@ def merge_rows(shop: Workshop, rows: Sequence[Row]) -> Steps[Row]:
 
     try:
         txn_index = b""
+        yield from shop.read(in_turn(rows), take)
         for row in rows:
             output.stats.count(row.records, row.min_ts, row.max_ts)
-            yield from shop.read(row, take)
             if row.flags & FLAG_ABORTED_TXNS:
                 txn_index += yield from shop.lookup.section(row, SectionKind.TXN_INDEX)
         snapshot, epochs = yield from shop.beside(rows)

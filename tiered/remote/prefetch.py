@@ -7,9 +7,11 @@ The first read happens when it is asked for; only when the consumer comes back f
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
+from tiered.errors import TieredError
 from tiered.model import TopicPartition
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch
@@ -61,6 +63,15 @@ class Prefetch:
         found = yield Take(ticket)
         self._ahead_bytes -= fetch.size_bytes
         return fetch, fetch.received(self._tp, found)
+
+    def abandon(self) -> Steps[None]:
+        """Waits for what was begun: for a consumer that stops and goes on with something else in the same steps."""
+        self._ended, self._waiting = True, None
+        while self._ahead:
+            _, ticket = self._ahead.popleft()
+            with contextlib.suppress(TieredError):
+                yield Take(ticket)
+        self._ahead_bytes = 0
 
     def _fill(self) -> Steps[None]:
         while not self._ended:

@@ -2,18 +2,19 @@
 
 ::
 
-    GET pieces of 8 MiB ──> SegmentScan (every checksum) ──> batches ──> parts of 16 MiB ──> .log, .idx ──> Row
+    GETs of 8 MiB, some ahead ──> SegmentScan (every checksum) ──> batches ──> parts of 16 MiB ──> .log, .idx ──> Row
 
-Peak memory is a piece, two parts, a batch and the indexes of one segment, whatever the sizes of input and output;
-nothing touches a disk. What is written lies under the claim of a maintainer: until its row is committed it is an
-orphan, and a later claim proves it dead.
+Peak memory is a piece and what is read ahead, two parts, a batch and the indexes of one segment, whatever the sizes of
+input and output; nothing touches a disk. What is written lies under the claim of a maintainer: until its row is
+committed it is an orphan, and a later claim proves it dead.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from tiered.config import MAX_INT
@@ -27,16 +28,26 @@ from tiered.format.offset_index import IndexPace, OffsetIndex
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.time_index import TimeIndex
 from tiered.model import EpochEntry, Row, SealedIndexes, TopicPartition
-from tiered.plan.maintenance import PART_BYTES, READ_BYTES
+from tiered.plan.maintenance import PART_BYTES, READ_AHEAD_BYTES, READ_BYTES
+from tiered.plan.read import ByteRange, SegmentRange
 from tiered.remote.assembly import SegmentScan
-from tiered.remote.fetch import read_range
+from tiered.remote.cache import ByteCache
+from tiered.remote.fetch import Fetch, SegmentGone
 from tiered.remote.lookup import SegmentLookup
+from tiered.remote.prefetch import Prefetch
 from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
 from tiered.store.base import Capabilities, Steps
 from tiered.store.puts import ObjectWriter, put_unique
 
 Spend = Callable[[int], None]
 """Told how many bytes were read; may raise."""
+Rows = Callable[[], Steps[Row | None]]
+"""One row after the other, None behind the last."""
+Take = Callable[[BatchHeader, memoryview], Steps[bool]]
+"""Takes one batch; whether it wants more."""
+
+_NO_CACHE = ByteCache(0)
+"""What is rewritten is read once."""
 
 
 def spend_nothing(_: int) -> None:
@@ -54,27 +65,48 @@ class Workshop:
     claim_epoch: int
     index_interval_bytes: int
     part_bytes: int = PART_BYTES
+    ahead_bytes: int = READ_AHEAD_BYTES
     spend: Spend = spend_nothing
 
-    def read(self, row: Row, take: Callable[[BatchHeader, memoryview], Steps[bool]]) -> Steps[None]:
-        """Hands every batch of ``row`` to ``take``, in order, until it gives False. The view is valid inside it.
+    def read(self, rows: Rows, take: Take, ended: Callable[[Row], None] = lambda _: None) -> Steps[None]:
+        """Hands every batch of ``rows`` to ``take``, in order, until it gives False. The view is valid inside it.
 
-        Read to its end, all bytes of it were batches of this segment, and their checksum is that of the catalog.
-        Raises SegmentGone, CorruptionError.
+        ``rows`` gives one row after the other, None behind the last; what they hold is read ahead, up to
+        ``ahead_bytes``. ``ended`` is told each row that was read to its end: all bytes of it were batches of this
+        segment, and their checksum is that of the catalog. Raises SegmentGone, CorruptionError.
         """
-        key = self.lookup.log_key(row)
-        scan = SegmentScan(self.tp, key, row, position=0, start=row.base, end=row.next)
-        taken = 0
-        for at in range(0, row.size, READ_BYTES):
-            data = yield from read_range(self.tp, key, row, at, min(at + READ_BYTES, row.size))
+        ahead = Prefetch(partial(_next_fetch, rows, self.lookup, []), self.tp, _NO_CACHE, max_bytes=self.ahead_bytes)
+        try:
+            while (row := (yield from self._segment(ahead, take))) is not None:
+                ended(row)
+        except (TieredError, SegmentGone):
+            yield from ahead.abandon()
+            raise
+        yield from ahead.abandon()  # also where less was wanted
+
+    def _segment(self, ahead: Prefetch, take: Take) -> Steps[Row | None]:
+        """The next row, read to its end; None behind the last, and where ``take`` wants no more."""
+        scan, taken = None, 0
+        while (got := (yield from ahead.next())) is not None:
+            fetch, data = got
+            row, key = fetch.segment.row, fetch.key
+            scan = scan or SegmentScan(self.tp, key, row, position=0, start=row.base, end=row.next)
             self.spend(len(data))
             for header, batch in scan.feed(data):
                 taken += len(batch)
                 try:
                     if not (yield from take(header, batch)):
-                        return
+                        return None
                 except CorruptionError as error:
                     raise error if error.path_or_key else self._damage(key, taken, error) from error
+                del batch
+            del got, data  # before the next piece comes
+            if fetch.range.end == row.size:
+                self._finish(scan, row, key, taken)
+                return row
+        return None
+
+    def _finish(self, scan: SegmentScan, row: Row, key: str, taken: int) -> None:
         scan.finish()
         if taken != row.size:
             raise CorruptionError(
@@ -102,6 +134,29 @@ class Workshop:
         snapshot = yield from self.lookup.section(held[-1], SectionKind.PRODUCER_SNAPSHOT)
         epochs = yield from self.lookup.section(held[-1], SectionKind.LEADER_EPOCHS)
         return snapshot, decode_leader_epochs(epochs, key=index_key(self.topic_id, self.tp.partition, held[-1]))
+
+
+def in_turn(rows: Iterable[Row]) -> Rows:
+    """Rows that are known, one after the other."""
+    left = iter(rows)
+
+    def following() -> Steps[Row | None]:
+        yield from ()
+        return next(left, None)
+
+    return following
+
+
+def _next_fetch(rows: Rows, lookup: SegmentLookup, pieces: list[Fetch]) -> Steps[Fetch | None]:
+    """The next piece of the next row that has any; ``pieces`` are those of the row at hand, the last one first."""
+    while not pieces:
+        row = yield from rows()
+        if row is None:
+            return None
+        segment, key = SegmentRange(row, row.base, row.next), lookup.log_key(row)
+        bounds = [(at, min(at + READ_BYTES, row.size)) for at in range(0, row.size, READ_BYTES)]
+        pieces += [Fetch(segment, key, ByteRange(start, end)) for start, end in reversed(bounds)]
+    return pieces.pop()
 
 
 class SegmentOutput:

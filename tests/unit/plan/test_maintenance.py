@@ -11,8 +11,11 @@ from tiered.config import DAY_MS, TopicConfig
 from tiered.format.keys import Role
 from tiered.format.rows import NO_TRASH, TRASH_TREE, Trash, TrashEntry
 from tiered.model import Row, TopicPartition
-from tiered.plan.commit import Stamp, create_root
+from tiered.plan import maintenance
+from tiered.plan.cleaning import group_segments
+from tiered.plan.commit import MAX_APPEND_ROWS, Stamp, create_root
 from tiered.plan.maintenance import (
+    MAX_GROUP_ROWS,
     MERGE_REST_MS,
     Action,
     CompactionPlanner,
@@ -29,11 +32,38 @@ from tiered.plan.retention import plan_remote_expiry
 HOUR = 3_600_000
 NOW = 1_700_000_000_000
 OLD = NOW - 10 * DAY_MS
+CONFIG = TopicConfig(cleanup_policy="compact")
 
 
 def row(at: int, *, size: int = 1000, max_ts: int = OLD, min_ts: int | None = None, count: int = 100) -> Row:
     least = max_ts if min_ts is None else min_ts
     return Row(at * 100, at * 100 + 100, least, max_ts, size, 0, at, at, 60 if size else 0, 1, count, 0, 0)
+
+
+# -- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_group_has_more_rows_than_an_intent_may_replace() -> None:
+    tiny = [row(at, size=1) for at in range(2 * MAX_GROUP_ROWS + 10)]
+    found = merges(tiny, each=1000)
+    assert [action.rows_in for action in found] == [MAX_GROUP_ROWS, MAX_GROUP_ROWS, 10]
+    assert MAX_GROUP_ROWS < MAX_APPEND_ROWS
+    planner = CompactionPlanner(CONFIG)
+    planner.add(tiny)
+    groups = group_segments(
+        planner.segments,
+        map_end=tiny[-1].next,
+        first_uncleanable=tiny[-1].next,
+        config=CONFIG,
+        most_segments=MAX_GROUP_ROWS,
+    )
+    assert [len(group) for group in groups] == [MAX_GROUP_ROWS, MAX_GROUP_ROWS, 10]
+
+
+def test_a_plan_holds_a_bounded_number_of_rows_to_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "MAX_MERGED_ROWS", 25)
+    tiny = [row(at, size=2_000 if at % 10 else 9_999) for at in range(200)]
+    assert sum(action.rows_in for action in merges(tiny)) == 27
 
 
 # -- retention -------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tiered.format.rows import Rows
 from tiered.model import Row, SealedSegment, TopicPartition
 from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.cleaning import cleaning_candidate
-from tiered.plan.maintenance import CompactionPlanner
+from tiered.plan.maintenance import READ_AHEAD_BYTES, CompactionPlanner
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.compact import Compaction
@@ -35,6 +35,7 @@ class Rewriter:
     log: RemoteLog
     config: TopicConfig = field(default_factory=lambda: TopicConfig(cleanup_policy="compact"))
     part_bytes: int = PART_BYTES
+    ahead_bytes: int = READ_AHEAD_BYTES
     cleaned: int | None = None
 
     @property
@@ -59,6 +60,7 @@ class Rewriter:
             claim_epoch=1,
             index_interval_bytes=self.config.index_interval_bytes,
             part_bytes=self.part_bytes,
+            ahead_bytes=self.ahead_bytes,
         )
 
     def upload(self, segments: Sequence[SealedSegment]) -> None:

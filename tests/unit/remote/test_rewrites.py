@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import tracemalloc
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from tiered.care.inspection import Expectations, LogInspection, compare_descript
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError, RemoteUnavailableError
 from tiered.findings import Finding, Findings
-from tiered.format.batch import decode_records, encode_batch
+from tiered.format.batch import BatchHeader, decode_records, encode_batch
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.rows import Rows
@@ -25,16 +26,20 @@ from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.remote.fetch import SegmentGone
-from tiered.remote.rewrite import hole
+from tiered.remote.rewrite import hole, in_turn
 from tiered.store.base import (
     AbortUpload,
+    Begin,
     CompleteUpload,
     Get,
     List,
+    Object,
     Outcome,
     Put,
     StartUpload,
+    Steps,
     StoreRequest,
+    Take,
     UploadPart,
 )
 from tiered.store.memory import MemoryStore
@@ -287,11 +292,12 @@ def test_keys_that_do_not_fit_take_several_rounds_to_the_same_end(log: RemoteLog
 
 
 def test_memory_does_not_grow_with_the_log(log: RemoteLog) -> None:
-    """Eight megabytes go through: a map of 16 KiB, parts of 64 KiB, inputs of 100 KB."""
+    """Sixteen megabytes go through, twenty times the peak: a map of 16 KiB, parts of 64 KiB, inputs of 200 KB, one of
+    them at hand and one read ahead."""
     config = TopicConfig(cleanup_policy="compact", segment_bytes=2**24)
-    rewriter = Rewriter(RemoteLog(MemoryStore(min_part_bytes=1)), config, 1 << 16)
-    for at in range(0, 8000, 100):
-        rewriter.log.add(seal(batches(at, at + 100, each=20, size=1000)))
+    rewriter = Rewriter(RemoteLog(MemoryStore(min_part_bytes=1)), config, 1 << 16, 1 << 16)
+    for at in range(0, 16_000, 200):
+        rewriter.log.add(seal(batches(at, at + 200, each=20, size=1000)))
     data = sum(row.size for row in rewriter.rows)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -299,5 +305,74 @@ def test_memory_does_not_grow_with_the_log(log: RemoteLog) -> None:
     peak = tracemalloc.get_traced_memory()[1] - before
     tracemalloc.stop()
     assert report is not None
-    assert report.records_read == 8000
-    assert peak * 16 < data
+    assert report.records_read == 16_000
+    assert peak * 20 < data
+
+
+class Tickets:
+    """Answers what steps ask for, and what they begin at once; how much was begun and not yet taken."""
+
+    def __init__(self, log: RemoteLog) -> None:
+        self.log = log
+        self.words: list[str] = []
+        self.held: list[int] = []
+        self.most = 0
+
+    def run(self, steps: Steps[None]) -> None:
+        answer: object = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                request = steps.send(answer)
+                self.words.append(type(request).__name__)
+                answer = self.answer(request)
+
+    def answer(self, request: object) -> object:
+        if isinstance(request, Begin):
+            found = self.log.store.execute(request.request)
+            assert isinstance(found, Object)
+            self.held.append(len(found.data))
+            self.most = max(self.most, sum(self.held))
+            return found
+        if isinstance(request, Take):
+            self.held.pop(0)
+            return request.ticket
+        assert isinstance(request, Get)
+        return self.log.store.execute(request)
+
+
+def taking(batches_wanted: int) -> Callable[[BatchHeader, memoryview], Steps[bool]]:
+    left = [batches_wanted]
+
+    def take(_header: BatchHeader, _batch: memoryview) -> Steps[bool]:
+        yield from ()
+        left[0] -= 1
+        return left[0] > 0
+
+    return take
+
+
+def test_what_is_rewritten_is_read_ahead_up_to_a_limit(log: RemoteLog) -> None:
+    rows = log.fill(1000)
+    size = max(row.size for row in rows)
+    ended: list[Row] = []
+    tickets = Tickets(log)
+    shop = Rewriter(log, CONFIG, ahead_bytes=2 * size + 5).shop()
+    tickets.run(shop.read(in_turn(rows), taking(10**6), ended.append))
+    assert ended == rows
+    assert tickets.words == ["Get", "Begin", "Begin", "Take", *["Begin", "Take"] * (len(rows) - 3), "Take"]
+    assert size < tickets.most <= 2 * size + 5
+    assert tickets.held == []
+
+
+def test_who_stops_early_leaves_nothing_under_way(log: RemoteLog) -> None:
+    rows = log.fill(1000)
+    ended: list[Row] = []
+    tickets = Tickets(log)
+    tickets.run(Rewriter(log, CONFIG).shop().read(in_turn(rows), taking(15), ended.append))
+    assert (ended, tickets.held) == (rows[:1], [])
+    assert tickets.words.count("Begin") == tickets.words.count("Take") < len(rows) - 1
+    log.damage(log.log_key(rows[2]), 100)
+    tickets = Tickets(log)
+    with pytest.raises(CorruptionError):
+        tickets.run(Rewriter(log, CONFIG).shop().read(in_turn(rows), taking(10**6), ended.append))
+    assert tickets.held == []
