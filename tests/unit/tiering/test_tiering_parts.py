@@ -129,6 +129,7 @@ def test_nothing_goes_on_under_a_newer_claim(world: World) -> None:
     epoch = world.drive(world.steps.claim(TP)).claim_epoch
     world.store.calls.clear()
     assert epoch > world.epoch
+    assert world.steps._unfinished == {}
     world.upload(epoch=epoch)
     assert world.sent() == ["startupload"] + ["uploadpart"] * PARTS + ["completeupload", "put"]
 

@@ -27,7 +27,7 @@ NONE_MS = -1
 
 BLOCKED_HINT = "`tiered restore`, or bring the missing segments back into the log directory"
 
-PAUSED_HINT = "`tiered-uploader resume` lets them go on"
+PAUSED_HINT = "`tiered-uploader resume`"
 
 NEEDS_SOMEBODY = frozenset({FailureKind.PERMISSION, FailureKind.FATAL, FailureKind.FENCED})
 """Failures that time alone does not cure."""
