@@ -25,7 +25,7 @@ from tiered.care.inspection import Expectations, LogInspection, SideFileCheck, f
 from tiered.care.restore_plan import PartitionPlan, RestoreOptions, plan_steps
 from tiered.clock import Clock, IdSource
 from tiered.config import TopicConfig
-from tiered.errors import ConfigError, CorruptionError, DiskFullError, TieredError
+from tiered.errors import ConfigError, CorruptionError, DiskFullError, RemoteUnavailableError, TieredError
 from tiered.findings import Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
 from tiered.format.checkpoint import (
@@ -70,9 +70,13 @@ from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
+from tiered.plan.known import Known
 from tiered.plan.side_files import NO_PRODUCERS, Judged
 from tiered.remote.cache import ByteCache
 from tiered.remote.lookup import SegmentLookup
+from tiered.remote.past import AsOf, Past
+from tiered.remote.pins import Pin
+from tiered.remote.root_view import RootView
 from tiered.store.base import Blocking, Emit, Get, Object, Steps, blocking
 
 _CUT_FIELDS = ("crc", "records", "min_ts", "max_ts", "leader_epoch")
@@ -128,7 +132,14 @@ def restore_steps(
         return RestoreReport(directory, plans, notes=notes, dry_run=True)
     yield Blocking(partial(_need_space, directory, plans, files))
     build = _Build(directory, plans, apart=options.apart, clock=clock, ids=ids, files=files)
-    volume_id = yield from build.run()
+    try:
+        if options.pin:
+            yield from build.hold()
+        volume_id = yield from build.run()
+    except TieredError:
+        yield from build.release()
+        raise
+    yield from build.release()
     return RestoreReport(directory, tuple(build.plans), volume_id=volume_id, notes=(*notes, *build.notes))
 
 
@@ -169,7 +180,29 @@ class _Build:
         self._clock = clock
         self._ids = ids
         self._files = files
+        self._pins: dict[TopicPartition, Pin] = {}
         self._temporary = directory.with_name(f".{directory.name}.restore-{ids.uid()[:12]}")
+
+    def hold(self) -> Steps[None]:
+        """Pins what is to be fetched. Raises RemoteUnavailableError if a collection has passed a plan meanwhile."""
+        for plan in self.plans:
+            if not plan.rows or plan.pinned is None:
+                continue
+            source, number = plan.source, plan.tp.partition
+            view = RootView(source.topic_id, number, source.name, Known(made=source.roots))
+            past = Past(view, AsOf(version=plan.pinned.version)) if plan.taken is not None else None
+            pin = self._pins[plan.tp] = Pin(source.name, source.topic_id, number, set())
+            held = yield from pin.hold(plan.pinned, view.pin if past is None else past.pin)
+            if held.version != plan.pinned.version:
+                raise RemoteUnavailableError(
+                    f"{plan.tp}: a collection has passed version {plan.pinned.version}, by which it was to be restored",
+                    hint="try again: the newest version is restored then",
+                )
+
+    def release(self) -> Steps[None]:
+        """Ends the pins. Never raises."""
+        for pin in self._pins.values():
+            yield from pin.drop()
 
     def run(self) -> Steps[str]:
         """Builds and renames; gives the new volume id."""
@@ -212,9 +245,12 @@ class _Build:
         path = self._temporary / partition_dir(plan.tp)
         yield Blocking(partial(self._begin, plan, path))
         beside = SideFileCheck()
+        pin = self._pins.get(plan.tp)
         for row in plan.rows:
             if row.flags & FLAG_HOLE:
                 continue
+            if pin is not None:
+                yield from pin.keep()
             segment = _Segment(self._files, path, plan.tp, plan.source.topic_id, row, beside)
             if row.next <= plan.end_offset:
                 self.notes += yield from segment.run()

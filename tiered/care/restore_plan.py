@@ -46,6 +46,7 @@ class RestoreOptions:
 
     ``newest_bytes`` (of each partition) and ``since_ms`` leave older segments in the bucket, where a log that is
     opened with its remote tier still reads them. ``if_empty``: a directory that holds something is left alone.
+    ``pin``: no collection takes away what is yet to be fetched, as in ``open_reader``.
 
     ``as_of``: the bucket as it was, as in ``open_reader``: a snapshot's name, a version, a time. ``until_ms``: each
     partition ends before the first record of that time or later; ``until_offset``: the one partition that is selected
@@ -63,6 +64,7 @@ class RestoreOptions:
     until_ms: int | None = None
     until_offset: int | None = None
     name: str = ""
+    pin: bool = False
 
     @property
     def apart(self) -> bool:

@@ -30,6 +30,7 @@ from tiered.times import parse_time
     "--end", "--until-offset", type=click.IntRange(min=0), metavar="OFFSET", help="the one partition ends there"
 )
 @click.option("--name", metavar="NEW", help="another name, and id, for the one topic that is selected")
+@click.option("--pin", is_flag=True, help="hold what is fetched: no collection takes it away, however long it lasts")
 @click.option("--dry-run", is_flag=True, help="print what would be restored")
 @click.option("--if-empty", is_flag=True, help="do nothing, successfully, if the directory holds something already")
 @pass_application
@@ -44,6 +45,7 @@ def command(
     until: str | None,
     end: int | None,
     name: str | None,
+    pin: bool,
     dry_run: bool,
     if_empty: bool,
 ) -> int:
@@ -73,6 +75,7 @@ def command(
         until_ms=None if until is None else parse_time(until, now_ms=app.clock.now_ms()),
         until_offset=end,
         name=name or "",
+        pin=pin,
         if_empty=if_empty,
         dry_run=dry_run,
     )

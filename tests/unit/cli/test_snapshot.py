@@ -12,8 +12,11 @@ from pyspark.sql.types import StructType
 
 import tiered
 from tests.unit.cli.conftest import Cli
-from tiered.errors import ConfigError, NotFoundError
+from tiered.care.restore_plan import RestoreOptions
+from tiered.care.run import restore
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.spark.source import TieredDataSource, kafka_schema
+from tiered.store.location import StoreLocation
 
 SETTINGS = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}
 
@@ -262,6 +265,42 @@ def test_pins_for_asyncio(cli: Cli, bucket: str, tmp_path: Path) -> None:
 
     assert asyncio.run(reading()) == all_values
     assert pins(tmp_path) == []
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_restore_with_a_pin_goes_on_through_trim_and_collection(
+    cli: Cli, bucket: str, tmp_path: Path, pinned: bool
+) -> None:
+    """Without one it is told that an object is gone, and nothing is left of it."""
+    then, store = values(bucket), StoreLocation.parse(bucket).open()
+
+    def meanwhile(size_bytes: int, *_: object) -> None:
+        if size_bytes and not steps:
+            steps.append(size_bytes)
+            assert len(pins(tmp_path)) == pinned
+            live(cli, bucket)
+
+    steps: list[int] = []
+    options = RestoreOptions(pin=pinned)
+    if not pinned:
+        with pytest.raises(CorruptionError, match=r"gone|missing|not there"):
+            restore(store, tmp_path / "new", options, progress=meanwhile)
+        assert not (tmp_path / "new").exists()
+        return
+    restore(store, tmp_path / "new", options, progress=meanwhile)
+    with tiered.open_reader(log_dir=tmp_path / "new") as reader:
+        assert [record.value for record in reader.topic("t").read(0)] == then
+    assert pins(tmp_path) == []
+
+
+def test_a_restore_as_of_a_snapshot_pins_that_version(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    then = values(bucket)
+    assert cli("snapshot", "create", "release-1", "--remote", bucket).code == 0
+    live(cli, bucket)
+    done = cli("restore", "--remote", bucket, "--to", tmp_path / "new", "--as-of", "release-1", "--pin")
+    assert (done.code, pins(tmp_path)) == (0, [])
+    with tiered.open_reader(log_dir=tmp_path / "new") as reader:
+        assert [record.value for record in reader.topic("t").read(0)] == then
 
 
 def test_cat_with_a_pin(cli: Cli, bucket: str, tmp_path: Path) -> None:
