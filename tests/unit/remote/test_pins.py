@@ -289,6 +289,20 @@ def test_a_pin_whose_answer_was_lost_is_sent_again(bucket: Bucket, renewal: bool
     assert {put.key for put in bucket.pin_puts()} == {lost[0].key}
 
 
+def test_a_pin_counts_from_when_it_was_sent_not_from_its_answer(bucket: Bucket) -> None:
+    """For the store it is as old as that: an answer that took hours must not make its reader believe it younger."""
+
+    def answer(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        outcome = carry_out()
+        if isinstance(request, Put) and isinstance(request.condition, Absent):
+            bucket.clock.advance(RENEW_MS / 1000)
+        return outcome
+
+    bucket.store.answer = answer
+    next(bucket.face().read_batches(0))
+    assert [type(put.condition) for put in bucket.pin_puts()] == [Absent, Match]
+
+
 def test_a_renewal_that_fails_is_tried_again_and_cuts_nothing_off(bucket: Bucket) -> None:
     tries: list[float] = []
 
