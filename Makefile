@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix sweep explore mutants cases bench clean setup
+.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix sweep explore explore-mutants mutants cases bench clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -65,6 +65,9 @@ sweep: $(STAMP)  ## failed requests: 1,500 cases of the sweep (CASES=n for anoth
 
 explore: $(STAMP)  ## every interleaving of the protocol's requests within a bound (minutes; FAULTS=n and BOUND=states go deeper, SCENE=name)
 	@$(PY) -m tests.explore $(if $(FAULTS),--faults $(FAULTS)) $(if $(BOUND),--bound $(BOUND)) $(if $(SCENE),--scene $(SCENE))
+
+explore-mutants: $(STAMP)  ## break one line of the protocol at a time and see the exploration find a schedule (ONLY=part of a name)
+	@$(PY) scripts/mutants.py --explore $(ONLY)
 
 mutants: $(STAMP)  ## drop one safety check at a time and see a test object (ONLY=part of a name)
 	@$(PY) scripts/mutants.py $(ONLY)

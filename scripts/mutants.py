@@ -4,7 +4,8 @@
 Each mutant names one line of one file, what stands there instead, and the tests that have to object (``mutants.toml``).
 A line that is not there exactly once "does not apply": the table has to follow the code. ``--list`` shows the table,
 ``--check`` only whether every line is there, ``--quick`` leaves the slow selections out (simulation, sweeps, crash
-matrix, bucket).
+matrix, bucket). Mutants of ``[[explore]]`` name scenes instead of tests: an exploration of these has to find a
+violation; ``--explore`` runs them alone.
 Ends with 1 if a mutant survives or does not apply.
 """
 
@@ -21,6 +22,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("tiered", "uploader", "pyspark_tiered", "tests", "scripts", "demo", "bench")
@@ -46,6 +48,7 @@ class Mutant:
         return self.new or ("if False:" if self.old.startswith("if ") else "pass")
 
 
+EXPLORE = "tests.explore"
 SLOW = ("tests/crash", "tests/sim", "tests/sweeps", "tests/damage")
 
 
@@ -53,10 +56,17 @@ def table(tier: str) -> list[Mutant]:
     """The mutants of one tier, as ``mutants.toml`` has them."""
     groups = tomllib.loads((ROOT / "scripts" / "mutants.toml").read_text())[tier]
     return [
-        Mutant(f"{group['file']}: {name}", group["file"], old, " ".join(group["tests"]), *new)
+        Mutant(f"{group['file']}: {name}", group["file"], old, selection(group), *new)
         for group in groups
         for name, old, *new in group["mutants"]
     ]
+
+
+def selection(group: dict[str, Any]) -> str:
+    """The tests of a group, or the arguments of an exploration."""
+    if "scenes" not in group:
+        return " ".join(group["tests"])
+    return " ".join([EXPLORE, f"--faults={group['faults']}", *[f"--scene={scene}" for scene in group["scenes"]]])
 
 
 def mutated(text: str, mutant: Mutant) -> str | None:
@@ -72,13 +82,16 @@ def mutated(text: str, mutant: Mutant) -> str | None:
 
 def tests_of(mutant: Mutant, tree: Path, *, quick: bool) -> list[str]:
     """Those of its selection whose files are there; one may be ``file::test``."""
+    if mutant.tests.startswith(EXPLORE):
+        return mutant.tests.split()
     chosen = [name for name in mutant.tests.split() if (tree / name.partition("::")[0]).exists()]
     return [name for name in chosen if not quick or not name.startswith(SLOW)] or chosen
 
 
 def object_to(tree: Path, tests: list[str]) -> bool:
-    """Whether a test fails."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not servers", "-p", "no:cacheprovider", *tests]
+    """Whether a test fails, or an exploration."""
+    pytest = ["pytest", "-x", "-q", "-m", "not servers", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", *([] if tests[0] == EXPLORE else pytest), *tests]
     files = tree.parent / "files"
     files.mkdir(exist_ok=True)
     env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(files)}
@@ -124,6 +137,7 @@ def asked(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("part", nargs="*", help="only the mutants whose names hold every one of these")
     parser.add_argument("--list", action="store_true", help="show the table, run nothing")
     parser.add_argument("--check", action="store_true", help="show the lines that are not there, run nothing")
+    parser.add_argument("--explore", action="store_true", help="only those that the exploration has to catch")
     parser.add_argument("--quick", action="store_true", help=f"leave out {', '.join(SLOW)}")
     return parser.parse_args(arguments)
 
@@ -131,13 +145,15 @@ def asked(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Prints one line each, then the sums."""
     wanted = asked(arguments)
-    hot, cold = table("hot"), table("cold")
-    mutants = [mutant for mutant in (*hot, *cold) if all(part in mutant.name for part in wanted.part)]
+    hot, cold, explored = table("hot"), table("cold"), table("explore")
+    every = explored if wanted.explore else (*hot, *cold, *explored)
+    mutants = [mutant for mutant in every if all(part in mutant.name for part in wanted.part)]
     if wanted.list or wanted.check:
         gone = [mutant for mutant in mutants if mutated((ROOT / mutant.file).read_text(), mutant) is None]
         for mutant in mutants if wanted.list else gone:
             print(mutant.name, "(does not apply)" if mutant in gone else "")
-        print(f"{len(hot)} of the hot tier, {len(cold)} of the cold one; {len(gone)} do not apply")
+        sizes = f"{len(hot)} of the hot tier, {len(cold)} of the cold one, {len(explored)} for the exploration"
+        print(f"{sizes}; {len(gone)} do not apply")
         return bool(gone)
     counts: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="tiered-mutants-", dir=memory()) as name:

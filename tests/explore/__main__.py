@@ -29,7 +29,12 @@ def main(arguments: list[str]) -> int:
     gc.set_threshold(GARBAGE, 50, 50)
     total, violated = Counts(), 0
     for each in SCENES:
-        scene = each.make()
+        try:
+            scene = each.make()
+        except (Violated, Halted) as error:
+            violated += 1
+            print(f"{each.make.__name__}: VIOLATED before it begins: {error}", flush=True)
+            continue
         if wanted.scene and scene.name not in wanted.scene:
             continue
         faults = each.faults if wanted.faults is None else wanted.faults
@@ -54,7 +59,7 @@ def searched(scene: Scene, faults: int, bound: int | None) -> Counts | None:
         return Search(scene, faults, bound).run()
     except (Violated, Halted) as error:
         print(f"VIOLATED: {error}")
-        print("\n".join(error.__notes__), flush=True)
+        print("\n".join(getattr(error, "__notes__", [])), flush=True)
         return None
 
 

@@ -39,6 +39,8 @@ class Disk:
     journal: tuple[Entry, ...] = ()
     upload: PartitionUpload | None = None
     made: int = 0
+    pen: str = ""
+    """Who writes its records, where it is not the volume's name: of a copy."""
 
     @property
     def end(self) -> int:
@@ -131,7 +133,7 @@ class Machine:
             return None
         base = self.disk.end
         end = base + SEGMENT_RECORDS
-        who = f"{self.disk.volume}.{self.disk.made}"
+        who = f"{self.disk.pen or self.disk.volume}.{self.disk.made}"
         self._change(segments=(*self.disk.segments, (base, end, who)), made=self.disk.made + 1)
         return SegmentRef(base, end, 1, START_MS)
 

@@ -145,7 +145,7 @@ class Runner:
             except StopIteration:
                 self.request = None
                 return None
-            except TieredError as error:
+            except Exception as error:
                 raise Halted(f"{self._name} ended with {type(error).__name__}: {error}") from error
             outcome = None
             match request:

@@ -59,8 +59,8 @@ class Engine(BucketSteps):
         return catalog
 
 
-def writer(segments: int, *, owner: str = "w", trim: int = 0, shape: Shape = SHAPE) -> Program:
-    """Claims, uploads what the bucket lacks, until it has made ``segments`` of its own; then perhaps trims."""
+def writer(segments: int, *, owner: str = "w", trims: Sequence[int] = (), shape: Shape = SHAPE) -> Program:
+    """Claims, uploads what the bucket lacks, until it has made ``segments`` of its own; then trims."""
 
     def run(machine: Machine) -> Generator[Any, Any, None]:
         engine = Engine(machine, owner, shape)
@@ -72,10 +72,11 @@ def writer(segments: int, *, owner: str = "w", trim: int = 0, shape: Shape = SHA
                 yield from _uploaded(machine, granted.next_offset)
                 yield from engine.settle(TP, granted.claim_epoch, granted.next_offset)
                 yield from _upload(engine, machine, granted.claim_epoch, granted.next_offset, segments)
-                if trim:
+                for trim in trims:
                     catalog = engine.held(TP)
-                    assert catalog is not None
-                    yield Mark(("trim",), (engine,))
+                    if catalog is None:
+                        raise FencedError("taken over")
+                    yield Mark(("trim", trim), (engine,))
                     yield from catalog.trim(trim)
                     yield Report("trimmed", (trim,))
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.explore.bucket import NO_OBJECTS, Objects
@@ -73,10 +73,11 @@ def restart() -> Scene:
 
 
 def copied() -> Scene:
-    """A volume and its copy, both of which go on."""
+    """A volume and its copy, which has records of its own, and both go on."""
     stage = Stage()
     disk = stage.act("a", writer(1), Disk("a"))
-    programs = {"a": (writer(2), disk), "copy": (writer(3), disk)}
+    copy = replace(disk, pen="copy", segments=(*disk.segments, (2, 4, "copy.1")), made=2)
+    programs = {"a": (writer(2), disk), "copy": (writer(2), copy)}
     return stage.scene("copied-volume", programs, copied=True)
 
 
@@ -91,7 +92,7 @@ def trim_merge() -> Scene:
     """A writer trims into the very rows that a maintainer merges."""
     stage = Stage()
     disk = stage.act("a", writer(3), Disk("a"))
-    programs = {"a": (writer(3, trim=4), disk), "m": (maintainer([("merge", 2, 6)]), NO_DISK)}
+    programs = {"a": (writer(3, trims=(4, 6)), disk), "m": (maintainer([("merge", 2, 6)]), NO_DISK)}
     return stage.scene("trim-and-merge", programs)
 
 
@@ -115,7 +116,7 @@ def with_garbage(segments: int, shape: Shape = SHAPE) -> tuple[Stage, Disk]:
 
 def collection() -> Scene:
     """A collector, and a user who takes a snapshot while another maintainer trims."""
-    stage, _ = with_garbage(2)
+    stage, _ = with_garbage(3)
     programs = {
         "gc": (maintainer([("trim", 4), ("collect",)], owner="gc"), NO_DISK),
         "user": (keeper_of("kept"), NO_DISK),
@@ -215,9 +216,9 @@ def pages_collected() -> Scene:
 
 def all_three() -> Scene:
     """A writer, a maintainer that trims, and a collector."""
-    stage, disk = with_garbage(2)
+    stage, disk = with_garbage(3)
     programs = {
-        "a": (writer(3), disk),
+        "a": (writer(4), disk),
         "m": (maintainer([("trim", 4)], owner="m"), NO_DISK),
         "gc": (maintainer([("collect",)], owner="gc"), NO_DISK),
     }

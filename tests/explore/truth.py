@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 from tests.explore.bucket import Objects, Stored
 from tests.explore.machine import TOPIC_ID
@@ -60,6 +61,16 @@ class Catalog:
     named: frozenset[str]
     uids: frozenset[str] = field(repr=False)
     trash: dict[str, int] = field(repr=False, hash=False, compare=False)
+
+    @property
+    def likeness(self) -> Any:
+        """All of it but random ids and names."""
+        root = self.root
+        rows = tuple([(row.base, row.next, row.flags, row.claim_epoch) for row in self.rows])
+        pages = tuple([(kind, each.base, each.next) for kind in ("inner", "leaves") for each in getattr(root, kind)])
+        trash = tuple([(each.base, each.kind, each.epoch, each.removed_version) for each in root.trash])
+        roles = tuple([(name, each.epoch, each.volume) for name, each in root.roles.items()])
+        return root.version, root.state, root.start_offset, root.next_offset, root.gc_floor, roles, rows, pages, trash
 
 
 def catalog_of(objects: Objects) -> Catalog:
