@@ -271,7 +271,6 @@ def rebuild_batch(
     records: Sequence[Record],
     *,
     codec: Codec | None = None,
-    level: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
     """The batch of ``header`` with only ``records`` left, a subset of its own, offsets unchanged: compaction's output.
@@ -298,7 +297,7 @@ def rebuild_batch(
         codec = header.codec if codec is None else codec
         if codec:
             attributes |= int(codec)
-            data = compress(codec, _readable(data), level)
+            data = compress(codec, _readable(data))
         if not attributes & LOG_APPEND_TIME_BIT:
             max_timestamp = max(r.timestamp for r in records)
     checked = _CHECKED.pack(

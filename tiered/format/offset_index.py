@@ -33,7 +33,7 @@ def _swap(columns: array[int]) -> None:
 
 
 class IndexPace:
-    """Which batches of a segment get an entry, and the largest timestamp up to each: the same for whoever writes one.
+    """Decides which batches of a segment get an entry, and keeps the largest timestamp. Each writer of indexes uses it.
 
     An entry goes to the first batch behind more than ``interval_bytes`` since the last one. ``largest`` is the largest
     timestamp so far, and the last offset of the batch that has it.

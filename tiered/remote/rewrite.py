@@ -51,7 +51,7 @@ _NO_CACHE = ByteCache(0)
 
 
 def spend_nothing(_: int) -> None:
-    """For who does not count."""
+    """Does nothing: for a caller that does not count."""
 
 
 @dataclass(frozen=True, slots=True)

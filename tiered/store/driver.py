@@ -179,11 +179,9 @@ def adrive_stream(
     *,
     clock: Clock | None = None,
     ids: IdSource | None = None,
-    sleep: AioSleep = asyncio.sleep,
-    together: int = TOGETHER_REQUESTS,
 ) -> AsyncGenerator[Any, None]:
     """As :func:`drive_stream` for asyncio. Whoever stops early closes it (``aclosing``), and no task is left behind."""
-    return _astream(store, steps, [], clock=clock, ids=ids, sleep=sleep, together=together)
+    return _astream(store, steps, [], clock=clock, ids=ids, sleep=asyncio.sleep, together=TOGETHER_REQUESTS)
 
 
 async def _astream(

@@ -16,7 +16,7 @@ _logger = logging.getLogger("tiered.store")
 
 
 class Outages:
-    """The word about one store. Thread-safe."""
+    """Logs when one store stops to answer and when it answers again. Thread-safe."""
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._url = url
