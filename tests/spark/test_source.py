@@ -13,16 +13,19 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+import tiered
 import tiered.spark
 from tests.unit.remote.building import FIRST_MS, TOPIC_ID, RemoteLog, batches, records, seal
 from tiered.config import TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.format.keys import root_key
+from tiered.format.keys import Role, root_key
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.model import AbortedTxn, NewRecord, TopicPartition
+from tiered.remote.catalog import Catalog
+from tiered.remote.past import create_snapshot
 from tiered.remote.topics import register_topic
 from tiered.store.base import Delete
 from tiered.store.directory import DirectoryStore
@@ -116,6 +119,30 @@ def test_ranges_by_offset_and_by_time(spark: SparkSession, bucket: Bucket) -> No
     assert offsets(by_partition) == {0: list(range(390, 400))}
     assigned = spark.read.format("tiered").option("assign", '{"flights": [1]}').load(bucket.path)
     assert offsets(assigned) == {1: list(range(50, P1_END))}
+
+
+def test_as_of_reads_the_bucket_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    store = DirectoryStore(tmp_path / "store")
+    with tiered.open(tmp_path / "log", store.url) as log:
+        topic = log.topic("flights", create=True, config={"segment.bytes": 1000})
+        for at in range(0, 60, 10):
+            topic.append_many(records(at, 10))
+        log.sync(timeout=60)
+        catalog = Catalog(log.topics()["flights"].topic_id, 0, "flights")
+        before = drive(store, create_snapshot(catalog, "release-1"))
+        for at in range(60, 90, 10):
+            topic.append_many(records(at, 10))
+        log.sync(timeout=60)
+    drive(store, catalog.claim(Role.MAINTAINER, "test"))
+    drive(store, catalog.trim(45))
+    was = Bucket(store.url, store)
+    assert offsets(load(spark, was)) == {0: list(range(45, 90))}
+    for as_of in ("release-1", str(before.version)):
+        df = load(spark, was, asOf=as_of)
+        assert offsets(df) == {0: list(range(60))}
+        assert df.where("offset >= 50").count() == 10
+    assert "did you mean release-1?" in error_of(lambda: load(spark, was, asOf="release-2").count())
+    assert "exclude each other" in error_of(lambda: load(spark, was, asOf="release-1", local_dir="x").count())
 
 
 def test_slices_cover_each_offset_once(spark: SparkSession, bucket: Bucket) -> None:
