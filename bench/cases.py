@@ -22,6 +22,7 @@ from bench.disk_cases import group_commit, random_reads, transactions
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.recovery_cases import cold_start, recovery
+from bench.remote_cases import catch_up, daemon_memory, rewrites, upload_cost
 from bench.spark_cases import spark_planning
 from tiered.format.batch import decode_records, encode_batch, verify_batch
 from tiered.format.walk import walk_headers
@@ -271,4 +272,8 @@ CASES = (
     daemon_partitions,
     spark_planning,
     catalog,
+    upload_cost,
+    rewrites,
+    catch_up,
+    daemon_memory,
 )

@@ -141,6 +141,14 @@ class _Case:
         """Spread over the log, the same few leaves each time, so that they stay in the cache."""
         return [self.count * SPAN * at // 10 + at for at in range(10)]
 
+    def opens(self) -> None:
+        """By readers that know nothing: one GET, whatever the size."""
+        for _ in range(10):
+            before = self.store.gets
+            drive(self.store, RootView(TOPIC_ID, 0, "bench").pin())
+            if self.store.gets - before != 1:
+                raise RuntimeError(f"a cold open took {self.store.gets - before} GETs")
+
     def warm(self) -> None:
         """Lookups in pages that are in memory, by the steps of one reader."""
         drive(self.store, self._lookups())
@@ -176,6 +184,7 @@ def catalog(rounds: int) -> list[Figure]:
     small, figures = cases[0], list[Figure]()
     kinds = (
         ("commit of one segment", _Case.commits, COMMITS),
+        ("cold open, one GET", _Case.opens, 10),
         ("warm lookup by offset", _Case.warm, LOOKUPS),
         ("warm lookup by time", _Case.warm_times, LOOKUPS),
         ("cold lookup, 3 GETs at most", _Case.cold, 10),
@@ -188,7 +197,7 @@ def catalog(rounds: int) -> list[Figure]:
                 units=units,
                 unit="/s",
                 peer=f"{small.count:,} segments",
-                theirs=partial(method, small),
+                theirs=partial(method, _Case(small.count)),  # a new one each: commits make it larger
                 rounds=rounds,
             )
             for case in cases[1:]
