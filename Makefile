@@ -1,7 +1,8 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix sweep explore explore-mutants mutants cases bench clean setup
+.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix sweep explore explore-mutants
+.PHONY: sim sim-mutants mutants cases bench clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -68,6 +69,12 @@ explore: $(STAMP)  ## every interleaving of the protocol's requests within a bou
 
 explore-mutants: $(STAMP)  ## break one line of the protocol at a time and see the exploration find a schedule (ONLY=part of a name)
 	@$(PY) scripts/mutants.py --explore $(ONLY)
+
+sim: $(STAMP)  ## seeds of the simulation (SEEDS=0-199; WORLD=tiers, catalog or catalog-paged for another than the bucket; TRACE=1)
+	@$(PY) -m tests.sim $(if $(SEEDS),$(SEEDS),0-199) --world $(if $(WORLD),$(WORLD),bucket) --workers $(WORKERS) $(if $(TRACE),--trace)
+
+sim-mutants: $(STAMP)  ## break one line of the protocol at a time and see the simulation catch it (ONLY=part of a name)
+	@$(PY) scripts/mutants.py --sim $(ONLY)
 
 mutants: $(STAMP)  ## drop one safety check at a time and see a test object (ONLY=part of a name)
 	@$(PY) scripts/mutants.py $(ONLY)

@@ -5,7 +5,8 @@ Each mutant names one line of one file, what stands there instead, and the tests
 A line that is not there exactly once "does not apply": the table has to follow the code. ``--list`` shows the table,
 ``--check`` only whether every line is there, ``--quick`` leaves the slow selections out (simulation, sweeps, crash
 matrix, bucket). Mutants of ``[[explore]]`` name scenes instead of tests: an exploration of these has to find a
-violation; ``--explore`` runs them alone.
+violation; ``--explore`` runs them alone. Those of ``[[sim]]`` name seeds of a world of the simulation, of which one has
+to fail; ``--sim`` runs them alone.
 Ends with 1 if a mutant survives or does not apply.
 """
 
@@ -48,7 +49,7 @@ class Mutant:
         return self.new or ("if False:" if self.old.startswith("if ") else "pass")
 
 
-EXPLORE = "tests.explore"
+EXPLORE, SIM = "tests.explore", "tests.sim"
 SLOW = ("tests/crash", "tests/sim", "tests/sweeps", "tests/damage")
 
 
@@ -63,7 +64,9 @@ def table(tier: str) -> list[Mutant]:
 
 
 def selection(group: dict[str, Any]) -> str:
-    """The tests of a group, or the arguments of an exploration."""
+    """The tests of a group, or the arguments of an exploration or a simulation."""
+    if "seeds" in group:
+        return f"{SIM} {group['seeds']} --world {group['world']} --workers 1 --first"
     if "scenes" not in group:
         return " ".join(group["tests"])
     return " ".join([EXPLORE, f"--faults={group['faults']}", *[f"--scene={scene}" for scene in group["scenes"]]])
@@ -82,16 +85,16 @@ def mutated(text: str, mutant: Mutant) -> str | None:
 
 def tests_of(mutant: Mutant, tree: Path, *, quick: bool) -> list[str]:
     """Those of its selection whose files are there; one may be ``file::test``."""
-    if mutant.tests.startswith(EXPLORE):
+    if mutant.tests.startswith((EXPLORE, SIM)):
         return mutant.tests.split()
     chosen = [name for name in mutant.tests.split() if (tree / name.partition("::")[0]).exists()]
     return [name for name in chosen if not quick or not name.startswith(SLOW)] or chosen
 
 
 def object_to(tree: Path, tests: list[str]) -> bool:
-    """Whether a test fails, or an exploration."""
+    """Whether a test fails, or an exploration, or a seed."""
     pytest = ["pytest", "-x", "-q", "-m", "not servers", "-p", "no:cacheprovider"]
-    command = [sys.executable, "-m", *([] if tests[0] == EXPLORE else pytest), *tests]
+    command = [sys.executable, "-m", *([] if tests[0] in {EXPLORE, SIM} else pytest), *tests]
     files = tree.parent / "files"
     files.mkdir(exist_ok=True)
     env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(files)}
@@ -138,6 +141,7 @@ def asked(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--list", action="store_true", help="show the table, run nothing")
     parser.add_argument("--check", action="store_true", help="show the lines that are not there, run nothing")
     parser.add_argument("--explore", action="store_true", help="only those that the exploration has to catch")
+    parser.add_argument("--sim", action="store_true", help="only those that the simulation has to catch")
     parser.add_argument("--quick", action="store_true", help=f"leave out {', '.join(SLOW)}")
     return parser.parse_args(arguments)
 
@@ -145,14 +149,16 @@ def asked(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     """Prints one line each, then the sums."""
     wanted = asked(arguments)
-    hot, cold, explored = table("hot"), table("cold"), table("explore")
-    every = explored if wanted.explore else (*hot, *cold, *explored)
+    hot, cold, explored, simulated = table("hot"), table("cold"), table("explore"), table("sim")
+    alone = (*(explored if wanted.explore else ()), *(simulated if wanted.sim else ()))
+    every = alone or (*hot, *cold, *explored, *simulated)
     mutants = [mutant for mutant in every if all(part in mutant.name for part in wanted.part)]
     if wanted.list or wanted.check:
         gone = [mutant for mutant in mutants if mutated((ROOT / mutant.file).read_text(), mutant) is None]
         for mutant in mutants if wanted.list else gone:
             print(mutant.name, "(does not apply)" if mutant in gone else "")
         sizes = f"{len(hot)} of the hot tier, {len(cold)} of the cold one, {len(explored)} for the exploration"
+        sizes += f", {len(simulated)} for the simulation"
         print(f"{sizes}; {len(gone)} do not apply")
         return bool(gone)
     counts: dict[str, int] = {}

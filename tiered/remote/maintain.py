@@ -160,8 +160,15 @@ class Maintainer:
         return Done(action, note="others have changed it meanwhile: a later plan has what is left")
 
     def sweep(self, *, delete: bool) -> Steps[Swept]:
-        """Orphans of dead epochs. With ``delete`` they go; this claim ends the epochs of older maintainers first."""
+        """Orphans of dead epochs. With ``delete`` they go; this claim ends the epochs of older maintainers first.
+
+        None of a topic that is being deleted, nor of one that is gone: nobody may claim it, a claim would make its
+        root anew, and all that it has goes with it.
+        """
         yield from self.need_newest()
+        root = self._catalog.root
+        if root is None or root.state == STATE_DELETING:
+            return Swept()
         if delete:
             yield from self._claimed()
         return (yield from sweep(self._catalog, delete=delete))

@@ -11,6 +11,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
     FencedError,
     LockedError,
+    OffsetGapError,
     RemoteUnavailableError,
     TieredError,
 )
@@ -37,6 +38,8 @@ CONFIG = TopicConfig(
     segment_index_bytes=1_200,  # far more than such a segment needs; the default is 10 MiB of zeros for each
 )
 SYNC_TIMEOUT_S = 40.0
+KEYS = 6
+"""Different keys of a compacted topic."""
 RETRY_SECONDS = 5.0
 
 
@@ -111,7 +114,7 @@ class Application:
             config = LogConfig(remote=True, disk_reserve_bytes=0)
             local = LocalLogs.open([self.machine.path], clock=clock, ids=ids, files=self.process.files, config=config)
             self.log = Log(local, store, clock=clock, ids=ids, reachable=reachable)
-            self.log.topic(TOPIC, partitions=PARTITIONS, create=True, config=CONFIG)
+            self.log.topic(TOPIC, partitions=PARTITIONS, create=True, config=self.world.config)
             self._recovered(local)
         except TieredError:
             if not self.process.dead:
@@ -147,7 +150,11 @@ class Application:
         for _ in range(self.world.rng.randrange(1, 5)):
             self._counted += 1
             value = f"{self.machine.root.name} {self._counted} {self.world.rng.randrange(10**9)}".encode()
-            offset = topic.append(value, partition=tp.partition).offset
+            key, sent = None, value
+            if self.world.config.compacted:
+                key = f"k{self.world.rng.randrange(KEYS)}".encode()
+                value, sent = (b"", None) if self.world.rng.random() < 0.15 else (value, value)
+            offset = topic.append(sent, key=key, partition=tp.partition).offset
             if self.content[tp].setdefault(offset, value) != value:
                 raise Violated(f"{self}: {tp} {offset} is given out twice")
 
@@ -189,7 +196,9 @@ class Application:
             try:
                 records = list(self.log.topic(TOPIC).stream(tp.partition).records(ReadRange()))
             except TieredError as error:
-                if isinstance(error, RemoteUnavailableError) or tp in self.world.truth.damaged:
+                # A disk whose note of the committed end is behind a trim has a gap to the bucket, and says so.
+                trimmed = isinstance(error, OffsetGapError) and self.world.truth.start(tp) > 0
+                if trimmed or isinstance(error, RemoteUnavailableError) or tp in self.world.truth.damaged:
                     self.world.note(self, f"{type(error).__name__} {error}")
                     continue
                 raise
@@ -200,7 +209,7 @@ class Application:
                 self.world.truth.check_read(self, tp, expected | content, found)
 
     def _owns(self, tp: TopicPartition) -> bool:
-        root = self.world.truth.roots.get(tp)
+        root = self.world.truth.root(tp)
         assert self.log is not None
         volume = str(self.log._local.volume_id)
         return root is not None and root.writer.volume == volume and tp not in self.fenced | self.copied
@@ -235,7 +244,7 @@ class Application:
         for tp in TPS:
             if uploads is None or (tp in uploads and uploads[tp].fenced):
                 self.fenced.add(tp)
-                root = self.world.truth.roots.get(tp)
+                root = self.world.truth.root(tp)
                 ours = uploads is not None and root is not None and root.writer.volume == volume
                 if ours and tp not in self.copied and tp not in self.world.truth.damaged:
                     raise Violated(f"{self}: the rightful owner of {tp} is locked out")
@@ -365,5 +374,5 @@ class Application:
                 continue
             for offset, value in self.content[tp].items():
                 gone = offset < first and offset < self.durable[tp]
-                if gone and self.world.truth.served[tp].get(offset) != value:
+                if gone and self.world.truth.served(tp, offset) != value:
                     raise Violated(f"{self}: {tp} {offset} left the disk and is not in the bucket")

@@ -87,7 +87,8 @@ class LongReader:
                 raise Violated(f"{self} reads an offset of {tp} twice")
             self.world.truth.check_read(self, tp, expected, found)
             for offset, value in found.items():
-                self.world.truth.serve(tp, offset, value)
+                if self.world.truth.served(tp, offset) != value:
+                    raise Violated(f"{self} reads {value!r} at {tp} {offset}")
             end = max(found, default=-1) + 1
             if end < self._ends.get(tp, 0):
                 raise Violated(f"{self} has read {tp} up to {self._ends[tp]}, and now up to {end}")

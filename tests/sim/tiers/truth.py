@@ -1,138 +1,97 @@
-"""What every actor was told and what the bucket has ever held, compared after each step."""
+"""What every actor was told of the topic of both tiers; what the bucket holds is the ledger's."""
 
 from __future__ import annotations
 
 import random
 
+from tests.sim.bucket.ledger import Ledger, Log, Violated, batches_of
+from tests.sim.bucket.store import WatchedStore
 from tiered.errors import TieredError
-from tiered.format.batch import decode_records
-from tiered.format.keys import FLAG_HOLE, index_key, join_uid, root_key, segment_key, topic_key
+from tiered.format.keys import root_key
 from tiered.format.root import Root, decode_root
-from tiered.model import Row, TopicPartition
-from tiered.plan.invariants import check_root
-from tiered.remote.topics import TopicEntry, decode_topic
-from tiered.store.base import Absent, Delete, Get, Head, Missing, NotModified, Object, Put
-from tiered.store.memory import MemoryStore
+from tiered.model import TopicPartition
+from tiered.remote.topics import TopicEntry
+from tiered.store.base import Absent, Delete, Put
 
 TOPIC = "t"
 PARTITIONS = 2
 TPS = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
 Values = dict[int, bytes]
-
-
-class Violated(AssertionError):
-    """An invariant of the log does not hold."""
+"""Value by offset; a tombstone's is empty."""
 
 
 class Truth:
-    """``acked``: what a sync has acknowledged. ``served``: what the bucket gave at each offset, ever.
-
-    ``trimmed``: below it a maintainer took records away, or tried to.
-    """
+    """``acked``: what a sync has acknowledged. ``bodies``: every root that ever was, oldest first."""
 
     FALSE_ALARMS = ("CorruptionError", "LogDestroyedError", "OffsetGapError", "ConfigError", "RecordTooLargeError")
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: WatchedStore, ledger: Ledger) -> None:
         self._store = store
+        self.ledger = ledger
         self.acked: dict[TopicPartition, Values] = {tp: {} for tp in TPS}
-        self.served: dict[TopicPartition, Values] = {tp: {} for tp in TPS}
-        self.trimmed: dict[TopicPartition, int] = dict.fromkeys(TPS, 0)
-        self.roots: dict[TopicPartition, Root] = {}
         self.bodies: dict[TopicPartition, list[bytes]] = {tp: [] for tp in TPS}
         self.damaged: dict[TopicPartition, tuple[str, bytes]] = {}
-        self._etags: dict[TopicPartition, str] = {}
-        self._read: set[str] = set()
-        self.entry: TopicEntry | None = None
+        ledger.on_root = self._keep
 
-    # -- the bucket ------------------------------------------------------------------------------------------------
+    @property
+    def entry(self) -> TopicEntry | None:
+        """Of the topic, once it is registered."""
+        return self.ledger.entries.get(TOPIC)
 
-    def look(self) -> None:
-        """Every root and all that it names. A partition that is damaged just now is left out."""
-        if self.entry is None:
-            got = self._store.execute(Get(topic_key(TOPIC)))
-            if not isinstance(got, Object):
-                return
-            self.entry = decode_topic(got.data, key=topic_key(TOPIC))
-        for tp in TPS:
-            if tp not in self.damaged:
-                self._look_at(tp, self.entry)
+    def log(self, tp: TopicPartition) -> Log | None:
+        """What the ledger has of a partition."""
+        return None if self.entry is None else self.ledger.logs[self.entry.topic_id, tp.partition]
 
-    def _key(self, tp: TopicPartition) -> str:
-        assert self.entry is not None
-        return root_key(self.entry.topic_id, tp.partition)
-
-    def _look_at(self, tp: TopicPartition, entry: TopicEntry) -> None:
-        got = self._store.execute(Get(self._key(tp), if_none_match=self._etags.get(tp)))
-        if isinstance(got, Missing):
-            if tp in self.roots:
-                raise Violated(f"the root of {tp} is gone")
-            return
-        if not isinstance(got, NotModified):
-            assert isinstance(got, Object)
-            root = decode_root(got.data, key=self._key(tp))
-            violations = check_root(root, self.roots.get(tp))
-            if violations:
-                raise Violated(f"{tp}: " + "; ".join(map(str, violations)))
-            self.roots[tp], self._etags[tp] = root, got.etag
-            self.bodies[tp].append(got.data)
-        root = self.roots[tp]
-        for row in root.rows:
-            self._look_at_row(tp, entry, row)
-        for offset, value in self.acked[tp].items():
-            if offset >= root.start_offset and self.served[tp].get(offset) != value:
-                raise Violated(
-                    f"{tp}: {value!r} was acknowledged at {offset}, {self.served[tp].get(offset)!r} is there"
-                )
-            if offset >= root.next_offset:
-                raise Violated(f"{tp}: {offset} was acknowledged, the root ends at {root.next_offset}")
-
-    def _look_at_row(self, tp: TopicPartition, entry: TopicEntry, row: Row) -> None:
-        if row.flags & FLAG_HOLE:
-            return
-        keys = [segment_key(entry.topic_id, tp.partition, row)]
-        keys += [index_key(entry.topic_id, tp.partition, row)] if row.idx_len else []
-        for key in keys:
-            if isinstance(self._store.execute(Head(key)), Missing):
-                raise Violated(f"the root of {tp} names {key}, which is not there")
-        uid = join_uid(row.id_hi, row.id_lo)
-        if uid in self._read:
-            return
-        self._read.add(uid)
-        got = self._store.execute(Get(keys[0]))
-        assert isinstance(got, Object)
-        found = values_of(got.data)
-        if sorted(found) != list(range(row.base, row.next)):
-            raise Violated(f"{keys[0]} holds {sorted(found)}, its row says {row.base}..{row.next}")
-        for offset, value in found.items():
-            self.serve(tp, offset, value)
-
-    def serve(self, tp: TopicPartition, offset: int, value: bytes) -> None:
-        """The bucket gave this, for whoever read it."""
-        before = self.served[tp].setdefault(offset, value)
-        if before != value:
-            raise Violated(f"{tp} {offset} was {before!r} and is {value!r}")
-
-    def acknowledge(self, tp: TopicPartition, values: Values) -> None:
-        """A sync returned."""
-        self.look()
-        new = values.keys() - self.acked[tp].keys()
-        # What a daemon has committed before, and noted, is acknowledged without another look at the root.
-        if tp in self.damaged and any(self.served[tp].get(offset) != values[offset] for offset in new):
-            raise Violated(f"{tp}: a sync was acknowledged while the root was {self.damaged[tp][0]}")
-        for offset, value in values.items():
-            lost = offset >= self.trimmed[tp] and tp not in self.damaged
-            if self.served[tp].get(offset, None if lost else value) != value:
-                raise Violated(f"{tp}: {value!r} was acknowledged at {offset} and is not in the bucket")
-        self.acked[tp].update(values)
+    def root(self, tp: TopicPartition) -> Root | None:
+        """The newest one."""
+        log = self.log(tp)
+        return None if log is None else log.root
 
     def committed_end(self, tp: TopicPartition) -> int:
         """Where the root ends."""
-        return self.roots[tp].next_offset if tp in self.roots else 0
+        root = self.root(tp)
+        return 0 if root is None else root.next_offset
+
+    def start(self, tp: TopicPartition) -> int:
+        """Below it records may be gone: where the log begins, or was asked to begin."""
+        log = self.log(tp)
+        return 0 if log is None else max(log.start, log.may_begin_at)
+
+    def served(self, tp: TopicPartition, offset: int) -> bytes | None:
+        """What the bucket has ever held there; None for nothing."""
+        log = self.log(tp)
+        held = None if log is None else log.records.get(offset)
+        return None if held is None else held.value or b""
+
+    def _keep(self, log: Log, body: bytes) -> None:
+        if log.tp in self.bodies and log.tp not in self.damaged:
+            self.bodies[log.tp].append(body)
+
+    def acknowledge(self, tp: TopicPartition, values: Values) -> None:
+        """A sync returned."""
+        new = values.keys() - self.acked[tp].keys()
+        # What a daemon has committed before, and noted, is acknowledged without another look at the root.
+        if tp in self.damaged and any(self.served(tp, offset) != values[offset] for offset in new):
+            raise Violated(f"{tp}: a sync was acknowledged while the root was {self.damaged[tp][0]}")
+        for offset, value in values.items():
+            lost = offset >= self.start(tp) and tp not in self.damaged
+            found = self.served(tp, offset)
+            if found is None and not lost:
+                continue
+            if found != value:
+                raise Violated(f"{tp}: {value!r} was acknowledged at {offset}, the bucket has {found!r}")
+        self.acked[tp].update(values)
 
     def check_read(self, who: object, tp: TopicPartition, expected: Values, found: Values) -> None:
-        """What was acknowledged before a read began is in it, and nothing else is at those offsets."""
+        """What was acknowledged before a read began is in it, and nothing else is at those offsets.
+
+        A compaction may have taken away what is older than another record of its key: the ledger has judged that.
+        """
+        log = self.log(tp)
         for offset, value in expected.items():
-            if offset not in found and offset >= self.trimmed[tp]:
+            if offset not in found and offset >= self.start(tp):
+                if log is not None and offset < log.end and offset not in log.alive:
+                    continue
                 raise Violated(f"{who} reads {tp} without {offset}, which was acknowledged, and without an error")
             if found.get(offset, value) != value:
                 raise Violated(f"{who} reads {found[offset]!r} at {tp} {offset}, {value!r} was acknowledged")
@@ -142,31 +101,36 @@ class Truth:
     def damage(self, tp: TopicPartition, how: str, dice: random.Random) -> bool:
         """The root is ``lost``, or an ``older`` one is there that ends earlier; False if it has no such."""
         older = [body for body in self.bodies[tp] if self._end(body) < self.committed_end(tp)]
-        if self.entry is None or tp in self.damaged or not older:
+        log = self.log(tp)
+        if log is None or tp in self.damaged or not older:
             return False
         self.damaged[tp] = how, self.bodies[tp][-1]
-        self._store.execute(Delete((self._key(tp),)))
+        log.set_aside = True
+        key = root_key(log.topic_id, tp.partition)
+        self._store.execute(Delete((key,)))
         if how == "older":
-            self._store.execute(Put(self._key(tp), dice.choice(older), Absent()))
-        self._now = self._body(tp)
+            self._store.execute(Put(key, dice.choice(older), Absent()))
+        self._now = self._store.peek(key)
         return True
 
     def shown_end(self, tp: TopicPartition) -> int:
         """Where the root ends that the bucket shows now; 0 if it is lost."""
-        body = self._body(tp)
+        log = self.log(tp)
+        body = None if log is None else self._store.peek(root_key(log.topic_id, tp.partition))
         return 0 if body is None else self._end(body)
 
     def heal(self, tp: TopicPartition) -> None:
         """The operator puts the newest root back. Nobody must have written another one meanwhile."""
-        how, body = self.damaged.pop(tp)
-        if self._body(tp) != self._now:
+        how, body = self.damaged[tp]
+        log = self.log(tp)
+        assert log is not None
+        key = root_key(log.topic_id, tp.partition)
+        if self._store.peek(key) != self._now:
             raise Violated(f"the root of {tp} was {how}, and somebody wrote another one")
-        self._store.execute(Delete((self._key(tp),)))
-        self._store.execute(Put(self._key(tp), body, Absent()))
-
-    def _body(self, tp: TopicPartition) -> bytes | None:
-        got = self._store.execute(Get(self._key(tp)))
-        return got.data if isinstance(got, Object) else None
+        self._store.execute(Delete((key,)))
+        self._store.execute(Put(key, body, Absent()))
+        log.set_aside = False
+        del self.damaged[tp]
 
     def _end(self, body: bytes) -> int:
         try:
@@ -178,13 +142,8 @@ class Truth:
 def values_of(data: bytes) -> Values:
     """The records of a ``.log`` by offset."""
     found: Values = {}
-    at = 0
-    while at < len(data):
-        end = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
-        for record in decode_records(data[at:end]):
-            assert record.value is not None
-            if record.offset in found:
-                raise Violated(f"offset {record.offset} is twice in one object")
-            found[record.offset] = record.value
-        at = end
+    for offset, held in batches_of(data):
+        if offset in found:
+            raise Violated(f"offset {offset} is twice in one object")
+        found[offset] = held.value or b""
     return found

@@ -9,30 +9,38 @@ one is put in its place. What is true is kept beside: see ``truth``.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from uuid import UUID
 
-from tests.sim.tiers.application import Application
+from tests.sim.bucket.ledger import Ledger, Log
+from tests.sim.bucket.lives import drop_doubtful, maintain, read_as_of, read_kept, read_on, take_snapshots
+from tests.sim.bucket.process import Life, SteppedProcess
+from tests.sim.bucket.store import WatchedStore, Weather
+from tests.sim.bucket.world import LATEST_S, PAGED, REST_ROUNDS, catalogs_of
+from tests.sim.tiers.application import CONFIG, Application
 from tests.sim.tiers.daemon import Daemon
 from tests.sim.tiers.machine import Killed, Machine, Process
-from tests.sim.tiers.maintainer import Maintainer
 from tests.sim.tiers.reader import LongReader
 from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Violated
 from tests.sim.tiers.virtual import SimClock, StoreClock, without_threads
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
-from tiered.errors import ConfigError, TieredError
+from tiered.config import DAY_MS, TopicConfig
+from tiered.errors import ConfigError, FencedError, TieredError
 from tiered.findings import Severity
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.model import TopicPartition
-from tiered.store.base import Get, Head, StoreRequest
-from tiered.store.memory import MemoryStore
+from tiered.plan.commit import SHAPE
+from tiered.remote.root_view import RootView
+from tiered.store.driver import drive
 from tiered.testing.clock import SeededIds
-from tiered.testing.faults import FaultKind, FaultStore
 
 DAY_S = 86_400
 FAULT_RATE = 0.08
@@ -43,11 +51,27 @@ DEPTH = 2
 Act = Callable[[], None]
 
 
+def settings(rng: random.Random) -> TopicConfig:
+    """Of the topic: as it is with nobody who maintains it, or with much to do for who does."""
+    policy = rng.choice(("delete", "delete", "compact", "compact,delete"))
+    return dataclasses.replace(
+        CONFIG,
+        cleanup_policy=policy,
+        retention_ms=4 * DAY_MS if "delete" in policy and rng.random() < 0.4 else -1,
+        retention_bytes=2_000 if "delete" in policy and rng.random() < 0.4 else -1,
+        merge_min_bytes=1_000,
+        merge_target_bytes=2_000,
+        gc_grace_ms=rng.choice((600_000, 3_600_000, DAY_MS)),
+        delete_retention_ms=rng.choice((0, 3_600_000)),
+        min_cleanable_dirty_ratio=0.01,
+    )
+
+
 class World:
     """Two machines at a time. ``damage``: roots are lost and put back. ``begun``: records are committed already.
 
-    ``trims``: how often a maintainer trims, as a weight like the next one. Not by default: beside a disk whose note of
-    the committed end is behind the trim, a read of both tiers still answers OffsetGapError.
+    ``upkeep``: how often maintainers, and who takes snapshots or reads the bucket, get a turn, as a weight beside 8 for
+    applications.
     ``older_disks``: how often a machine gets an older copy of its disk back, as a weight beside 8 for applications.
     """
 
@@ -60,7 +84,7 @@ class World:
         begun: bool = True,
         older_disks: float = 0.06,
         faults: float = FAULT_RATE,
-        trims: float = 0.0,
+        upkeep: float = 3.0,
     ) -> None:
         self.rng = random.Random(seed)
         self.root = root
@@ -68,21 +92,35 @@ class World:
         self.begun = begun
         self.older_disks = older_disks
         self.fault_rate = faults
-        self.trims = trims
+        self.upkeep = upkeep
         self.settling = False
+        self.sweeps = 0.15
         self.clock = SimClock(self._passed)
         self.ids = SeededIds(seed)
         self._store_clock = StoreClock(self.clock)
-        self.inner = MemoryStore(clock=self._store_clock)
-        self.bucket = FaultStore(self.inner, choose=self._fault)
-        self.truth = Truth(self.inner)
+        self._numbers = 0
+        self.shape = PAGED if self.rng.random() < 0.4 else SHAPE
+        self.config = settings(self.rng) if upkeep else CONFIG
+        self.inner = WatchedStore(self._store_clock)
+        self.bucket = Weather(self.inner, self.rng, faults)
+        self.ledger = Ledger(self.inner, self._store_clock.now_ms, self.shape)
+        self.ledger.living_epochs, self.ledger.settings = True, self.config
+        self.truth = Truth(self.inner, self.ledger)
         self.counts: Counter[str] = Counter()
         self.history: list[str] = []
         self.acting: list[object] = []
         self._machines = 0
         self.places = [self._place(), self._place()]
         self.readers = [LongReader(self, f"reader {number}") for number in range(2)]
-        self.maintainer = Maintainer(self)
+        self.maintainers = [self._resident(f"maintainer {number}", partial(maintain, self)) for number in range(2)]
+        self.residents = [*self.maintainers, self._resident("keeper", partial(take_snapshots, self))]
+        self.residents += [
+            self._resident("reader of the bucket", partial(read_on, self)),
+            self._resident("historian", partial(read_as_of, self)),
+        ]
+
+    def _resident(self, name: str, life: Life) -> SteppedProcess:
+        return SteppedProcess(name, life, self.bucket, self.clock, self.rng.getrandbits(64))
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -90,7 +128,7 @@ class World:
         """So many acts, then all that stopped goes on without faults and is read once more."""
         logging.disable(logging.CRITICAL)
         try:
-            with without_threads():
+            with without_threads(), catalogs_of(self.shape):
                 self._begin()
                 for _ in range(steps):
                     self.step()
@@ -108,23 +146,27 @@ class World:
 
         ``begun``: its partitions have a root, so that a fresh disk has somebody to take them from.
         """
-        rate, self.fault_rate, self.settling = self.fault_rate, 0.0, True
+        rate, self.settling = self.fault_rate, True
+        self.fault_rate = self.bucket.rate = 0.0
         first = self.places[0][0]
         first.open()
         if self.begun:
             for tp in TPS:
                 first.append(tp)
             first.sync()
-        self.fault_rate, self.settling = rate, False
+        self.fault_rate = self.bucket.rate = rate
+        self.settling = False
 
     def step(self) -> None:
         """One act."""
         dice = self.rng.random()
         if dice < (0.02 if abs(self.skew_s()) < 1 else 0.1):
             self._jump()
-        elif dice > 0.98:
-            self.bucket.apply_delayed()
-        elif dice > 0.965 and self.damage:
+        elif dice > 0.97:
+            self.bucket.deliver()
+        elif dice > 0.95:
+            self._pass()
+        elif dice > 0.935 and self.damage:
             self._damage_a_root()
         else:
             self._somebody()
@@ -132,9 +174,12 @@ class World:
 
     def settle(self) -> None:
         """No more faults: every machine that may still write does, and everything acknowledged is read."""
-        self.bucket.apply_delayed()
-        self.fault_rate, self.settling = 0.0, True
+        self.bucket.deliver_all()
+        self.settling = True
+        self.fault_rate = self.bucket.rate = 0.0
         self.clock.jump(-self.skew_s())
+        for resident in self.residents:
+            resident.die()
         for application, daemon in self.places:
             daemon.stop()
             application.recover()
@@ -144,7 +189,37 @@ class World:
         for application, _ in self.places:
             application.read()
         self.look()
+        self._collect_all()
+        for application, _ in self.places:
+            application.read()
         self._check()
+
+    def _collect_all(self) -> None:
+        """Snapshots are read a last time and go; then the bucket has to come down to what is named."""
+        for log in self.ledger.logs.values():
+            for name, (version, _) in log.snapshots.items():
+                self._live(self.residents[-1], partial(read_kept, self, log=log, name=name, version=version))
+            log.snapshots.clear()
+            view = RootView(log.topic_id, log.tp.partition, log.tp.topic)
+            drive(self.inner, drop_doubtful(log, view), clock=self.clock, ids=self.ids)
+        self.sweeps = 1.0
+        for turn in range(REST_ROUNDS):
+            if self.ledger.at_rest() and turn > 1:
+                break
+            self.clock.advance(2 * DAY_S)
+            self._live(self.maintainers[turn % 2], partial(maintain, self, trims=False))
+        self.ledger.check_end()
+        self.counts.update(self.ledger.counts)
+        self.counts.update(self.bucket.counts)
+
+    def _live(self, process: SteppedProcess, life: Life) -> None:
+        """One life from its beginning to its end."""
+        usual, process.life = process.life, life
+        try:
+            while process.step():
+                pass
+        finally:
+            process.life = usual
 
     def end(self) -> None:
         """Every thread and file is let go."""
@@ -198,7 +273,11 @@ class World:
             (2, daemon, daemon.act),
             (0.6, self.readers[0], self.readers[0].act),
             (0.6, self.readers[1], self.readers[1].act),
-            (self.trims, self.maintainer, self.maintainer.act),
+        ]
+        shares = (0.35, 0.35, 0.1, 0.1, 0.1)
+        actors += [
+            (self.upkeep * share, resident, partial(self._go_on, resident))
+            for resident, share in zip(self.residents, shares, strict=True)
         ]
         if not self.acting:
             actors += [
@@ -212,6 +291,15 @@ class World:
         if free:
             _, actor, act = self.rng.choices(free, [each[0] for each in free])[0]
             self.act(actor, act)
+
+    def _go_on(self, resident: SteppedProcess) -> None:
+        """Some requests of a process of the bucket; now and then it dies."""
+        if self.rng.random() < 0.04:
+            self.note(resident, "killed")
+            resident.die()
+        for _ in range(self.rng.randrange(1, 16)):
+            if not resident.step():
+                return
 
     def act(self, actor: object, act: Act) -> None:
         """An act and what becomes of it: a process may have died in it."""
@@ -240,23 +328,21 @@ class World:
 
     # -- what goes wrong -------------------------------------------------------------------------------------------
 
-    def _fault(self, request: StoreRequest) -> FaultKind | None:
-        if self.rng.random() >= self.fault_rate:
-            return None
-        kinds = [FaultKind.ERROR, FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER]
-        if not isinstance(request, Get | Head):
-            kinds += [FaultKind.CONFLICT, FaultKind.DELAYED, FaultKind.UNKNOWN_AFTER]
-        if self.rng.random() < 0.1:
-            kinds = [FaultKind.PERMISSION]
-        kind = self.rng.choice(kinds)
-        self.counts[kind.value] += 1
-        return kind
+    def _pass(self) -> None:
+        """Hours or days pass in which nobody does anything."""
+        seconds = self.rng.choice((1_200, 7_200, 47_000, 200_000))
+        self.note("time", f"passes {seconds} s")
+        if seconds > LATEST_S:
+            self.bucket.deliver_all()
+        self.clock.advance(seconds)
 
     def fuse(self) -> int:
         """How many effects a process has left."""
         return self.rng.randrange(60) if self.fault_rate and self.rng.random() < 0.04 else -1
 
     def _jump(self) -> None:
+        for resident in self.residents:
+            resident.die()  # what one has begun by a clock is held to that clock
         if abs(self.skew_s()) > 1:
             self.note("clock", "set right")
             self.clock.jump(-self.skew_s())
@@ -305,7 +391,7 @@ class World:
 
     def _damage_a_root(self) -> None:
         tp = TopicPartition(TOPIC, self.rng.randrange(PARTITIONS))
-        self.bucket.apply_delayed()
+        self.bucket.deliver_all()
         self.look()
         how = self.rng.choice(("lost", "older"))
         if not self.truth.damage(tp, how, self.rng):
@@ -315,7 +401,9 @@ class World:
         for _ in range(self.rng.randrange(1, 12)):
             with self._only_who_can_know(tp, how):
                 self._somebody()
-        self.bucket.apply_delayed()
+        self.bucket.deliver_all()
+        for resident in self.residents:
+            resident.die()  # an answer from before is not judged by what is true after
         self.truth.heal(tp)
         self.note("bucket", f"healed {tp}")
 
@@ -325,7 +413,7 @@ class World:
         if how == "lost":
             yield
             return
-        strangers: list[object] = [self.maintainer]
+        strangers: list[object] = list(self.residents)
         shown = self.truth.shown_end(tp)
         for place in self.places:
             if not self._has_noted(place[0], tp, shown):
@@ -340,10 +428,31 @@ class World:
     # -- checking --------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """The invariants of the bucket and of every disk."""
-        self.truth.look()
+        """The invariants of every disk; those of the bucket are judged as it changes."""
         for application, _ in self.places:
             application.check_disk()
+
+    def some_log(self) -> Log | None:
+        """A partition of the topic."""
+        return self.truth.log(self.rng.choice(TPS))
+
+    def new_number(self) -> int:
+        """One that nobody had."""
+        self._numbers += 1
+        return self._numbers
+
+    def next_topic_id(self, name: str, config: TopicConfig) -> UUID:
+        """Nobody deletes topics here."""
+        raise NotImplementedError(f"{name}, {config}")
+
+    def tolerate(self, process: SteppedProcess, error: TieredError, topic: str) -> None:
+        """As :meth:`tolerated`, of who lives on the bucket alone."""
+        self.note(process, f"{type(error).__name__} {error}")
+        if isinstance(error, FencedError) or (isinstance(error, ConfigError) and "a snapshot" in error.message):
+            return
+        if isinstance(error, ConfigError) and "store's clock" in error.message:
+            return
+        self.tolerated(error)
 
     def tolerated(self, error: TieredError) -> None:
         """What a caller may meet here; anything else says something untrue of a healthy bucket."""

@@ -21,8 +21,9 @@ from tiered.format.keys import (
     root_key,
     segment_key,
 )
-from tiered.format.root import encode_root
+from tiered.format.root import STATE_DELETING, encode_root
 from tiered.model import TopicPartition
+from tiered.plan.housekeeping import StateIntent
 from tiered.plan.known import Known
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.maintain import Maintainer
@@ -267,6 +268,24 @@ def test_a_root_that_the_registry_vouches_for_is_lost_and_nothing_is_swept(place
     stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1", known=known)
     with pytest.raises(CorruptionError, match="it was lost"):
         place.world.run(stranger.sweep(delete=True))
+
+
+def test_a_topic_that_is_being_deleted_is_left_to_its_deletion(place: Place) -> None:
+    place.append(4)
+    place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING)))
+    kept = place.keys
+    place.wait(3 * DAY_MS)
+    stranger = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="gc:1")
+    assert place.world.run(stranger.sweep(delete=True)) == Swept()
+    assert place.keys == kept
+
+
+def test_a_sweep_makes_no_root(place: Place) -> None:
+    """Of a topic whose deletion has just ended: a claim would begin a log that no topic has."""
+    kept = place.keys
+    stranger = Maintainer(TopicPartition("flights", 1), TOPIC_ID, TopicConfig(), owner="gc:1")
+    assert place.world.run(stranger.sweep(delete=True)) == Swept()
+    assert place.keys == kept
 
 
 def test_a_fenced_maintainers_outputs_are_swept(place: Place) -> None:

@@ -1,0 +1,1 @@
+"""The bucket alone, one request of one process at a time: see ``world``."""

@@ -1,0 +1,146 @@
+"""A process whose life is steps (``store.base``): it goes on by one request at a time, and dies between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from tiered.errors import TieredError
+from tiered.store.base import (
+    Backoff,
+    Begin,
+    Blocking,
+    Emit,
+    NewId,
+    Now,
+    Outcome,
+    Steps,
+    Store,
+    StoreRequest,
+    Take,
+    Time,
+    Together,
+)
+from tiered.store.driver import backoff_seconds
+from tiered.store.retry import RetryingStore
+from tiered.testing.clock import FakeClock, SeededIds
+
+RETRY_SECONDS = 5.0
+"""How long a request that is safe to repeat is repeated."""
+
+Life = Callable[["SteppedProcess"], Steps[None]]
+
+
+class Skewed:
+    """A machine's clock: ``skew_ms`` before the store's."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.skew_ms = 0
+
+    def now_ms(self) -> int:
+        """The machine's wall clock."""
+        return self._clock.now_ms() + self.skew_ms
+
+    def monotonic(self) -> float:
+        """Of the world."""
+        return self._clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Passes in no time but the world's."""
+        self._clock.sleep(seconds)
+
+
+class SteppedProcess:
+    """One life after the other of ``life``; what emits puts it into ``emitted``."""
+
+    def __init__(self, name: str, life: Life, store: Store, clock: FakeClock, seed: int) -> None:
+        self.name = name
+        self.clock = Skewed(clock)
+        self.ids = SeededIds(seed)
+        self.store = RetryingStore(store, clock=clock, ids=self.ids, deadline_seconds=RETRY_SECONDS)
+        self.lives = 0
+        self.emitted: list[Any] = []
+        self.last: StoreRequest | None = None
+        """The request that was carried out last."""
+        self.life = life
+        self._steps: Steps[None] | None = None
+        self._answer: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.name}.{self.lives}"
+
+    def die(self) -> None:
+        """kill -9: whatever was under way is."""
+        if self._steps is not None:
+            self._steps.close()
+        self._steps = self._answer = None
+        self.emitted = []
+
+    def step(self) -> bool:
+        """Up to its next request, and its answer. False: its life is over, the next step begins another one."""
+        if self._steps is None:
+            self.lives += 1
+            self._steps, self._answer = self.life(self), None
+        while True:
+            answer, self._answer = self._answer, None
+            try:
+                failed = isinstance(answer, TieredError)
+                request = self._steps.throw(answer) if failed else self._steps.send(answer)
+            except StopIteration:
+                self._steps = None
+                return False
+            try:
+                self._answer = self._carry_out(request)
+            except TieredError as error:
+                self._answer = error
+            if not isinstance(request, Now | NewId | Emit | Take | Blocking):
+                return True
+
+    def _carry_out(self, request: Any) -> Any:
+        match request:
+            case Backoff(attempt, most_seconds):
+                self.clock.sleep(min(backoff_seconds(attempt, self.ids.random()), most_seconds))
+            case Now():
+                return Time(self.clock.now_ms(), self.clock.monotonic())
+            case NewId():
+                return self.ids.uid()
+            case Blocking(call):
+                return call()
+            case Emit(value):
+                self.emitted.append(value)
+            case Together(requests):
+                return self._together(requests)
+            case Begin(wanted):
+                return self._begun(wanted)
+            case Take(ticket):
+                assert isinstance(ticket, Future)
+                return ticket.result()
+            case _:
+                return self._execute(request)
+        return None
+
+    def _execute(self, request: StoreRequest) -> Outcome:
+        self.last = request
+        return self.store.execute(request)
+
+    def _together(self, requests: tuple[StoreRequest, ...]) -> tuple[Outcome, ...]:
+        outcomes: list[Outcome] = []
+        first: TieredError | None = None
+        for each in requests:
+            try:
+                outcomes.append(self._execute(each))
+            except TieredError as error:
+                first = first or error
+        if first is not None:
+            raise first
+        return tuple(outcomes)
+
+    def _begun(self, request: StoreRequest) -> Future[Outcome]:
+        future: Future[Outcome] = Future()
+        try:
+            future.set_result(self._execute(request))
+        except TieredError as error:
+            future.set_exception(error)
+        return future

@@ -1,0 +1,104 @@
+"""The bucket's protocols one request at a time: no violation over seeds; a seed replays; the ledger is not blind."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.sim.bucket.ledger import Violated
+from tests.sim.bucket.world import World
+from tiered.format.rows import Trash
+from tiered.remote import collect, sweep
+from tiered.remote.pins import Pins
+from tiered.store.base import Steps
+
+RANDOM_SEED = random.SystemRandom().randrange(2**32)
+"""Another one in each run; a failure prints it."""
+SEEDS = 200
+AT_A_TIME = 20
+TRIES = 40
+"""Seeds in which a broken variant has to be caught once."""
+
+
+def run(seed: int) -> World:
+    try:
+        return World(seed).run()
+    except BaseException as error:
+        error.add_note(f"replay: make sim SEEDS={seed} TRACE=1")
+        raise
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_A_TIME))
+def test_no_seed_violates_an_invariant(first: int) -> None:
+    totals: Counter[str] = Counter()
+    for seed in range(first, first + AT_A_TIME):
+        totals.update(run(seed).counts)
+    least_of = {"acknowledged": 1000, "crashes": 20, "replace": 40, "collect": 40, "deleted": 1000, "orphans": 80}
+    least_of |= {"snapshots": 10, "read": 100, "read as of": 15, "destroyed": 3, "superseded": 300, "trim": 10}
+    for what, least in least_of.items():
+        assert totals[what] >= least, totals  # a simulation in which nothing happens proves nothing
+
+
+def test_a_seed_that_nobody_has_run() -> None:
+    run(RANDOM_SEED)
+
+
+def test_a_seed_replays_exactly() -> None:
+    worlds = [World(RANDOM_SEED, trace=True).run() for _ in range(2)]
+    assert worlds[0].history == worlds[1].history
+    assert worlds[0].inner.all_keys() == worlds[1].inner.all_keys()
+    assert worlds[0].counts == worlds[1].counts
+
+
+# -- what a broken product does ----------------------------------------------------------------------------------------
+
+
+def nobody_pins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snapshots hold nothing."""
+    correct = collect.read_pins
+
+    def read_pins(root: Any) -> Steps[Pins]:
+        return Pins(None, 0, (), (yield from correct(root)).date_ms)
+
+    monkeypatch.setattr(collect, "read_pins", read_pins)
+
+
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What left the catalog goes at once."""
+
+    def collectable(trash: Trash, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
+        return trash.where(trash.columns["removed_version"] <= limit)
+
+    monkeypatch.setattr(collect, "collectable", collectable)
+
+
+def every_epoch_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep takes what may yet be committed, as soon as it is there."""
+    monkeypatch.setattr(sweep, "_drop_young_epochs", lambda root, candidates: None)
+    monkeypatch.setattr(sweep, "ORPHAN_MS", 0)
+
+
+def a_snapshot_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is acknowledged, and nothing holds the version."""
+
+    def create_snapshot(view: Any, name: str) -> Steps[Any]:
+        return (yield from view.load())
+
+    monkeypatch.setattr("tests.sim.bucket.lives.create_snapshot", create_snapshot)
+
+
+@pytest.mark.parametrize("breaks", [nobody_pins, no_grace, every_epoch_is_dead, a_snapshot_is_not_put])
+def test_a_broken_product_is_caught(
+    breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    breaks(monkeypatch)
+    for seed in range(TRIES):
+        try:
+            World(seed).run()
+        except Violated:
+            return
+    pytest.fail(f"not caught in {TRIES} runs")
