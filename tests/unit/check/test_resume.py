@@ -147,6 +147,17 @@ def test_a_torn_or_changed_line_is_no_line(log: Scenario, tmp_path: Path) -> Non
     assert ran(log, state, read_data=True)[1].bytes_read == {}
 
 
+def test_a_line_whose_checksum_is_wrong_proves_nothing(log: Scenario, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    ran(log, state)
+    numbers = [f"{row.id_lo % 2**64:016x}" for partition in (0, 1) for row in log.rows(partition)]
+    with state.open("a") as file:
+        file.writelines(f"{kind} {number} 00000000\n" for number in numbers for kind in "ds")
+    report, store = ran(log, state, read_data=True)
+    assert (sorted(store.bytes_read), report.passed_over) == (sorted(keys(log)), 0)
+    assert [f"d {number} " in state.read_text() for number in numbers] == [True] * len(numbers)
+
+
 def test_the_state_is_of_one_bucket_and_of_one_run(log: Scenario, tmp_path: Path) -> None:
     state = tmp_path / "state"
     ran(log, state)
