@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix sweep explore explore-mutants
+.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix chaos sweep explore explore-mutants
 .PHONY: sim sim-mutants mutants cases bench clean setup
 
 VENV   ?= .venv
@@ -60,6 +60,9 @@ crash: $(STAMP)  ## kill -9 of writer and daemon, 50 rounds (ROUNDS=n for anothe
 
 crash-matrix: $(STAMP)  ## every call of every operation cut short and failed (minutes; SEED=n repeats a run)
 	@TIERED_CRASH_MATRIX=all TIERED_CRASH_SEED=$(if $(SEED),$(SEED),random) $(PY) -m tests.crash.matrix
+
+chaos: $(STAMP)  ## processes behind a network that breaks requests, killed and stopped at random (MINUTES=10, STORE=minio, SEED=n)
+	@$(PY) -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED))
 
 sweep: $(STAMP)  ## failed requests: 1,500 cases of the sweep (CASES=n for another number, SEED=n repeats a run)
 	@TIERED_SWEEP_SEED=$(SEED) $(PY) -m tests.sweeps.requests $(if $(CASES),$(CASES),1500)

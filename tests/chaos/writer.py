@@ -1,0 +1,142 @@
+"""A host's application: appends, syncs and reads back by dice until it is killed, and notes what it was promised.
+
+``python -m tests.chaos.writer LOG_DIR REMOTE ENDPOINT TOPIC NAME NOTES SEED [--component]``. Notes: ``opened``,
+``disk`` (partition, offset, names: fsynced) and ``bucket`` (partition, end: a sync has returned). Whatever the store
+does to it is expected; what breaks a promise ends it with a status that nobody expects.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from pathlib import Path
+from random import Random
+
+import tiered
+from tests.chaos.notes import Notes
+from tiered.clock import SystemClock
+from tiered.errors import CommitUnknown, DataLocalError, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.model import NewRecord
+from tiered.topic import Topic
+from uploader import Uploader
+
+PARTITIONS = 2
+CONFIG = {
+    "segment.bytes": 32 * 1024,
+    "segment.index.bytes": 4096,
+    "index.interval.bytes": 1024,
+    "local.retention.bytes": 96 * 1024,
+    "merge.min.bytes": 64 * 1024,
+    "merge.target.bytes": 512 * 1024,
+    "gc.grace.ms": 3000,
+    "file.delete.delay.ms": 1000,
+}
+WEATHER = (RemoteUnavailableError, RemotePermissionError, CommitUnknown, DataLocalError)
+"""What the faults of the proxy may come to; each leaves the promises as they are."""
+OLD_MS = 2 * 3_600_000
+"""Records are dated back, so that merging takes their segments at once."""
+RETRY_SECONDS = 5.0
+SYNC_SECONDS = 15.0
+PAUSE_SECONDS = 0.03
+
+
+class Writer:
+    """One run of the application; ``mine`` is what this run appended, by partition and offset."""
+
+    def __init__(self, log: tiered.Log, topic: Topic, name: str, notes: Notes, dice: Random) -> None:
+        self._log, self._topic, self._name, self._notes, self._dice = log, topic, name, notes, dice
+        self._mine: dict[tuple[int, int], str] = {}
+        self._call = 0
+        self._clock = SystemClock()
+
+    def run(self) -> None:
+        """Until it is killed. Raises FencedError once another host has taken over."""
+        pause = threading.Event()
+        while True:
+            self._append()
+            chance = self._dice.random()
+            try:
+                if chance < 0.03:
+                    self._sync()
+                elif chance < 0.05:
+                    self._read_back()
+            except WEATHER as error:
+                self._notes.add("weather", code=error.code)
+            pause.wait(self._dice.random() * PAUSE_SECONDS)
+
+    def _append(self) -> None:
+        self._call += 1
+        partition, count = self._dice.randrange(PARTITIONS), self._dice.choice((1, 1, 3, 20))
+        names = [f"{self._name}.{self._call}.{i}" for i in range(count)]
+        now_ms = self._clock.now_ms() - OLD_MS
+        records = [NewRecord(n.encode().ljust(self._dice.randrange(40, 400), b"~"), timestamp=now_ms) for n in names]
+        done = self._topic.append_many(records, partition=partition, durability="disk")
+        at = done[0].offset
+        self._notes.add("disk", partition=partition, offset=at, names=names)
+        self._mine.update({(partition, at + i): name for i, name in enumerate(names)})
+
+    def _sync(self) -> None:
+        ends = {p: self._topic.positions(p).end_offset for p in range(PARTITIONS)}
+        self._log.sync(timeout=SYNC_SECONDS)
+        for partition, end in ends.items():
+            self._notes.add("bucket", partition=partition, end=end)
+
+    def _read_back(self) -> None:
+        """Over both tiers: offsets without a gap, and at each the record that was acknowledged there.
+
+        A host that another one has displaced and that nobody has told yet sees the records of that one in the bucket.
+        """
+        partition = self._dice.randrange(PARTITIONS)
+        start = max(0, self._topic.positions(partition).end_offset - self._dice.randrange(1, 2000))
+        expected = start
+        for record in self._topic.read(partition, start=start):
+            name = name_of(record.value)
+            if generation_of(name) > generation_of(self._name):
+                return
+            if record.offset != expected or self._mine.get((partition, expected), name) != name:
+                raise AssertionError(
+                    f"{self._name} read {name} at {partition}:{record.offset}, expected offset {expected} "
+                    f"with {self._mine.get((partition, expected), 'anything')}"
+                )
+            expected += 1
+
+
+def name_of(value: bytes | None) -> str:
+    """The name in a record's value."""
+    return (value or b"").rstrip(b"~").decode()
+
+
+def generation_of(name: str) -> int:
+    """Which of the hosts of a topic gave a record its name: ``TOPIC-gN.rRUN...``."""
+    return int(name.partition("-g")[2].partition(".")[0])
+
+
+def main() -> int:
+    """The exit status: of the error that ended it."""
+    parser = argparse.ArgumentParser()
+    for name in ("log_dir", "remote", "endpoint", "topic", "name", "notes", "seed"):
+        parser.add_argument(name)
+    parser.add_argument("--component", action="store_true")
+    given = parser.parse_args()
+    notes = Notes(Path(given.notes))
+    try:
+        with tiered.open(
+            given.log_dir,
+            remote=given.remote,
+            endpoint_url=given.endpoint,
+            uploader=Uploader() if given.component else None,
+            deadline_seconds=RETRY_SECONDS,
+        ) as log:
+            topic = log.topic(given.topic, partitions=PARTITIONS, create=True, config=CONFIG)
+            notes.add("opened", ends=[topic.positions(p).end_offset for p in range(PARTITIONS)])
+            Writer(log, topic, given.name, notes, Random(given.seed)).run()
+    except TieredError as error:
+        notes.add("ended", code=error.code, message=error.message)
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
