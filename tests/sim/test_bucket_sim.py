@@ -11,6 +11,7 @@ import pytest
 
 from tests.sim.bucket.ledger import Violated
 from tests.sim.bucket.world import World
+from tiered.format.root import Root
 from tiered.format.rows import Trash
 from tiered.remote import collect, sweep
 from tiered.remote.pins import Pins
@@ -61,7 +62,7 @@ def nobody_pins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots hold nothing."""
     correct = collect.read_pins
 
-    def read_pins(root: Any) -> Steps[Pins]:
+    def read_pins(root: Root) -> Steps[Pins]:
         return Pins(None, 0, (), (yield from correct(root)).date_ms)
 
     monkeypatch.setattr(collect, "read_pins", read_pins)
@@ -70,8 +71,8 @@ def nobody_pins(monkeypatch: pytest.MonkeyPatch) -> None:
 def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     """What left the catalog goes at once."""
 
-    def collectable(trash: Trash, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
-        return trash.where(trash.columns["removed_version"] <= limit)
+    def collectable(root: Root, *, limit: int, now_ms: int, grace_ms: int) -> Trash:
+        return root.trash.where(root.trash.columns["removed_version"] <= limit)
 
     monkeypatch.setattr(collect, "collectable", collectable)
 
