@@ -11,6 +11,7 @@ from tiered.config import TopicConfig
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
+    CorruptionError,
     FencedError,
     LockedError,
     OffsetOutOfRangeError,
@@ -86,10 +87,17 @@ def writer(segments: int, *, owner: str = "w", trims: Sequence[int] = (), shape:
             except PASSING:
                 continue
             except TieredError as error:
-                yield Report("broken", (f"{type(error).__name__}: {error}",))
+                yield _unexpected(error)
                 return
 
     return run
+
+
+def _unexpected(error: TieredError) -> Report:
+    """What may be said to who was fenced long ago: what it has just uploaded was swept."""
+    if isinstance(error, CorruptionError) and "is absent although the store acknowledged it" in error.message:
+        return Report("orphaned", (error.path_or_key,))
+    return Report("broken", (f"{type(error).__name__}: {error}",))
 
 
 def _uploaded(machine: Machine, end: int) -> Generator[Any, Any, None]:
@@ -196,7 +204,7 @@ def maintainer(acts: Sequence[tuple[Any, ...]], *, owner: str = "m", shape: Shap
             except OffsetOutOfRangeError:
                 at += 1
             except TieredError as error:
-                yield Report("broken", (f"{type(error).__name__}: {error}",))
+                yield _unexpected(error)
                 return
 
     return run

@@ -195,7 +195,7 @@ def changed(before: Objects, after: Objects, memory: Memory, *, delayed: bool) -
     for name in memory.kept:
         _need_kept(after, name)
     new = after.held.keys() - before.held.keys()
-    again = {key for key in new if delayed and _uid_of(key) in memory.ever - now.uids}
+    again = {key for key in new if delayed and (key in now.trash or _uid_of(key) in memory.ever - now.uids)}
     return replace(memory, again=memory.again | again) if again else memory
 
 
@@ -302,6 +302,10 @@ def told(report: Report, objects: Objects, memory: Memory) -> Memory:
             for offset, value in found:
                 if held.get(offset, value) != value:
                     raise Violated(f"a reader got {value!r} at {offset}, {held[offset]!r} was committed")
+        case "orphaned", (key,):
+            name = getattr(parse_segment_key(key) or parse_page_key(key), "name", None)
+            if name is None or root.roles[name.role.value].epoch <= name.epoch:
+                raise Violated(f"{key} was uploaded, is gone, and no newer claim has ended its epoch")
         case "broken", (why,):
             raise Violated(f"an operation that nothing but others' requests disturbed ended with {why}")
     return memory
