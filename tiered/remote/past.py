@@ -30,7 +30,7 @@ from tiered.errors import (
 )
 from tiered.format.crc import crc32c
 from tiered.format.keys import check_snapshot_name, hist_key, parse_snap_key, snap_key, snap_prefix
-from tiered.format.root import Root, decode_root
+from tiered.format.root import STATE_DELETING, Root, decode_root
 from tiered.plan.invariants import check_root
 from tiered.remote.hist import history
 from tiered.remote.pages import PageCache
@@ -237,6 +237,13 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             if not isinstance(held, Object):
                 raise _in_doubt(view, name, put.cause or put.status.value)
         newest = yield from view.load()
+        if newest is not None and newest.state == STATE_DELETING:
+            if ours:
+                yield from delete_snapshot(view, name)
+            raise NotFoundError(
+                f"{view.name} is being deleted: what it holds may be going now, and cannot be kept any more",
+                hint="a snapshot of before its deletion still holds it: `tiered snapshot list`",
+            )
         if newest is not None and newest.gc_floor <= pinned.version:
             return pinned.root
         if not ours:

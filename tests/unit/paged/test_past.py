@@ -11,7 +11,9 @@ from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, Place
 from tiered.errors import CommitUnknown, ConfigError, NotFoundError
 from tiered.format.keys import index_key, segment_key, snap_key
+from tiered.format.root import STATE_DELETING
 from tiered.model import Row
+from tiered.plan.housekeeping import StateIntent
 from tiered.remote.hist import history
 from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots
 from tiered.remote.root_view import RootView
@@ -132,3 +134,14 @@ def test_of_two_that_make_one_name_the_later_is_refused() -> None:
     with pytest.raises(ConfigError, match="has a snapshot a already"):
         place.world.run(create_snapshot(view(), "a"))
     assert [each.version for each in place.world.run(list_snapshots(view()))] == [place.root.version]
+
+
+def test_a_topic_that_is_being_deleted_cannot_be_kept_any_more() -> None:
+    """Whoever destroys it has perhaps listed the snapshots already, and found none."""
+    place = Place()
+    place.append(4)
+    place.world.run(place.maintainer.catalog.commit(StateIntent(STATE_DELETING)))
+    kept = place.keys
+    with pytest.raises(NotFoundError, match="is being deleted"):
+        place.world.run(create_snapshot(view(), "late"))
+    assert place.keys == kept
