@@ -21,7 +21,7 @@ class _Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def do_PUT(self) -> None:
+    def _take(self) -> None:
         """An object or a part."""
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             while size := int(self.rfile.readline().split(b";")[0], 16):
@@ -32,10 +32,12 @@ class _Sink(BaseHTTPRequestHandler):
             self._skip(int(self.headers.get("Content-Length", 0)))
         self._answer("")
 
-    def do_POST(self) -> None:
+    def _begin_or_end(self) -> None:
         """The beginning or the end of a multipart upload."""
         self._skip(int(self.headers.get("Content-Length", 0)))
         self._answer(_STARTED if "uploads" in self.path else _COMPLETED)
+
+    do_PUT, do_POST = _take, _begin_or_end  # noqa: N815 - the names that the base class looks for
 
     def _skip(self, size: int) -> None:
         buffer = memoryview(bytearray(min(size, BUFFER_BYTES)))
