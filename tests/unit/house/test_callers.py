@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler
 
 import tiered
 import tiered.aio
@@ -134,6 +136,8 @@ def is_for_others(public: Public) -> bool:
     if not holder:
         return False
     kind = getattr(importlib.import_module(module_of(public.path)), holder)
+    if issubclass(kind, BaseHTTPRequestHandler) and re.fullmatch("do_[A-Z]+", name):
+        return True  # called by the name of the request's method
     return any(name in vars(base) for base in kind.__mro__[1:] if not base.__module__.startswith(PRODUCT))
 
 
