@@ -299,7 +299,11 @@ class Maintainer:
         end = snapshot.next_offset
         if compaction_action(self._state(snapshot, planner, start, end), now_ms) is None:
             return None
-        stable = yield from self._lookup.last_stable_offset(snapshot)
+        try:
+            stable = yield from self._lookup.last_stable_offset(snapshot)
+        except SegmentGone as gone:  # collected since by another maintainer: a later plan sees what took its place
+            yield from self._need_superseded(gone)
+            return None
         return compaction_action(self._state(snapshot, planner, start, stable), now_ms)
 
     def _state(self, snapshot: Snapshot, planner: CompactionPlanner, start: int, stable: int) -> LogState:

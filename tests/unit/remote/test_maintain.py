@@ -193,6 +193,23 @@ def test_an_input_that_is_lost_is_named_and_nothing_is_replaced(bucket: Bucket) 
 # -- compaction ------------------------------------------------------------------------------------------------------
 
 
+def test_a_plan_beside_a_maintainer_that_collects_leaves_it_to_a_later_plan(bucket: Bucket) -> None:
+    """What it had pinned is gone when it asks for the stable offset, and the newest root does not name it any more."""
+    other = bucket.maintainer()
+    (merge,) = bucket.plan(other).actions
+
+    def collected(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Get) and request.key.endswith(".idx"):
+            bucket.store.answer = None
+            bucket.run(other, merge)
+            for row in merge.rows:
+                bucket.log.delete(row)
+        return carry_out()
+
+    bucket.store.answer = collected
+    assert bucket.plan(bucket.maintainer(COMPACT), Kind.COMPACT).actions == ()
+
+
 def test_compaction_keeps_its_clean_end_in_the_root(bucket: Bucket) -> None:
     maintainer = bucket.maintainer(COMPACT)
     (action,) = bucket.plan(maintainer).actions
