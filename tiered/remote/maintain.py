@@ -301,8 +301,8 @@ class Maintainer:
             return None
         try:
             stable = yield from self._lookup.last_stable_offset(snapshot)
-        except SegmentGone as gone:  # collected since by another maintainer: a later plan sees what took its place
-            yield from self._need_superseded(gone)
+        except SegmentGone as error:  # collected since by another maintainer: a later plan sees what took its place
+            yield from self._need_superseded(error)
             return None
         return compaction_action(self._state(snapshot, planner, start, stable), now_ms)
 
