@@ -223,8 +223,8 @@ def _find_status(settings: Settings) -> dict[str, Any]:
 def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str | None, **flags: Any) -> None:
     """Stops uploading TOPICS, or all of them, until resume; also over restarts. Appends go on, and data stays local.
 
-    What is being uploaded is finished and committed. Whoever uploads from the directory heeds it within a second: a
-    daemon, an application, a sync (exit status 75). Maintenance of the bucket goes on.
+    What is being uploaded is finished and committed. A daemon, and an uploader inside an application, heed it within a
+    second; a sync that runs already ends first, the next one is refused (exit status 75). Maintenance goes on.
 
     Example: tiered-uploader pause flights --log-dir /var/lib/tiered --reason "moving the bucket"
     """

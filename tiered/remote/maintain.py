@@ -57,6 +57,12 @@ ALL_GOES = (
 )
 """Said of a start offset at the end."""
 
+ALL_GOES_UNKNOWN = (
+    "the newest segment leaves the catalog in a page, and nothing there tells afterwards who wrote: a machine without "
+    "this log's disk would take a retry of an idempotent producer for new; append something first to keep it known"
+)
+"""Said of it where the newest row does not stand in the root itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Done:
@@ -105,7 +111,7 @@ class Maintainer:
             start = expiry.start_offset
             actions += [trim] if trim else []
             if trim and trim.end == snapshot.next_offset:
-                notes.append(ALL_GOES)
+                notes.append(ALL_GOES if len(snapshot.root.rows) else ALL_GOES_UNKNOWN)
         actions += yield from self._rewrites(snapshot, kinds, start, now_ms, notes)
         if Kind.COLLECT in kinds:
             collect = collection_action(snapshot.root, config=self._config, now_ms=now_ms)

@@ -12,13 +12,15 @@ import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, TINY, Place
-from tiered.config import DAY_MS
+from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import PageName, Role, join_uid, page_key, pin_key, segment_key
 from tiered.format.root import encode_root
 from tiered.format.rows import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
-from tiered.plan.maintenance import PIN_MS
+from tiered.model import TopicPartition
+from tiered.plan.maintenance import PIN_MS, Kind
 from tiered.remote.collect import Collected
+from tiered.remote.maintain import ALL_GOES, ALL_GOES_UNKNOWN, Maintainer
 from tiered.store.base import (
     Delete,
     Deleted,
@@ -268,3 +270,16 @@ def test_each_cycle_leaves_a_line_in_the_bucket(place: Place) -> None:
     line = json.loads(found.data)
     assert done.audit.startswith("jobs/gc/")
     assert (line["topic"], line["entries"], line["objects"], line["failed"]) == ("flights", 3, 6, [])
+
+
+def test_a_trim_to_the_end_says_whether_it_is_known_afterwards_who_wrote(place: Place) -> None:
+    """The newest row stands in the root, or, after a rewrite up to the end, in a page."""
+    place.append(12)
+    maintainer = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="m:1")
+    said = []
+    for _ in range(2):
+        plan = place.world.run(maintainer.plan((Kind.RETENTION,), begin_at=place.end))
+        assert plan is not None
+        said.append((len(place.root.rows) > 0, plan.notes))
+        place.replace(*place.rows()[3:])
+    assert said == [(True, (ALL_GOES,)), (False, (ALL_GOES_UNKNOWN,))]
