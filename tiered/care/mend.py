@@ -6,8 +6,9 @@
 
 An object is never written twice: what is mended gets new names, under a claim of the role ``m``. The batches are the
 old ones, byte for byte; everything beside them follows from them. ``index`` loses nothing, or refuses. ``drop-segment``
-gives up the batches that cannot be read, by name, and leaves a hole where none can. Objects that are replaced are
-copied below ``aside/`` before the catalog lets go of them; nothing ever deletes those copies but the topic's deletion.
+gives up the batches that cannot be read, by name, and leaves a hole where none can. It refuses where a marker or the
+producers would go with them: that changes what is shown of other offsets. Objects that are replaced are copied below
+``aside/`` before the catalog lets go of them; nothing ever deletes those copies but the topic's deletion.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tiered.format.batch import BatchHeader, decode_records, least_timestamp, ve
 from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
+    FLAG_ABORTED_TXNS,
     FLAG_HOLE,
     FLAG_MAINTAINER,
     Role,
@@ -35,14 +37,23 @@ from tiered.format.keys import (
     split_uid,
 )
 from tiered.format.offset_index import OffsetIndex
-from tiered.format.producer_snapshot import decode_snapshot
+from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.time_index import TimeIndex
+from tiered.format.txn_index import decode_txns
 from tiered.model import Row, TopicPartition
 from tiered.plan.maintenance import READ_BYTES
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import Snapshot as Producers
 from tiered.plan.rewrite import ReplaceIntent
-from tiered.plan.side_files import NO_PRODUCERS, Follower, judge_snapshot, judge_txn_index
+from tiered.plan.side_files import (
+    NO_PRODUCERS,
+    Follower,
+    hole_flaw,
+    judge_snapshot,
+    judge_txn_index,
+    producers_flaw,
+    txns_flaw,
+)
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.lookup import SegmentLookup
@@ -99,8 +110,9 @@ class MendPlan:
 def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -> Steps[MendPlan]:
     """Reads only. ``offsets`` name segments; without any, all that are not what the catalog names are meant.
 
-    ``drop`` False: a segment that would lose something is CorruptionError. Raises UnknownTopicError, NotFoundError
-    (no catalog), ConfigError: an offset is in no segment, or nothing is wrong.
+    ``drop`` False: a segment that would lose something is CorruptionError; True: one whose loss would change what is
+    shown of other offsets. Raises UnknownTopicError, NotFoundError (no catalog), ConfigError: an offset is in no
+    segment, or nothing is wrong.
     """
     entry = yield from load_topic(tp.topic)
     if entry is None or tp.partition >= entry.partitions:
@@ -120,7 +132,7 @@ def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -
         at = piece.end_offset
     found = []
     for row in sorted(rows):
-        plan = yield from _Object(tp, entry.topic_id, row).plan(named=bool(offsets), drop=drop)
+        plan = yield from _Object(tp, entry.topic_id, row).plan(pinned, named=bool(offsets), drop=drop)
         found += [plan] if plan is not None else []
     if not found:
         what = "objects" if drop else "indexes"
@@ -192,7 +204,7 @@ class _Object:
     def log_key(self) -> str:
         return segment_key(self.topic_id, self.tp.partition, self.row)
 
-    def plan(self, *, named: bool, drop: bool) -> Steps[RowPlan | None]:
+    def plan(self, pinned: Snapshot, *, named: bool, drop: bool) -> Steps[RowPlan | None]:
         """None if nothing is wrong as far as one looks: the bytes of the ``.log`` are read where something is."""
         row = self.row
         head = yield Head(self.log_key)
@@ -223,10 +235,54 @@ class _Object:
                 hint="put the object back from a version or a backup of the bucket; `tiered repair drop-segment` keeps "
                 "what can be read and gives up the rest",
             )
+        if lost:
+            yield from self._need_harmless(pinned, bundle, size, lost)
         aside = [self.log_key] if lost and size else []
         if flaw and "gone" not in flaw:
             aside.append(index_key(self.topic_id, self.tp.partition, row))
         return RowPlan(row, row, problem or flaw or "as was asked", tuple(lost), size, tuple(aside))
+
+    def _need_harmless(self, pinned: Snapshot, bundle: Bundle | None, size: int, lost: list[Loss]) -> Steps[None]:
+        """Raises CorruptionError where the loss would change what is shown of the offsets that stay."""
+        row = self.row
+        if (lost[0].start, lost[0].end) == (row.base, row.next):
+            before = yield from self._producers_before(pinned)
+            behind = yield from pinned.at(row.next)
+            while behind is not None and behind.flags & FLAG_HOLE:
+                behind = yield from pinned.at(behind.next)
+            aborted = bool(row.flags & FLAG_ABORTED_TXNS or (bundle is not None and bundle.indexes.txn_index))
+            why = hole_flaw(before, _producers(bundle), aborted=aborted, last=behind is None)
+        else:
+            why = yield from self._partial_flaw(pinned, bundle, size)
+        if why is not None:
+            raise harmful_loss(self.tp, self.log_key, lost[0].start, lost[-1].end, why)
+
+    def _partial_flaw(self, pinned: Snapshot, bundle: Bundle | None, size: int) -> Steps[str | None]:
+        """Why the batches that are whole cannot stand beside the old bundle: a marker is lost, or may be."""
+        if bundle is None:
+            return "its index bundle is gone or wrong, and nothing else tells its producers and transactions"
+        if (yield from self._producers_before(pinned)) is None:
+            return "nothing tells which transactions were open before it; `tiered repair index` may mend that first"
+        follower = yield from self._follower(pinned)
+
+        def take(header: BatchHeader, batch: memoryview) -> Steps[None]:
+            yield from ()
+            follower.see(read_producer(header, batch))
+
+        yield from self.walk(size, bundle, take)
+        followed, old = follower.end_segment(), bundle.indexes
+        try:
+            flaw = txns_flaw(decode_txns(old.txn_index, self.row.base), followed)
+            return flaw or producers_flaw(decode_snapshot(old.producer_snapshot or NO_PRODUCERS), followed)
+        except CorruptionError as damage:
+            return damage.message
+
+    def _producers_before(self, pinned: Snapshot) -> Steps[tuple[ProducerEntry, ...] | None]:
+        """At the start of the segment, or of the holes before it; none at the start of the log, None if unknown."""
+        before = yield from pinned.at(self.row.base - 1) if self.row.base else _none()
+        while before is not None and before.flags & FLAG_HOLE:
+            before = yield from pinned.at(before.base - 1) if before.base else _none()
+        return () if before is None else (yield from producers_at_end(self.tp, self.topic_id, before))
 
     def _elsewhere(self) -> Steps[Row | None]:
         """The same segment under another name: an upload that nobody named, or whose name the row has wrong."""
@@ -297,7 +353,8 @@ class _Object:
             yield from output.append(bytes(batch), header)
 
         lost = yield from self.walk(plan.size, bundle, take)
-        if tuple(lost) != plan.lost:
+        old, kept = bundle.indexes if bundle is not None else None, output.written[0]
+        if tuple(lost) != plan.lost or (lost and kept and old is None):
             yield from output.abandon()
             raise CorruptionError(
                 f"{self.tp}: {self.log_key} does not read as it was planned: {lost}",
@@ -306,19 +363,29 @@ class _Object:
                 hint="plan again",
             )
         followed = follower.end_segment()
-        old = bundle.indexes if bundle is not None else None
-        txns = judge_txn_index(old.txn_index if old else b"", self.row.base, followed)
-        producers = judge_snapshot((old.producer_snapshot or None) if old else None, followed)
-        if not txns.known:
-            yield from output.abandon()
-            raise CorruptionError(
-                f"{self.tp}: {self.log_key} holds ABORT markers of transactions whose beginning is not in the bucket",
-                path_or_key=self.log_key,
-                offset=self.row.base,
-                hint="mend the segments before it first; put its .idx back from a version or a backup of the bucket",
-            )
         epochs = tuple(epoch for epoch in pinned.root.lineage if epoch.start_offset < self.row.next)
+        if old is not None and lost:  # the plan has seen that what is left agrees; the lost batches only it knows
+            return (yield from output.finish(old.txn_index, old.producer_snapshot, epochs))
+        txns = judge_txn_index(old.txn_index if old else b"", self.row.base, followed)
+        snapshot = (old.producer_snapshot or None) if old else None
+        producers = judge_snapshot(snapshot, followed, expected=bundle is None)
+        if kept and not (txns.known and producers.known):
+            yield from output.abandon()
+            raise self._unknown_beginning(txns_known=txns.known)
         return (yield from output.finish(txns.data, producers.data, epochs))
+
+    def _unknown_beginning(self, *, txns_known: bool) -> CorruptionError:
+        what = "holds ABORT markers of transactions whose beginning is not in the bucket"
+        if txns_known:
+            what = f"does not tell the producers and open transactions at offset {self.row.next}: nothing tells those "
+            what += f"at offset {self.row.base}"
+        return CorruptionError(
+            f"{self.tp}: {self.log_key} {what}",
+            path_or_key=self.log_key,
+            offset=self.row.base,
+            hint="mend the segments before it first; put its .idx back from a version or a backup of the bucket; "
+            f"{_keeps_before(self.row.base)}",
+        )
 
     def _follower(self, pinned: Snapshot) -> Steps[Follower]:
         """With the producers of the segment before this one."""
@@ -330,6 +397,33 @@ class _Object:
             return Follower(whole=False)
         data = bundle.indexes.producer_snapshot or NO_PRODUCERS
         return Follower(Producers(self.row.base, tuple(decode_snapshot(data))), whole=True)
+
+
+def harmful_loss(tp: TopicPartition, key: str, start: int, end: int, why: str) -> CorruptionError:
+    """The refusal to give up offsets ``start`` to ``end``, most of all those in ``key``."""
+    return CorruptionError(
+        f"{tp}: to give up offsets {start} to {end} ({key}) would change what is shown of others: {why}",
+        path_or_key=key,
+        offset=start,
+        hint=f"put the object back from a version or a backup of the bucket; {_keeps_before(start)}",
+    )
+
+
+def _keeps_before(offset: int) -> str:
+    return f"`tiered restore --until-offset {offset} --name NEW` keeps what lies before offset {offset}"
+
+
+def producers_at_end(tp: TopicPartition, topic_id: UUID, row: Row) -> Steps[tuple[ProducerEntry, ...] | None]:
+    """Of a segment, as its bundle has them; None if that is gone, damaged or another segment's."""
+    bundle, _ = yield from _Object(tp, topic_id, row).bundle()
+    return _producers(bundle)
+
+
+def _producers(bundle: Bundle | None) -> tuple[ProducerEntry, ...] | None:
+    try:
+        return None if bundle is None else tuple(decode_snapshot(bundle.indexes.producer_snapshot or NO_PRODUCERS))
+    except CorruptionError:
+        return None
 
 
 def _none() -> Steps[None]:

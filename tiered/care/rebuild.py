@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from tiered.care.mend import harmful_loss, producers_at_end
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
 from tiered.format.crc import crc32c
@@ -44,6 +45,7 @@ from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.pages import spill
 from tiered.plan.rebuild import Objects, choose_rows, rebuilt
+from tiered.plan.side_files import hole_flaw
 from tiered.remote.pages import store_pages
 from tiered.remote.past import AsOf, Past, list_snapshots
 from tiered.remote.rewrite import hole
@@ -91,7 +93,8 @@ class _Listed(NamedTuple):
 def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = False) -> Steps[RebuildPlan]:
     """Reads only. Raises UnknownTopicError, ConfigError (the root is whole), CorruptionError (it cannot be told).
 
-    ``accept_loss``: offsets that are in no object become holes, up to the end that a copy knew.
+    ``accept_loss``: offsets that are in no object become holes, up to the end that a copy knew; CorruptionError where
+    that would change what is shown of other offsets.
     """
     topic_id = yield from _topic_id(tp)
     damaged, etag = yield from _need_broken(tp, topic_id)
@@ -107,6 +110,7 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     lost: list[tuple[int, int]] = []
     if accept_loss:
         rows, lost = yield from _with_holes(rows, copy)
+        yield from _need_harmless(tp, topic_id, rows, lost, known)
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
         raise CorruptionError(
@@ -143,6 +147,25 @@ def _with_holes(rows: list[Row], copy: Root | None) -> Steps[tuple[list[Row], li
             whole.append(row)
             at, epoch = row.next, row.leader_epoch
     return whole, lost
+
+
+def _need_harmless(
+    tp: TopicPartition, topic_id: UUID, rows: list[Row], lost: list[tuple[int, int]], known: list[Row]
+) -> Steps[None]:
+    """Raises CorruptionError where a hole would change what is shown of the offsets that stay. ``known``: the copy's
+    rows."""
+    for start, end in lost:
+        gone = [row for row in known if row.size and row.base < end and row.next > start]
+        older = [row for row in rows if row.size and row.next <= start]
+        before = (yield from producers_at_end(tp, topic_id, older[-1])) if older else ()
+        told = bool(gone) and gone[-1].next == end
+        after = (yield from producers_at_end(tp, topic_id, gone[-1])) if told else None
+        aborted = any(row.flags & FLAG_ABORTED_TXNS for row in gone)
+        last = not any(row.size and row.base >= end for row in rows)
+        why = hole_flaw(before, after, aborted=aborted, last=last)
+        if why is not None:
+            key = segment_key(topic_id, tp.partition, gone[0]) if gone else root_key(topic_id, tp.partition)
+            raise harmful_loss(tp, key, start, end, why)
 
 
 def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[RebuildPlan]:

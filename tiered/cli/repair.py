@@ -97,6 +97,9 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
 def rebuild_command(app: Application, *, selected: str, accept_loss: bool, dry_run: bool, yes: bool) -> int:
     """Make a partition's root anew, which is lost or damaged, from its history and its objects. Deletes nothing.
 
+    --accept-loss is refused where a transaction's marker, or the producers at the end of the log, would be lost: that
+    changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
+
     What a trim had removed and nobody had collected yet is there again. Every claim ends: the log directory that wrote
     the partition goes on after `tiered repair rejoin`.
 
@@ -143,7 +146,8 @@ def index_command(app: Application, *, selected: str, offsets: tuple[int, ...], 
     """Write segments of the bucket anew whose index bundle, or whose row of the catalog, is wrong. Loses nothing.
 
     Without offsets: all whose bundle is gone, cannot be read or describes other bytes. An offset names the segment
-    that holds it, where `tiered check --read-data` says that something in its indexes is wrong.
+    that holds it, where `tiered check --read-data` says that something in its indexes is wrong. Refused where the
+    bundle is lost and no segment before it tells the producers: behind a trim or a hole.
 
     \b
     Examples:
@@ -163,6 +167,9 @@ def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], d
 
     Without offsets: all segments whose object is gone or is not what the catalog names. The plan names the offsets
     that are lost, and the root keeps the reason. Before: put the object back from a version or a backup of the bucket.
+
+    Refused where a transaction's marker, or the producers at the end of the log, would be lost: that changes what is
+    shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
 
     \b
     Examples:
