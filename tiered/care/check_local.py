@@ -43,6 +43,7 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.names import bases_of, local_files
 from tiered.local.disk.topics import read_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint, known_of
+from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
@@ -208,7 +209,7 @@ class LocalCheck:
                 segment.add(Severity.INFO, "vanished", "the file was removed while it was looked at")
                 yield [*segment.about(*facts.tp)]
                 continue
-            self._follows(before, scan, segment, facts.tp.topic)
+            self._follows(before, scan, segment, sparse=self._leaves_out(path, facts.tp.topic))
             before = scan
             facts.end_offset = max(facts.end_offset, scan.end_offset)
             yield [*segment.about(*facts.tp)]
@@ -243,7 +244,9 @@ class LocalCheck:
         state = self.files.state(path / log_name(base))
         if state is None:
             raise NotFoundError(f"{path / log_name(base)} is gone")
-        expectations = Expectations(growing=growing, contiguous=not self.compacted(facts.tp.topic), decode=self.decode)
+        expectations = Expectations(
+            growing=growing, contiguous=not self._leaves_out(path, facts.tp.topic), decode=self.decode
+        )
         with closing(FileSource(self.files, path / log_name(base), state.size, sync=False)) as source:
             look = LogInspection(source.size, base, findings, expectations, indexes=indexes, follower=beside.follower)
             for piece in pieces(source):
@@ -302,13 +305,17 @@ class LocalCheck:
                 severity, what = Severity.INFO if dropped else Severity.WARNING, "it is told by the log"
             findings.add(severity, code, f"{name} is not what the log tells: {judged.flaw}; {what}", offset=base)
 
-    def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, topic: str) -> None:
-        """Checks two neighbouring files as two batches: offsets never go back, and only compaction may leave a gap."""
+    def _leaves_out(self, path: Path, topic: str) -> bool:
+        """Whether offsets of this partition may have no record."""
+        return self.compacted(topic) or self.files.state(path / SPARSE_NAME) is not None
+
+    def _follows(self, before: LogScan | None, scan: LogScan, findings: Findings, *, sparse: bool) -> None:
+        """Checks two neighbouring files as two batches: offsets never go back, and only a sparse log has gaps."""
         if before is None:
             return
         if scan.base_offset < before.end_offset:
             findings.error("log_order", f"the segment before this one reaches offset {before.end_offset}")
-        elif scan.base_offset > before.end_offset and not self.compacted(topic):
+        elif scan.base_offset > before.end_offset and not sparse:
             findings.error(
                 "log_gap", f"offsets {before.end_offset} to {scan.base_offset} are missing", offset=before.end_offset
             )

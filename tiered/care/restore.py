@@ -39,6 +39,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
     FLAG_HOLE,
+    FLAG_MAINTAINER,
     SNAPSHOT_SUFFIX,
     index_key,
     index_name,
@@ -64,6 +65,7 @@ from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
+from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.partition.truncation import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
@@ -141,6 +143,16 @@ def restore_steps(
         raise
     yield from build.release()
     return RestoreReport(directory, tuple(build.plans), volume_id=volume_id, notes=(*notes, *build.notes))
+
+
+def leaves_out(plan: PartitionPlan) -> bool:
+    """Whether offsets may have no record: of a topic that is not compacted, the log says so itself (``SPARSE_NAME``).
+
+    Its settings tell nothing of it: data was given up, or the topic was compacted before it was altered.
+    """
+    if plan.pinned is not None and plan.pinned.root.cleaned:
+        return True
+    return any(row.flags & (FLAG_HOLE | FLAG_MAINTAINER) or row.records < row.next - row.base for row in plan.rows)
 
 
 def _is_taken(directory: Path, files: Files) -> bool:
@@ -264,6 +276,8 @@ class _Build:
 
     def _begin(self, plan: PartitionPlan, path: Path) -> None:
         self._files.make_directory(path)
+        if leaves_out(plan):
+            self._files.replace(path / SPARSE_NAME, b"")
         self._files.replace(path / "partition.metadata", encode_partition_metadata(plan.entry.topic_id).encode())
 
     def _end(self, plan: PartitionPlan, path: Path, producers: bytes) -> None:

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import tiered
 from tests.unit.check.building import RECORDS, SETTINGS, TOPIC, Scenario, record, scenario
-from tiered.care.restore_plan import RestoreOptions, choose_rows
-from tiered.care.run import check, restore
+from tiered.care.restore import leaves_out
+from tiered.care.restore_plan import PartitionPlan, RestoreOptions, choose_rows
+from tiered.care.run import check, mend, plan_mend, restore
 from tiered.clock import SystemClock
 from tiered.config import TopicConfig
 from tiered.errors import (
@@ -30,7 +31,8 @@ from tiered.errors import (
 )
 from tiered.format.batch import encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
-from tiered.format.keys import Role
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
+from tiered.format.root import Cleaned
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import Claims
@@ -345,6 +347,42 @@ def test_an_object_that_is_gone_is_named(log: Scenario, tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="is gone") as caught:
         restore(log.store, tmp_path / "new")
     assert (caught.value.path_or_key, caught.value.offset) == (log.log_key(row), row.base)
+
+
+@pytest.mark.parametrize("number", [1, -1])
+def test_what_was_given_up_in_the_bucket_hides_nothing_behind_it(log: Scenario, tmp_path: Path, number: int) -> None:
+    lost = log.rows()[number]
+    for key in (log.log_key(lost), log.index_key(lost)):
+        log.delete(key)
+    mend(log.store, plan_mend(log.store, TP, drop=True), "test")
+    restore(log.store, tmp_path / "new")
+    assert check(tmp_path / "new", None).findings == ()
+    kept = [at for at in range(RECORDS) if not lost.base <= at < lost.next]
+    with tiered.open(tmp_path / "new", log.url) as again:
+        append_and_sync(again)
+        seen = [(each.offset, each.value) for each in again.topic(TOPIC).read(partition=0)]
+    assert seen == [(at, record(at).value) for at in (*kept, RECORDS)]
+
+
+def test_only_a_log_that_leaves_offsets_out_is_marked(log: Scenario, tmp_path: Path) -> None:
+    """The mark takes away what tells of lost batches: a whole log has none."""
+    restore(log.store, tmp_path / "new")
+    assert [path.name for path in (tmp_path / "new" / f"{TOPIC}-0").glob("tiered-sparse")] == []
+    (tmp_path / "new" / f"{TOPIC}-0" / f"{log.rows()[1].base:020d}.log").unlink()
+    assert [each.code for each in check(tmp_path / "new", None).findings if each.code == "log_gap"] == ["log_gap"]
+    (tmp_path / "new" / f"{TOPIC}-0" / "tiered-sparse").touch()
+    assert [each.code for each in check(tmp_path / "new", None).findings if each.code == "log_gap"] == []
+
+
+def test_what_leaves_offsets_out(log: Scenario) -> None:
+    entry = drive(log.store, load_topic(TOPIC))
+    assert entry is not None
+    root, rows = log.root(), tuple(log.rows())
+    plan = PartitionPlan(TP, entry, entry, Snapshot.of(root), rows)
+    assert not leaves_out(plan)
+    for changed in ({"flags": FLAG_HOLE}, {"flags": FLAG_MAINTAINER}, {"records": rows[0].records - 1}):
+        assert leaves_out(replace(plan, rows=(rows[0]._replace(**changed), *rows[1:])))
+    assert leaves_out(replace(plan, pinned=Snapshot.of(replace(root, cleaned=(Cleaned(10, START_MS),)))))
 
 
 def numbered(sequence: int, count: int) -> bytes:
