@@ -29,7 +29,7 @@ from tiered.local.disk.files import Files
 from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
-from tiered.store.base import Blocking, Emit, Steps, blocking
+from tiered.store.base import Blocking, Emit, Now, Steps, Time, blocking
 
 MAX_FINDINGS = 10_000
 """Findings that a report holds; more are counted only."""
@@ -128,8 +128,10 @@ def _remote(run: _Run, url: str, local: LocalFacts, facts: RemoteFacts, files: F
         return
     proven = Proven(options.resume, url, files)
     try:
-        yield Blocking(proven.open)
-        yield from run.remote(url, local, facts, Reading(options.read_data, options.subset, proven))
+        reading = Reading(options.read_data, options.subset, proven)
+        now: Time = yield Now()
+        yield Blocking(partial(proven.open, reading.scope(run.log_dir), now.now_ms))
+        yield from run.remote(url, local, facts, reading)
         yield Blocking(partial(proven.end, everything=not options.topics))
     finally:
         proven.close()
@@ -140,6 +142,7 @@ class _Run:
 
     def __init__(self, options: CheckOptions) -> None:
         self.options = options
+        self.log_dir: Path | None = None
         self.findings: list[Finding] = []
         self.unlisted = 0
         self.counts = dict.fromkeys(Severity, 0)
@@ -149,6 +152,7 @@ class _Run:
 
     def local(self, directory: Path, files: Files) -> Steps[LocalFacts]:
         """The log directory."""
+        self.log_dir = directory
         if not (yield from blocking(partial(files.is_directory, directory))):
             raise NotFoundError(f"the log directory {directory} does not exist", hint="correct the path")
         compacted = yield from blocking(partial(_compacted_topics, directory, files))

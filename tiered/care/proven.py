@@ -3,14 +3,15 @@
 ::
 
     tieredlog check 1 s3://acme-logs/prod
+    r data 7/20 00000000 1795368000000 9abcdef0   a round: what it looks at, and when it began
     v flights-0 17                    the version of a catalog that was looked at
     s 0011223344556677 1a2b3c4d       a segment in which this round found no error
     d 8899aabbccddeeff 5e6f7081       every byte of it was read, too, in this round or an earlier one
 
 An object is written once, so that bytes that were right need no second look: a later round asks for size and checksum
-only. A round that was cut short goes on where it was: what it had seen is passed over, but for segments with errors,
-which are never noted. The end of a round keeps the ``d`` lines of what is still in the bucket. Lines are a checksum
-long: one that is torn, or of another bucket, is no line.
+only. A round that was cut short goes on where it was, if it looks at the same and began less than :data:`ROUND_MS` ago:
+what it had seen is passed over, but for segments with errors, which are never noted. The end of a round keeps the ``d``
+lines of what is still in the bucket. Lines are a checksum long: one that is torn, or of another bucket, is no line.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tiered.config import DAY_MS
 from tiered.errors import ConfigError, LockedError
 from tiered.format.crc import crc32c
 from tiered.format.keys import join_uid
@@ -32,7 +34,10 @@ HEAD = "tieredlog check 1 "
 PIECE_BYTES = 1024 * 1024
 """Bytes of the file that are read or written at once."""
 
-_SEEN, _READ, _VERSION = "s", "d", "v"
+ROUND_MS = DAY_MS
+"""Age at which a round that was cut short is begun anew: what it has seen may be gone since."""
+
+_ROUND, _SEEN, _READ, _VERSION = "r", "s", "d", "v"
 
 
 class Proven:
@@ -51,8 +56,11 @@ class Proven:
         self._now, self._now_read = array("Q"), array("Q")
         self._versions: dict[TopicPartition, int] = {}
 
-    def open(self) -> None:
-        """Reads what earlier runs noted; makes the file if there is none."""
+    def open(self, scope: str, now_ms: int) -> None:
+        """Reads what earlier runs noted; makes the file if there is none.
+
+        ``scope``: what this run looks at. A round of another one, or that began :data:`ROUND_MS` ago, is begun anew.
+        """
         handle = self._files.try_lock(self._path)
         if handle is None:
             raise LockedError(f"{self._path} is in use by another check", hint="name another file, or wait for it")
@@ -61,6 +69,7 @@ class Proven:
         size = self._files.size(handle)
         if not size:
             self._append(head)
+            self._begin(scope, now_ms)
             return
         found = bytearray(min(len(head), size))
         self._files.read_into(handle, found, 0)
@@ -68,12 +77,19 @@ class Proven:
             raise ConfigError(
                 f"{self._path} is not the state of a check of {self._url}", hint="name another file; a new one is made"
             )
-        self._load(len(head), size)
         self._size = size
+        noted_scope, began_ms = self._load(len(head), size)
+        if noted_scope != scope or not 0 <= now_ms - began_ms < ROUND_MS:
+            self._seen = np.empty(0, np.uint64)
+            self._begin(scope, now_ms)
 
-    def _load(self, at: int, size: int) -> None:
+    def _begin(self, scope: str, now_ms: int) -> None:
+        self._append(self._line(_ROUND, f"{scope} {now_ms}") + b"\n")
+
+    def _load(self, at: int, size: int) -> tuple[str, int]:
+        """What the last round looked at, and when it began; what was seen before it counts for nothing."""
         noted = {_SEEN: array("Q"), _READ: array("Q")}
-        rest = b""
+        rest, scope, began_ms = b"", "", 0
         while at < size:
             piece = bytearray(min(PIECE_BYTES, size - at))
             self._files.read_into(self._handle, piece, at)
@@ -83,10 +99,15 @@ class Proven:
                 kind, _, number = line[:18].decode("ascii", "replace").partition(" ")
                 if kind in noted and line == self._line(kind, number):
                     noted[kind].append(int(number, 16))
+                elif kind == _ROUND and line == self._line(_ROUND, told := line[2:-9].decode("ascii", "replace")):
+                    scope, _, began = told.rpartition(" ")
+                    began_ms = int(began)
+                    noted[_SEEN] = array("Q")
         self._read = np.unique(np.array(noted[_READ], np.uint64))
         self._seen = np.unique(np.array(noted[_SEEN], np.uint64))
         if rest:
-            self._append(b"\n", size)  # a torn line ends here, and is none
+            self._append(b"\n")  # a torn line ends here, and is none
+        return scope, began_ms
 
     def was_seen(self, row: Row) -> bool:
         """Whether this round has looked at the segment before it was cut short, and found no error."""
@@ -152,10 +173,9 @@ class Proven:
         text = f"{kind} {number} "
         return f"{text}{crc32c(f'{text}{self._url}'.encode()):08x}".encode()
 
-    def _append(self, data: bytes, at: int = -1) -> None:
-        position = self._size if at < 0 else at
-        self._files.write_at(self._handle, data, position)
-        self._size = position + len(data)
+    def _append(self, data: bytes) -> None:
+        self._files.write_at(self._handle, data, self._size)
+        self._size += len(data)
 
 
 def _number(row: Row) -> int:
@@ -180,8 +200,14 @@ class Reading:
     subset: tuple[int, int] | None = None
     proven: Proven | None = None
 
+    def scope(self, log_dir: Path | None) -> str:
+        """All that tells which of two checks sees more of a segment, in a line: the disk it is compared with, too."""
+        what = "data" if self.data else "plain"
+        part = "all" if self.subset is None else f"{self.subset[0]}/{self.subset[1]}"
+        return f"{what} {part} {crc32c(str(log_dir.absolute()).encode()) if log_dir is not None else 0:08x}"
+
     def passes_over(self, row: Row) -> bool:
-        """Nothing is asked of it: this round has seen it."""
+        """Nothing is asked of it: this round, which looks at the same, has seen it."""
         return self.proven is not None and self.proven.was_seen(row)
 
     def chooses(self, row: Row) -> bool:

@@ -9,13 +9,16 @@ import pytest
 
 import tiered
 from tests.unit.check.building import BATCH, RECORDS, TOPIC, Scenario, record, scenario
-from tiered.care.check import CheckOptions, CheckReport
+from tiered.care.check import CheckOptions, CheckReport, check_steps
+from tiered.care.proven import ROUND_MS
 from tiered.care.run import check
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError
 from tiered.local.disk.files import PosixFiles
 from tiered.model import Row
 from tiered.store.base import Get, Head, Outcome, StoreRequest
 from tiered.store.memory import MemoryStore
+from tiered.store.runner import Runner
+from tiered.testing.clock import FakeClock
 
 
 class Watched:
@@ -100,6 +103,55 @@ def test_a_check_that_was_cut_short_goes_on(log: Scenario, tmp_path: Path) -> No
     again, store = ran(log, state, read_data=True)
     assert (len(store.heads), store.bytes_read, again.passed_over) == (every, {}, 0)
     assert again.read_before == again.remote_bytes
+
+
+SCOPES: dict[str, dict[str, object]] = {
+    "plain": {},
+    "all": {"read_data": True},
+    "first half": {"read_data": True, "subset": (1, 2)},
+    "second half": {"read_data": True, "subset": (2, 2)},
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("plain", "all"), ("first half", "all"), ("first half", "second half"), ("all", "plain")]
+)
+def test_a_check_that_looks_at_something_else_passes_nothing_over(
+    log: Scenario, tmp_path: Path, first: str, then: str
+) -> None:
+    state, every = tmp_path / "state", len(keys(log))
+    with pytest.raises(RemoteUnavailableError):
+        ran(log, state, limit=every - 1, **SCOPES[first])
+    report, store = ran(log, state, **SCOPES[then])
+    assert (report.exit_code, report.passed_over, len(store.heads)) == (0, 0, every)
+    wanted, fresh = ran(log, **SCOPES[then])
+    assert report.data_bytes_read + report.read_before == wanted.data_bytes_read == sum(fresh.bytes_read.values())
+
+
+def test_a_disk_is_compared_with_what_a_check_without_it_had_seen(log: Scenario, tmp_path: Path) -> None:
+    state, every = tmp_path / "state", len(keys(log))
+    with pytest.raises(RemoteUnavailableError):
+        ran(log, state, limit=every - 1)
+    assert check(log.directory, log.store, CheckOptions(resume=state)).passed_over == 0
+
+
+@pytest.mark.parametrize(("age_ms", "is_seen"), [(ROUND_MS - 1, False), (ROUND_MS, True), (-1, True)])
+def test_a_round_that_is_old_is_begun_anew(log: Scenario, tmp_path: Path, age_ms: int, is_seen: bool) -> None:
+    state, clock, every = tmp_path / "state", FakeClock(), len(keys(log))
+    began_ms = clock.now_ms()
+
+    def round_at(now_ms: int, limit: int = 10**9) -> CheckReport:
+        clock.set_ms(now_ms)
+        store = Watched(log.store, limit)
+        steps = check_steps(None, store.url, CheckOptions(resume=state), PosixFiles())
+        return Runner(store, clock).run(steps, lambda _: None)
+
+    with pytest.raises(RemoteUnavailableError):
+        round_at(began_ms, every - 1)
+    log.delete(log.log_key(log.rows()[1]))
+    report = round_at(began_ms + age_ms)
+    assert [found.code for found in report.findings] == ["object_missing"] * is_seen
+    assert (report.passed_over == 0) == is_seen
 
 
 def test_what_was_wrong_is_never_noted(log: Scenario, tmp_path: Path) -> None:
