@@ -8,7 +8,8 @@
 
 The new root takes both roles from whoever had them, under claims that nobody has used, and belongs to no volume: a disk
 that wrote the partition before is refused until ``repair rejoin``. Its version is far above every one that was seen, so
-that pins and snapshots of the lost catalog hold what they held. Nothing is deleted, and nothing goes to the trash.
+that pins and snapshots of the lost catalog hold what they held. Nothing is deleted. What only a root named that goes
+back to an older version waits in the trash of the new one, for its grace time and for pins, with what waited before.
 """
 
 from __future__ import annotations
@@ -39,14 +40,27 @@ from tiered.format.keys import (
     segment_key,
     split_uid,
 )
+from tiered.format.page import PageKind, Pointers
 from tiered.format.root import STATE_OPEN, Root, decode_root
+from tiered.format.rows import (
+    NO_TRASH,
+    TRASH_LIST,
+    TRASH_MAINTAINER,
+    TRASH_OBJECT,
+    TRASH_PAGE,
+    TRASH_ROWS,
+    Rows,
+    Trash,
+    TrashEntry,
+)
 from tiered.model import EpochEntry, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
-from tiered.plan.pages import spill
+from tiered.plan.pages import Garbage, spill
 from tiered.plan.rebuild import Objects, choose_rows, rebuilt
 from tiered.plan.side_files import hole_flaw
-from tiered.remote.pages import store_pages
+from tiered.remote.collect import page_key_of, trash_page
+from tiered.remote.pages import PageCache, read_pages, store_pages
 from tiered.remote.past import AsOf, Past, list_snapshots
 from tiered.remote.rewrite import hole
 from tiered.remote.root_view import RootView, root_get
@@ -206,11 +220,72 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[Reb
     versions = [each.version for each in (yield from list_snapshots(_view(tp, topic_id)))]
     number = max(now.version, *versions) if versions else now.version
     root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), number + VERSION_STEP, stamp)
+    named = {join_uid(row.id_hi, row.id_lo) for row in rows}
+    trash = yield from _left(now, root, stamp, named)
+    root = replace(root, gc_floor=now.gc_floor, trash=trash)
     for violation in check_root(root):
         raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
-    named = {join_uid(row.id_hi, row.id_lo) for row in rows}
     unused = [key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named]
     return RebuildPlan(tp, root, version, len(since), tuple(unused), data, etag)
+
+
+def _left(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:
+    """The trash of ``root``, which takes the place of ``now``: all that ``now`` or its trash names, and ``root`` not.
+
+    ``root`` names no page of ``now``: each goes alone, for rows that it holds live on.
+    """
+    garbage = Garbage(replace(now, version=root.version - 1, trash=NO_TRASH), stamp)
+    cache = PageCache()
+    garbage.objects(row for row in (yield from _rows_of(Snapshot.of(now), 0)) if not _is_named(row, named))
+    for pointer in now.inner:
+        (children,) = yield from read_pages(now, PageKind.INNER, (pointer,), cache)
+        if isinstance(children, Pointers):
+            garbage.pages(children)
+    garbage.pages((*now.inner, *now.leaves))
+    waiting: list[TrashEntry] = []
+    for entry in now.trash:
+        waiting += yield from _opened(now, entry, garbage, named)
+    version, ts_ms = root.version, root.commit.ts_ms
+    moved = [entry._replace(removed_version=version, removed_ms=ts_ms) for entry in waiting]
+    # A leaf that a trim cut is there twice, and its rows, if a later trim took the rest of it.
+    once = {(entry.id_hi, entry.id_lo): entry for entry in (*moved, *garbage.trash)}
+    return Trash.from_entries(list(once.values()))
+
+
+def _opened(now: Root, entry: TrashEntry, garbage: Garbage, named: set[str]) -> Steps[list[TrashEntry]]:
+    """An entry as single pages and objects, without those that are ``named`` again; ``garbage`` gets the rows of pages.
+
+    A page that is gone was collected after all that it names.
+    """
+    if entry.what == TRASH_OBJECT:
+        return [] if _is_named(entry, named) else [entry]
+    if entry.what == TRASH_PAGE:
+        return [entry]
+    kinds = [PageKind.TRASH] if entry.what == TRASH_LIST else [PageKind.LEAF, PageKind.INNER]
+    content = yield from trash_page(page_key_of(now, entry), kinds)
+    waiting: list[TrashEntry] = []
+    if content is None:
+        return waiting
+    if isinstance(content, Trash):
+        for one in content:
+            waiting += yield from _opened(now, one, garbage, named)
+    elif isinstance(content, Pointers):
+        for pointer in content:
+            rows = yield from trash_page(now.page_key(pointer), [PageKind.LEAF])
+            if isinstance(rows, Rows):
+                garbage.objects(row for row in rows if not _is_named(row, named))
+                garbage.pages((pointer,))
+    else:
+        below = entry.what == TRASH_ROWS
+        rows = content.where((content.next > entry.base) & (content.next <= entry.end)) if below else content
+        garbage.objects(row for row in rows if not _is_named(row, named))
+        if below:
+            return waiting  # the page itself is another entry, or one of the catalog's
+    return [*waiting, entry._replace(kind=TRASH_PAGE | entry.kind & TRASH_MAINTAINER, end=0)]
+
+
+def _is_named(one: Row | TrashEntry, named: set[str]) -> bool:
+    return join_uid(one.id_hi, one.id_lo) in named
 
 
 def _topic_id(tp: TopicPartition) -> Steps[UUID]:

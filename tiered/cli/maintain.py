@@ -255,14 +255,17 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
         text = [f"{counted(len(done), 'action')} done, {human_bytes(read)} read, {human_bytes(written)} written"]
         text = text if done else ["nothing was to be done"]
     for tp, found in swept.items():
-        verb = "would be deleted" if done is None else "deleted"
+        verb = "would be deleted" if done is None else "left alone" if found.readers else "deleted"
         text.append(f"{tp}: {counted(found.count, 'orphan')}, {human_bytes(found.size_bytes)}, {verb}")
+        if found.readers:
+            app.out.warn(f"{tp}: nothing was swept: {counted(found.readers, 'reader')} pinned it; try again later")
         if found.uploads:
-            verb = "would be aborted" if done is None else "aborted"
+            verb = "would be aborted" if done is None else "left alone" if found.readers else "aborted"
             text.append(f"{tp}: {counted(len(found.uploads), 'unfinished upload')}, {verb}")
         if found.unlisted:
             app.out.warn(f"{tp}: unfinished uploads are not known: {found.unlisted}")
-    incomplete = any(one.note for one in done or ()) or any(each.failed or each.unlisted for each in swept.values())
+    left = any(each.failed or each.unlisted or each.readers for each in swept.values())
+    incomplete = any(one.note for one in done or ()) or left
     return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 

@@ -75,13 +75,14 @@ Refresh = Callable[[], Steps[Snapshot | None]]
 class Pins:
     """Versions that somebody reads: ``lowest`` of them, None without one. ``expired``: keys of pins that hold nothing.
 
-    ``date_ms`` is the store's clock, when they were listed.
+    ``date_ms`` is the store's clock, when they were listed. ``readers``: how many of them are pins, not snapshots.
     """
 
     lowest: int | None
     count: int
     expired: tuple[str, ...]
     date_ms: int
+    readers: int = 0
 
 
 def read_pins(root: Root) -> Steps[Pins]:
@@ -92,7 +93,7 @@ def read_pins(root: Root) -> Steps[Pins]:
     prefix = partition_prefix(root.topic_id, root.partition)
     versions: list[int] = []
     expired: list[str] = []
-    date_ms = 0
+    date_ms = readers = 0
     for kind in ("pin/", "snap/"):
         after, more = "", True
         while more:
@@ -105,9 +106,10 @@ def read_pins(root: Root) -> Steps[Pins]:
                 got = yield Get(entry.key)
                 if isinstance(got, Object):
                     versions.append(_version_of(entry.key, got.data, pin=kind == "pin/"))
+                    readers += kind == "pin/"
             more = page.more and bool(page.entries)
             after = page.entries[-1].key if page.entries else ""
-    return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms)
+    return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms, readers)
 
 
 def _version_of(key: str, data: bytes, *, pin: bool) -> int:

@@ -3,7 +3,8 @@
 The key tells role and claim epoch. An epoch that a newer claim has ended never commits again, and no epoch takes over
 what another has uploaded: so an object of a dead epoch that the newest root does not name, nor its pages, nor its trash
 with all that this names, is dead for ever. Keys are listed first, the root is read after: what came between is younger.
-A page that cannot be read ends the sweep: what it names is not known then.
+A page that cannot be read ends the sweep: what it names is not known then. While a reader's pin is there nothing is
+deleted: the root that it reads may have been put back, and what it named is no longer named.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tiered.remote.collect import AUDITED_KEYS, page_key_of, trash_page
 from tiered.remote.hist import outlived
 from tiered.remote.pages import PageCache, read_pages
 from tiered.remote.past import list_snapshots
+from tiered.remote.pins import read_pins
 from tiered.remote.root_view import OLDER_HINT
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import AbortUpload, Delete, Deleted, List, ListEntry, Now, Page, Steps, list_unfinished
@@ -46,7 +48,7 @@ class Swept:
     """What a sweep found. ``strange``: keys that are none of ours; they are left alone.
 
     ``uploads``: multipart uploads, by key and id, that nobody can complete any more; ``unlisted``: why they are not
-    known.
+    known. ``readers``: pins for which all of it was left alone.
     """
 
     orphans: list[str] = field(default_factory=list)
@@ -56,6 +58,7 @@ class Swept:
     failed: list[tuple[str, str]] = field(default_factory=list)
     uploads: list[tuple[str, str]] = field(default_factory=list)
     unlisted: str = ""
+    readers: int = 0
 
 
 def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
@@ -80,15 +83,17 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
             found.count += len(dead)
             found.size_bytes += sum(entry.size for entry in dead)
             found.orphans += [entry.key for entry in dead][: MAX_DELETE_KEYS - len(found.orphans)]
-            for at in range(0, len(dead) if delete else 0, MAX_DELETE_KEYS):
+            if delete and dead:
+                found.readers = (yield from read_pins(root)).readers
+            for at in range(0, len(dead) if delete and not found.readers else 0, MAX_DELETE_KEYS):
                 keys = tuple([entry.key for entry in dead[at : at + MAX_DELETE_KEYS]])
                 outcome: Deleted = yield Delete(keys)
                 found.failed += outcome.failed
     try:
-        yield from _sweep_uploads(catalog, found, abort=delete)
+        yield from _sweep_uploads(catalog, found, abort=delete and not found.readers)
     except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
         found.unlisted = f"{error.message} ({error.hint})"
-    if delete and (found.count or found.uploads) and catalog.root is not None:
+    if delete and not found.readers and (found.count or found.uploads) and catalog.root is not None:
         refused = [list(each) for each in found.failed[:AUDITED_KEYS]]
         line = {"orphans": found.count, "size_bytes": found.size_bytes, "failed": refused}
         line |= {"uploads": len(found.uploads)}

@@ -10,16 +10,25 @@ from tests.unit.catalog.script import TOPIC_ID, Desk
 from tests.unit.facade.on_the_loop import OnTheLoop
 from tests.unit.paged.collecting import Place
 from tiered import aio
-from tiered.care.rebuild import VERSION_STEP, RebuildPlan, plan_rebuild_steps, rebuild_steps
+from tiered.care.rebuild import VERSION_STEP, RebuildPlan, plan_rebuild_steps, plan_return_steps, rebuild_steps
 from tiered.care.run import plan_rebuild, rebuild
-from tiered.errors import ConfigError, CorruptionError, FencedError
+from tiered.errors import ConfigError, CorruptionError, FencedError, NotFoundError
 from tiered.format.bundle import encode_bundle
-from tiered.format.keys import FLAG_MAINTAINER, index_key, partition_prefix, segment_key, topic_key
+from tiered.format.keys import (
+    FLAG_MAINTAINER,
+    index_key,
+    join_uid,
+    parse_hist_key,
+    partition_prefix,
+    segment_key,
+    topic_key,
+)
 from tiered.format.root import Root
 from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lifecycle import VolumeProof
 from tiered.remote.past import create_snapshot
-from tiered.remote.sweep import sweep
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.sweep import drop_named, sweep
 from tiered.remote.topics import TopicEntry, encode_topic
 from tiered.store.base import Delete, Get, List, Object, Page
 
@@ -259,3 +268,75 @@ def test_what_a_snapshot_holds_is_no_orphan_of_the_new_catalog(bucket: Bucket) -
     bucket.wait()
     bucket.world.run(sweep(bucket.maintainer.catalog, delete=True))
     assert kept <= bucket.keys
+
+
+def uids(bucket: Bucket) -> dict[str, str]:
+    """Keys of segments and pages, by the id in them."""
+    return {key.rpartition(".")[0][-32:]: key for key in bucket.keys if "/s/" in key or "/p/" in key}
+
+
+def unnamed(bucket: Bucket) -> set[str]:
+    """Objects that neither the root names nor its trash."""
+    found = uids(bucket)
+    bucket.world.run(drop_named(Snapshot.of(bucket.root), found))
+    return set(found)
+
+
+def versions(bucket: Bucket) -> list[int]:
+    page = bucket.store.execute(List(partition_prefix(TOPIC_ID, 0) + "hist/"))
+    assert isinstance(page, Page)
+    return sorted(version for entry in page.entries if (version := parse_hist_key(entry.key)) is not None)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_what_only_the_replaced_root_named_waits_in_the_trash_of_the_one_that_goes_back(
+    bucket: Bucket, seed: int
+) -> None:
+    rng = random.Random(seed)
+    kept: dict[int, list[Row]] = {}
+    bucket.append(12)
+    for _ in range(rng.randrange(3, 12)):
+        rows = bucket.rows()
+        live = [at for at, row in enumerate(rows[:-2]) if row.base >= bucket.root.start_offset]
+        kept[bucket.root.version] = rows
+        match rng.choice(["append", "replace", "replace", "trim", "collect"]):
+            case "append":
+                bucket.append(rng.randrange(1, 20))
+            case "replace" if live:
+                at = rng.choice(live)
+                bucket.replace(*rows[at : at + rng.randrange(1, 3)])
+            case "trim" if live:
+                bucket.trim(rows[rng.choice(live)].next)
+            case "collect":
+                bucket.wait()
+                bucket.collect()
+    kept[bucket.root.version] = bucket.rows()
+    bucket.replace(*bucket.rows()[-2:])
+    old = bucket.root
+    for version in versions(bucket):
+        try:
+            plan = bucket.world.run(plan_return_steps(TP, version, "test"))
+        except (ConfigError, NotFoundError):  # what was appended since, or a collection, is in its way
+            continue
+        break
+    else:
+        raise AssertionError(f"seed {seed}: no version can be had again")
+    before = unnamed(bucket)
+    new = plan.root
+    assert (new.gc_floor, set(new.trash.columns["removed_version"].tolist()) - {new.version}) == (old.gc_floor, set())
+    assert set(new.trash.columns["removed_ms"].tolist()) <= {new.commit.ts_ms}
+    revived = {join_uid(row.id_hi, row.id_lo) for row in new.rows}
+    assert revived.isdisjoint(join_uid(entry.id_hi, entry.id_lo) for entry in new.trash)
+    bucket.world.run(rebuild_steps(plan))
+    bucket.maintainer = bucket.desk("other")
+    rows = bucket.rows()
+    assert [row for row in rows if row.base < kept[version][-1].next] == kept[version]
+    assert unnamed(bucket) == before
+    bucket.maintainer.maintain()
+    held = set(uids(bucket))
+    assert bucket.collect().objects == 0  # nothing has waited for its grace time
+    assert set(uids(bucket)) == held
+    bucket.wait()
+    bucket.collect()
+    assert set(uids(bucket).values()) - {uids(bucket)[uid] for uid in before} <= bucket.named
+    assert bucket.named <= bucket.keys

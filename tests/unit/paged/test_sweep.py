@@ -18,6 +18,7 @@ from tiered.format.keys import (
     gc_audit_key,
     index_key,
     page_key,
+    pin_key,
     root_key,
     segment_key,
 )
@@ -25,7 +26,7 @@ from tiered.format.root import STATE_DELETING, encode_root
 from tiered.model import TopicPartition
 from tiered.plan.housekeeping import StateIntent
 from tiered.plan.known import Known
-from tiered.plan.maintenance import ORPHAN_MS
+from tiered.plan.maintenance import ORPHAN_MS, PIN_MS
 from tiered.remote.maintain import Maintainer
 from tiered.remote.sweep import Swept, sweep
 from tiered.store.base import (
@@ -83,6 +84,25 @@ def test_an_object_of_a_dead_epoch_that_nothing_names_goes(place: Place, role: R
     found = run(place)
     assert (found.count, found.size_bytes, found.strange, found.failed) == (3, 18, 0, [])
     assert place.keys == kept
+
+
+def test_a_partition_that_a_reader_has_pinned_is_left_alone(place: Place) -> None:
+    """It may read a root that was replaced by an older one, which names nothing of what it reads."""
+    place.append(5)
+    dead = orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    upload = begin_upload(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    pin = pin_key(TOPIC_ID, 0, "0" * 32)
+    body = b'{"version":%d}' % place.root.version
+    place.put(pin, body)
+    found = run(place)
+    assert (found.count, found.readers, found.uploads) == (3, 1, [upload])
+    assert (dead <= place.keys, unfinished(place)) == (True, {upload})
+    place.wait(PIN_MS + 1)
+    found = run(place)  # its reader is gone, or has ended it
+    assert (found.count, found.readers) == (3, 0)
+    assert (dead & place.keys, unfinished(place)) == (set(), set())
 
 
 def begin_upload(place: Place, role: Role, epoch: int) -> tuple[str, str]:
