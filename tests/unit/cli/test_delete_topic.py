@@ -11,8 +11,11 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.errors import LogDestroyedError
+from tiered.format.crc import crc32c
+from tiered.format.keys import snap_key
 from tiered.remote import deletion
 from tiered.remote.topics import register_topic, update_topic
+from tiered.store.base import ABSENT, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
 
@@ -100,9 +103,15 @@ def test_snapshots_refuse_unless_forced(cli: Cli, bucket: str, tmp_path: Path) -
     assert cli("snapshot", "create", "keep", "t:1", *remote).code == 0
     seen = cli("topics", "delete", "t", *remote, "--yes")
     assert (seen.code, "snapshot keep" in seen.err) == (2, True)
+    store = StoreLocation.parse(bucket).open()
+    kept = store.execute(Get(snap_key(UUID(old), 1, "keep")))
+    assert isinstance(kept, Object)
     assert cli("topics", "delete", "t", *remote, "--yes", "--force").code == 0
     assert cli("snapshot", "list", "t", *remote, "--json").summary["snapshots"] == []
-    assert cli("snapshot", "create", "late", "t:1", *remote).code == 0  # between the mark and the end: it is kept
+    refused = cli("snapshot", "create", "late", "t:1", *remote)
+    assert (refused.code, "t-1 is being deleted" in refused.err) == (10, True)
+    # One whose PUT was under way when the topic was marked: it is kept.
+    store.execute(Put(snap_key(UUID(old), 1, "late"), kept.data, ABSENT, crc32c(kept.data)))
     over(cli, bucket)
     done = cli("gc", "run", *remote, "--yes", "--json")
     assert (done.code, [one["collected"]["held"] for one in done.summary["done"]]) == (3, [0, 1])

@@ -113,7 +113,7 @@ def test_a_rebuilt_catalog_refuses_a_volume_that_ends_below_it() -> None:
     assert granted.begins_at is None
     fresh = decide_claim(root, Role.WRITER, VolumeProof("v", True, 0))
     assert not isinstance(fresh, Refusal)
-    assert fresh.resumes
+    assert (fresh.new_leader_epoch, fresh.begins_at) == (True, None)  # it goes on where the catalog ends
 
 
 def test_trash_names_the_role_and_holes_leave_none() -> None:
