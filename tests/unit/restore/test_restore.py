@@ -351,8 +351,9 @@ def test_an_object_that_is_gone_is_named(log: Scenario, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [1, -1])
 def test_what_was_given_up_in_the_bucket_hides_nothing_behind_it(log: Scenario, tmp_path: Path, number: int) -> None:
+    """The last segment may go where its bundle is there and says that no producer is forgotten."""
     lost = log.rows()[number]
-    for key in (log.log_key(lost), log.index_key(lost)):
+    for key in (log.log_key(lost), log.index_key(lost))[: 1 if number < 0 else 2]:
         log.delete(key)
     mend(log.store, plan_mend(log.store, TP, drop=True), "test")
     restore(log.store, tmp_path / "new")
