@@ -17,6 +17,8 @@ from tiered.remote import collect, sweep
 from tiered.remote.pins import Pins
 from tiered.store.base import Steps
 
+pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long
+
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
 """Another one in each run; a failure prints it."""
 SEEDS = 200

@@ -13,6 +13,8 @@ from tiered.remote.catalog import Catalog, _Held
 from tiered.remote.settle import Deadline
 from tiered.store.base import Get, Match, Object, Put, PutStatus, Steps
 
+pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long
+
 SEEDS = 200
 STEPS = 350
 

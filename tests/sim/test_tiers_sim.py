@@ -31,6 +31,8 @@ from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
 from tiered.tiering.run import Run
 from tiered.topic import PartitionStream
 
+pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long
+
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
 """Another one in each run; a failure prints it."""
 SEEDS = 60
