@@ -14,7 +14,7 @@ from tiered.errors import TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
-from tiered.store.base import ABSENT, List, NewId, Now, Page, Put, Steps
+from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all
 
 LOGGER = logging.getLogger("tiered.remote")
 
@@ -50,11 +50,6 @@ def audited(root: Root) -> Steps[int]:
     """
     prefix = gc_audit_prefix(root.topic_id, root.partition)
     after = gc_audit_key(root.topic_id, root.partition, root.version, "f" * 32)
-    newest, more = 0, True
-    while more:
-        page: Page = yield List(prefix, start_after=after)
-        versions = [parse_gc_audit_key(entry.key) for entry in page.entries]
-        newest = max([newest, *(version for version in versions if version is not None)])
-        more = page.more and bool(page.entries)
-        after = page.entries[-1].key if page.entries else after
-    return newest
+    listed = yield from list_all(prefix, after)
+    versions = [parse_gc_audit_key(entry.key) for entry in listed]
+    return max((version for version in versions if version is not None), default=0)

@@ -421,11 +421,11 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
     return found, page.date_ms
 
 
-def list_all(prefix: str) -> Steps[list[ListEntry]]:
-    """Every key that begins with ``prefix``, in order: for listings that are small. Others take page by page."""
+def list_all(prefix: str, after: str = "") -> Steps[list[ListEntry]]:
+    """Every key behind ``after`` that begins with ``prefix``, in order: for small listings. Others go page by page."""
     found: list[ListEntry] = []
     while True:
-        page: Page = yield List(prefix, start_after=found[-1].key if found else "")
+        page: Page = yield List(prefix, start_after=found[-1].key if found else after)
         found += page.entries
         if not page.more or not page.entries:
             return found
