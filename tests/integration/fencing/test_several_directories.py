@@ -90,8 +90,9 @@ def test_daemons_of_a_volume_and_its_copy_at_the_same_time(tmp_path: Path, remot
     assert on_disk(lost.directory) == before | lost.written.acked
 
 
-def test_an_older_snapshot_of_a_disk_is_refused_until_it_rejoins(tmp_path: Path, remote: Remote) -> None:
-    directory, snapshot = tmp_path / "log", tmp_path / "snapshot"
+def put_back(directory: Path, remote: Remote) -> tuple[dict[int, str], Application]:
+    """What the first run wrote, and who wrote 50 records more before an older snapshot of the disk was put back."""
+    snapshot = directory.with_name("snapshot")
     before = first_run(directory, remote)
     copy(directory, snapshot)
     with Application(directory, remote, name="later") as writer:
@@ -100,6 +101,12 @@ def test_an_older_snapshot_of_a_disk_is_refused_until_it_rejoins(tmp_path: Path,
         assert writer.end() == 0
     shutil.rmtree(directory)
     copy(snapshot, directory)
+    return before, writer
+
+
+def test_an_older_snapshot_of_a_disk_is_refused_until_it_rejoins(tmp_path: Path, remote: Remote) -> None:
+    directory = tmp_path / "log"
+    before, writer = put_back(directory, remote)
     with Application(directory, remote, name="restored") as restored:
         assert restored.opened == {"end_offset": 60}
         unaware = restored.append(5)  # acknowledged by this disk alone
@@ -125,15 +132,8 @@ def test_an_older_snapshot_without_anything_new_is_refused_before_it_gives_an_of
     tmp_path: Path, remote: Remote
 ) -> None:
     """The disk was put back under a daemon: what it holds is in the bucket already, but it may not write on."""
-    directory, snapshot = tmp_path / "log", tmp_path / "snapshot"
-    before = first_run(directory, remote)
-    copy(directory, snapshot)
-    with Application(directory, remote, name="later") as writer:
-        writer.append(50)
-        assert writer.sync() == 110
-        assert writer.end() == 0
-    shutil.rmtree(directory)
-    copy(snapshot, directory)
+    directory = tmp_path / "log"
+    before, writer = put_back(directory, remote)
     with daemon(directory, remote) as uploader:
         assert "older snapshot" in uploader.wait_for("failed")["message"]
         assert uploader.stop() == 0  # the bucket holds all that this disk has
