@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format test-servers test-terraform crash crash-matrix chaos sweep explore explore-mutants
-.PHONY: sim sim-mutants mutants cases bench clean setup
+.PHONY: spark-restarts sim sim-mutants mutants cases bench wheels clean setup
 
 VENV   ?= .venv
 PY     := $(VENV)/bin/python
@@ -13,25 +13,29 @@ ENDPOINT ?=
 KEEP     ?=
 ROUNDS   ?=
 WORKERS  ?= 2
+# They run a second time without the compiled kernels: whatever encodes and decodes records on this disk.
+PURE_TESTS := tests/unit/format tests/unit/local tests/property tests/crash
 # Coverage costs a third of the time: it is measured where it is kept. GitHub, GitLab and others set CI.
 COV      ?= $(CI)
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## make .venv from requirements.lock (done by every other target)
+setup: $(STAMP)  ## make .venv from requirements.lock, and the compiled kernels in place (done by every other target)
 
-$(STAMP): requirements.lock pyproject.toml scripts/setup
+$(STAMP): requirements.lock pyproject.toml scripts/setup hatch_build.py $(wildcard tiered/format/*.pyx tiered/format/*.pxi)
 	@VENV="$(VENV)" scripts/setup
 
-demo: $(STAMP)  ## the main job end to end, on an embedded store (REMOTE=s3://bucket/prefix ENDPOINT=http://... for another, KEEP=1 keeps it)
+demo: $(STAMP)  ## the main job end to end, then a stream on Spark; on an embedded store (REMOTE=s3://bucket/prefix ENDPOINT=http://... for another, KEEP=1 keeps it)
 	@scripts/java-check
 	@$(PY) -m demo $(if $(REMOTE),--remote "$(REMOTE)") $(if $(ENDPOINT),--endpoint-url "$(ENDPOINT)") $(if $(KEEP),--keep)
 
-test: $(STAMP)  ## all tests that need no server of their own, on two processes (WORKERS=n; COV=1 measures coverage, as CI does)
+test: $(STAMP)  ## all tests that need no server of their own, on two processes, then those of the pure kernels (WORKERS=n; COV=1 measures coverage, as CI does)
 	@scripts/java-check
-	@scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) \
-	  $(if $(COV),--cov --cov-report=term:skip-covered --cov-report=html:build/coverage)
+	@TIERED_REQUIRE_EXTENSION=1 scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) $(if $(CI),--tb=short) \
+	  $(if $(COV),--cov --cov-report=)
+	@TIERED_NO_EXTENSION=1 scripts/quick-temp $(PY) -m pytest -m "not servers" -q -n $(WORKERS) $(if $(CI),--tb=short) $(PURE_TESTS) \
+	  $(if $(COV),--cov --cov-append --cov-report=term:skip-covered --cov-report=html:build/coverage)
 
 lint: $(STAMP)  ## ruff, mypy --strict, import-linter, tidiness
 	@$(VENV)/bin/ruff check .
@@ -61,10 +65,14 @@ crash: $(STAMP)  ## kill -9 of writer and daemon, 50 rounds (ROUNDS=n for anothe
 crash-matrix: $(STAMP)  ## every call of every operation cut short and failed (minutes; SEED=n repeats a run)
 	@TIERED_CRASH_MATRIX=all TIERED_CRASH_SEED=$(if $(SEED),$(SEED),random) $(PY) -m tests.crash.matrix
 
+spark-restarts: $(STAMP)  ## a stream into the sink whose driver is killed at nine points, then its workers (EACH=n kills a point, WORKERS_KILLED=n, ROWS=steady, SEED=n)
+	@scripts/java-check
+	@$(PY) -m tests.spark.restarts --each $(if $(EACH),$(EACH),1) --workers $(if $(WORKERS_KILLED),$(WORKERS_KILLED),1) $(if $(ROWS),--rows $(ROWS)) $(if $(SEED),--seed $(SEED))
+
 chaos: $(STAMP)  ## processes behind a network that breaks requests, killed and stopped at random (MINUTES=10, STORE=minio, SEED=n)
 	@$(PY) -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(STORE),--store $(STORE)) $(if $(SEED),--seed $(SEED))
 
-sweep: $(STAMP)  ## failed requests: 1,500 cases of the sweep (CASES=n for another number, SEED=n repeats a run)
+sweep: $(STAMP)  ## failed requests of syncs, daemons, repairs: 1,500 cases of the sweep (CASES=n for another number, SEED=n repeats a run)
 	@TIERED_SWEEP_SEED=$(SEED) $(PY) -m tests.sweeps.requests $(if $(CASES),$(CASES),1500)
 
 explore: $(STAMP)  ## every interleaving of the protocol's requests within a bound (minutes; FAULTS=n and BOUND=states go deeper, SCENE=name)
@@ -82,8 +90,11 @@ sim-mutants: $(STAMP)  ## break one line of the protocol at a time and see the s
 mutants: $(STAMP)  ## drop one safety check at a time and see a test object (ONLY=part of a name)
 	@$(PY) scripts/mutants.py $(ONLY)
 
-bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as ratios inside one run
-	@$(PY) -m bench $(if $(ROUNDS),--rounds $(ROUNDS))
+bench: $(STAMP)  ## figures beside aiokafka, confluent-kafka and plain boto3, as ratios inside one run, with a picture in build/bench (SHORT=1: what CI looks at; GATE=1 fails below 75 % of the recorded ratio, or below parity where more is promised; RECORD=1 records)
+	@$(PY) -m bench $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SHORT),--short) $(if $(GATE),--gate) $(if $(RECORD),--record)
+
+wheels: $(STAMP)  ## wheels with compiled kernels in dist, one for each of PYTHONS that is found (default: 3.11 3.12 3.13)
+	@scripts/wheels $(PYTHONS)
 
 clean:  ## remove everything that the other targets made, .venv and caches included
 	@rm -rf $(VENV) build dist .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis htmlcov .coverage

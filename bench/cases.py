@@ -23,7 +23,8 @@ from bench.local_cases import compaction
 from bench.measure import Figure, compare
 from bench.recovery_cases import cold_start, recovery
 from bench.remote_cases import catch_up, daemon_memory, rewrites, upload_cost
-from bench.spark_cases import spark_planning
+from bench.spark_cases import scrub, spark_planning, spark_staging, spark_triggers
+from bench.spark_scans import spark_scans
 from tiered.format.batch import decode_records, encode_batch, verify_batch
 from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
@@ -38,66 +39,65 @@ UPLOAD_BYTES = 64 * 1024 * 1024
 MB = 1e6
 
 
-def _records(count: int) -> list[NewRecord]:
-    return [NewRecord(VALUE, RECORD_KEY % i, 1_700_000_000_000 + i, None) for i in range(count)]
+def _records(count: int, value_bytes: int = 84) -> list[NewRecord]:
+    value = (VALUE * (1 + value_bytes // len(VALUE)))[:value_bytes]
+    return [NewRecord(value, RECORD_KEY % i, 1_700_000_000_000 + i, None) for i in range(count)]
+
+
+SHAPES = (
+    ("100 B", 84, "16 KiB", 146),
+    ("100 B", 84, "1 MiB", 9362),
+    ("1 KiB", 1008, "16 KiB", 15),
+    ("1 KiB", 1008, "1 MiB", 1012),
+)
+"""Records and batches: bytes of a value beside a key of 16, records of a batch."""
 
 
 def encode(rounds: int) -> list[Figure]:
-    """100 B records from tuples into 16 KiB batches."""
-    records = _records(BATCH_RECORDS)
+    """Records to batches, beside aiokafka's builder."""
+    return [_encoded(rounds, *shape) for shape in SHAPES]
+
+
+def _encoded(rounds: int, size: str, value_bytes: int, batch: str, count: int) -> Figure:
+    records = _records(count, value_bytes)
+    times = max(1, BATCH_RECORDS * BATCHES // count // (value_bytes // 84))
 
     def ours() -> None:
-        for _ in range(BATCHES):
+        for _ in range(times):
             encode_batch(records)
 
     def theirs() -> None:
-        for _ in range(BATCHES):
-            builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 20)
+        for _ in range(times):
+            builder = DefaultRecordBatchBuilder(2, 0, False, -1, -1, -1, 1 << 22)
             for at, (value, key, timestamp, _) in enumerate(records):
                 builder.append(at, timestamp, key, value, [])
             builder.build()
 
-    units = BATCH_RECORDS * BATCHES
-    return [
-        compare(
-            "encode 100 B records, 16 KiB batches",
-            ours,
-            units=units,
-            unit="records/s",
-            peer="aiokafka",
-            theirs=theirs,
-            rounds=rounds,
-        )
-    ]
+    what = f"encode {size} records, {batch} batches"
+    return compare(what, ours, units=count * times, unit="records/s", peer="aiokafka", theirs=theirs, rounds=rounds)
 
 
 def decode(rounds: int) -> list[Figure]:
-    """100 B records to Python objects, key and value read."""
-    data = encode_batch(_records(BATCH_RECORDS))
+    """Batches to records whose key and value are read, beside aiokafka's."""
+    return [_decoded(rounds, *shape) for shape in SHAPES if shape[2] == "16 KiB"]
+
+
+def _decoded(rounds: int, size: str, value_bytes: int, batch: str, count: int) -> Figure:
+    data = encode_batch(_records(count, value_bytes))
+    times = BATCH_RECORDS * BATCHES // count
 
     def ours() -> None:
-        for _ in range(BATCHES):
-            for _offset, _timestamp, _key, _value, _headers in decode_records(data):
-                pass
-
-    def theirs() -> None:
-        for _ in range(BATCHES):
-            batch = MemoryRecords(data).next_batch()
-            for record in batch:
+        for _ in range(times):
+            for record in decode_records(data):
                 _ = record.key, record.value
 
-    units = BATCH_RECORDS * BATCHES
-    return [
-        compare(
-            "decode 100 B records",
-            ours,
-            units=units,
-            unit="records/s",
-            peer="aiokafka",
-            theirs=theirs,
-            rounds=rounds,
-        )
-    ]
+    def theirs() -> None:
+        for _ in range(times):
+            for record in MemoryRecords(data).next_batch():
+                _ = record.key, record.value
+
+    what = f"decode {size} records, {batch} batches"
+    return compare(what, ours, units=count * times, unit="records/s", peer="aiokafka", theirs=theirs, rounds=rounds)
 
 
 def verify(rounds: int) -> list[Figure]:
@@ -127,7 +127,7 @@ def verify(rounds: int) -> list[Figure]:
 
 
 def append(rounds: int) -> list[Figure]:
-    """Records into the page cache: one by one, and in lists of 500."""
+    """Records into the page cache: one by one, through an appender (all of it is written), and in lists of 500."""
     folders: list[Path] = []
 
     def with_topic(use: Callable[[tiered.Topic], None]) -> Callable[[], None]:
@@ -142,6 +142,11 @@ def append(rounds: int) -> list[Figure]:
     def one_by_one(topic: tiered.Topic) -> None:
         for at in range(APPENDS):
             topic.append(VALUE, key=RECORD_KEY % at)
+
+    def buffered(topic: tiered.Topic) -> None:
+        with topic.appender() as appender:
+            for at in range(APPENDS):
+                appender.append(VALUE, key=RECORD_KEY % at)
 
     def lists(topic: tiered.Topic) -> None:
         for at in range(0, APPENDS, 500):
@@ -160,6 +165,15 @@ def append(rounds: int) -> list[Figure]:
             compare(
                 "append one at a time, 100 B",
                 with_topic(one_by_one),
+                units=APPENDS,
+                unit="records/s",
+                peer="confluent produce()",
+                theirs=theirs,
+                rounds=rounds,
+            ),
+            compare(
+                "append one at a time through an appender, 100 B",
+                with_topic(buffered),
                 units=APPENDS,
                 unit="records/s",
                 peer="confluent produce()",
@@ -271,9 +285,16 @@ CASES = (
     compaction,
     daemon_partitions,
     spark_planning,
+    spark_triggers,
+    spark_staging,
+    spark_scans,
+    scrub,
     catalog,
     upload_cost,
     rewrites,
     catch_up,
     daemon_memory,
 )
+
+SHORT = (encode, decode)
+"""What CI measures at each run: computing alone, beside a peer that only computes, whose ratio a busy machine keeps."""

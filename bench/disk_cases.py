@@ -19,6 +19,7 @@ from tiered.config import TopicConfig
 from tiered.format.batch import decode_records
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -27,6 +28,8 @@ DURABLE_APPENDS = 640
 RANDOM_READS = 3000
 SEGMENTS = 32
 SEGMENT_RECORDS = 4000
+MANY_SEGMENTS = 4000
+FEW_RECORDS = 80
 BATCH_RECORDS = 40
 START_MS = 1_700_000_000_000
 TRANSACTIONS = 100
@@ -112,54 +115,74 @@ def group_commit(rounds: int) -> list[Figure]:
 
 
 @contextmanager
-def _many_segments() -> Iterator[LocalLog]:
-    """One partition of many segments; timestamps rise by one per record."""
+def _segments(count: int, records: int) -> Iterator[PartitionLog]:
+    """One partition of ``count`` segments of ``records`` each; timestamps rise by one per record."""
     with tempfile.TemporaryDirectory() as folder:
         with LocalLog.open(Path(folder), files=QuickFiles(), config=CONFIG) as log:
             log.create_topic(TP.topic, 1, TopicConfig())
             partition = log.partition(TP)
-            for at in range(0, SEGMENTS * SEGMENT_RECORDS, BATCH_RECORDS):
+            for at in range(0, count * records, BATCH_RECORDS):
                 partition.append([NewRecord(b"x" * 100, b"k", START_MS + i) for i in range(at, at + BATCH_RECORDS)])
-                if (at + BATCH_RECORDS) % SEGMENT_RECORDS == 0:
+                if (at + BATCH_RECORDS) % records == 0:
                     partition.roll()
         with LocalLog.open(Path(folder), files=QuickFiles(), config=CONFIG) as log:
-            yield log
+            yield log.partition(TP)
+
+
+class RandomReads:
+    """Reads of one record each, at offsets and times drawn from a seed."""
+
+    def __init__(self, partition: PartitionLog) -> None:
+        self._partition = partition
+        dice = random.Random(SEED)
+        self.offsets = [dice.randrange(partition.end_offset) for _ in range(RANDOM_READS)]
+
+    def by_offset(self) -> None:
+        for offset in self.offsets:
+            found = next(self._partition.read_batches(offset, offset + 1))
+            next(record for record in decode_records(found) if record.offset == offset)
+
+    def by_time(self) -> None:
+        for offset in self.offsets:
+            self._partition.offset_for_time(START_MS + offset)
 
 
 def random_reads(rounds: int) -> list[Figure]:
-    """The first record at a random offset, and the offset of a random time; the peer decodes a batch in memory."""
-    total = SEGMENTS * SEGMENT_RECORDS
-    with _many_segments() as log:
-        partition = log.partition(TP)
-        dice = random.Random(SEED)
-        wanted = [dice.randrange(total) for _ in range(RANDOM_READS)]
+    """The first record at a random offset, and the offset of a random time; the peer decodes a batch in memory.
+
+    Then with many segments; the peer is a log of as many records in few segments.
+    """
+    as_many = MANY_SEGMENTS * FEW_RECORDS // SEGMENTS
+    with (
+        _segments(SEGMENTS, SEGMENT_RECORDS) as partition,
+        _segments(SEGMENTS, as_many) as large,
+        _segments(MANY_SEGMENTS, FEW_RECORDS) as many,
+    ):
+        alone, in_large, in_many = RandomReads(partition), RandomReads(large), RandomReads(many)
         batch = bytes(next(partition.read_batches(0)))
 
-        def by_offset() -> None:
-            for offset in wanted:
-                found = next(partition.read_batches(offset, offset + 1))
-                next(record for record in decode_records(found) if record.offset == offset)
-
-        def by_time() -> None:
-            for offset in wanted:
-                partition.offset_for_time(START_MS + offset)
-
         def decode() -> None:
-            for offset in wanted:
+            for offset in alone.offsets:
                 next(itertools.islice(decode_records(batch), offset % BATCH_RECORDS, None))
 
-        rows = [("offset", by_offset), ("time", by_time)]
+        few, most = f"{SEGMENTS} segments", f"{MANY_SEGMENTS:,} segments"
+        rows: list[tuple[str, Callable[[], None], str, Callable[[], None]]] = [
+            (f"offset, {few}", alone.by_offset, "decoding one batch", decode),
+            (f"time, {few}", alone.by_time, "decoding one batch", decode),
+            (f"offset, {most}", in_many.by_offset, f"as much in {few}", in_large.by_offset),
+            (f"time, {most}", in_many.by_time, f"as much in {few}", in_large.by_time),
+        ]
         return [
             compare(
-                f"random read by {name}, {SEGMENTS} segments",
+                f"random read by {what}",
                 ours,
                 units=RANDOM_READS,
                 unit="reads/s",
-                peer="decoding one batch",
-                theirs=decode,
+                peer=peer,
+                theirs=theirs,
                 rounds=rounds,
             )
-            for name, ours in rows
+            for what, ours, peer, theirs in rows
         ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,7 +12,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One row of the table. ``ratio`` is peer's seconds over ours: above 1 means that ours is faster."""
+    """One row of the table. ``ratio`` is peer's seconds over ours: above 1 means that ours is faster.
+
+    ``spread``: the least and the largest ratio of a round, ``median`` the one in the middle; of the least times is
+    ``ratio``.
+    """
 
     what: str
     unit: str
@@ -19,6 +24,8 @@ class Figure:
     peer: str
     theirs: float | None
     ratio: float | None
+    median: float | None = None
+    spread: tuple[float, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For the committed file."""
@@ -50,13 +57,17 @@ def compare(
 ) -> Figure:
     """Runs both in turn ``rounds`` times; figures are ``units`` by the least time of a call, CPU time as a rule."""
     best_ours = best_theirs = float("inf")
+    ratios: list[float] = []
     ours()
     if theirs is not None:
         theirs()
     for _ in range(rounds):
-        best_ours = min(best_ours, seconds(ours, clock))
+        our_seconds = seconds(ours, clock)
+        best_ours = min(best_ours, our_seconds)
         if theirs is not None:
-            best_theirs = min(best_theirs, seconds(theirs, clock))
+            their_seconds = seconds(theirs, clock)
+            best_theirs = min(best_theirs, their_seconds)
+            ratios.append(their_seconds / our_seconds)
     return Figure(
         what=what,
         unit=unit,
@@ -64,4 +75,6 @@ def compare(
         peer=peer,
         theirs=units / best_theirs if theirs is not None else None,
         ratio=best_theirs / best_ours if theirs is not None else None,
+        median=statistics.median(ratios) if ratios else None,
+        spread=(min(ratios), max(ratios)) if ratios else None,
     )

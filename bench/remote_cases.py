@@ -35,7 +35,7 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.segment.sealed import FileSource
 from tiered.model import NewRecord, Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.plan.cleaning import cleaning_candidate
+from tiered.plan.cleaning import LogState
 from tiered.plan.maintenance import CompactionPlanner
 from tiered.plan.tiering.facts import DrainMode
 from tiered.remote.cache import ByteCache
@@ -186,6 +186,7 @@ class _Bucket:
             capabilities=TRUSTED,
             claim_epoch=1,
             index_interval_bytes=4096,
+            lineage=self.snapshot.root.lineage,
         )
         self.copies = itertools.count()
 
@@ -201,16 +202,15 @@ class _Bucket:
     def compact(self) -> None:
         """A round over all of it."""
         config = TopicConfig(cleanup_policy="compact", segment_bytes=SEGMENT_BYTES * 16)
-        planner = CompactionPlanner(config)
+        end = self.snapshot.next_offset
+        planner = CompactionPlanner(LogState(self.tp, config, (), 0, end, end, end), 1_800_000_000_000)
         planner.add(self.rows)
-        state = planner.state(self.tp, 0, None, self.snapshot.next_offset, self.snapshot.next_offset)
-        candidate = cleaning_candidate(state, 1_800_000_000_000)
-        assert candidate is not None
+        candidate = planner.candidate()
 
         def commit(_old: Sequence[Row], _new: Row, _cleaned: Cleaned | None) -> Steps[None]:
             yield from ()
 
-        work = Compaction(self.shop, self.snapshot, state, candidate, now_ms=1_800_000_000_000)
+        work = Compaction(self.shop, self.snapshot, config, candidate, now_ms=1_800_000_000_000)
         drive(self.store, work.run(commit))
 
     def decode(self) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from demo.acts import Stage, play
+from demo.acts import play
 from demo.processes import Children, DemoError
 from demo.report import Report
+from demo.stage import Stage
 from demo.store import Place
 
 OUTPUT = Path("build") / "demo"

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import tiered
-from demo import tiers
-from demo.flights import AIRCRAFT, FLIGHTS, TOPIC, Truth, flights
-from demo.processes import ROOT, Children, Daemon, DemoError, Job
-from demo.report import Report
-from demo.store import Place
+from demo import picture, positions, tiers
+from demo.flights import AIRCRAFT, FLIGHTS, TOPIC, flights
+from demo.processes import Daemon, DemoError, Job
+from demo.stage import Stage, without_java
 from tiered.local.disk.uploads import JOURNAL_NAME
 
 APPEND_TIMEOUT_S = 150
@@ -27,27 +22,6 @@ SPARK_TIMEOUT_S = 600
 KILL_AFTER_BYTES = 25_000_000
 WEEK_END_MS = 1_357_603_200_000  # 2013-01-08T00:00Z
 NEW_RECORDS = 1_000
-
-
-@dataclass(slots=True)
-class Stage:
-    """What every act needs."""
-
-    scratch: Path
-    place: Place
-    children: Children
-    report: Report
-    output: Path
-    truth: Truth = field(default_factory=Truth)
-
-    @property
-    def log_dir(self) -> Path:
-        return self.scratch / "log"
-
-    @property
-    def where(self) -> list[str]:
-        endpoint = ["--endpoint-url", self.place.endpoint_url] if self.place.endpoint_url else []
-        return ["--remote", self.place.url, *endpoint]
 
 
 def play(stage: Stage) -> None:
@@ -63,8 +37,10 @@ def play(stage: Stage) -> None:
         _restore(stage, sampler)
     finally:
         sampler.close()
-    delays = _pipeline(stage)
-    tiers.draw(stage.output / "tiers.png", sampler, delays or stage.truth.delays)
+    java = without_java()
+    delays = _pipeline(stage, java)
+    landings = positions.play(stage, java)
+    picture.draw(stage.output / "tiers.png", sampler, delays or stage.truth.delays, landings)
     (stage.output / "tiers.json").write_text(
         json.dumps([[round(s.seconds, 2), s.local_bytes, s.remote_bytes] for s in sampler.samples]) + "\n"
     )
@@ -242,18 +218,7 @@ def _find(stage: Stage) -> None:
 
 
 def _restore(stage: Stage, sampler: tiers.Sampler) -> None:
-    command = [sys.executable, "-m", "tiered", "--log-dir", str(stage.log_dir), *stage.where, "--json", "restore"]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    if done.returncode != 0:
-        raise DemoError(f"restore ended with status {done.returncode}: {(done.stderr or done.stdout)[-1000:]}")
+    stage.tiered("--log-dir", str(stage.log_dir), "restore", timeout_s=120)
     sampler.mark("restored")
     with tiered.open(stage.log_dir, remote=stage.place.url, endpoint_url=stage.place.endpoint_url) as log:
         topic = log.topic(TOPIC)
@@ -274,13 +239,10 @@ def _restore(stage: Stage, sampler: tiers.Sampler) -> None:
     )
 
 
-def _pipeline(stage: Stage) -> dict[tuple[str, int], tuple[int, int]] | None:
+def _pipeline(stage: Stage, without: str) -> dict[tuple[str, int], tuple[int, int]] | None:
     claim = "Spark's mean delay by carrier and month"
-    check = subprocess.run([ROOT / "scripts" / "java-check"], capture_output=True, text=True, check=False)
-    if "not found" in check.stderr:
-        if check.returncode != 0:
-            raise DemoError(check.stderr.strip())
-        stage.report.skip(claim, check.stderr.strip().removeprefix("note: "))
+    if without:
+        stage.report.skip(claim, without)
         return None
     result = Job(stage.children, ["demo.pipeline", *stage.where], name="spark", progress=None).result(SPARK_TIMEOUT_S)
     groups = {(carrier, month): (total, count) for carrier, month, total, count, _ in result["groups"] if carrier}

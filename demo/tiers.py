@@ -1,8 +1,7 @@
-"""Bytes in each tier over time, sampled while the demo runs, and the picture that is drawn of them."""
+"""Bytes in each tier over time, sampled while the demo runs."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from dataclasses import dataclass, field
@@ -85,47 +84,3 @@ def local_and_committed_bytes(log_dir: Path) -> tuple[int, int]:
             if end is not None and end <= ends.get(folder.name, 0):
                 committed += size
     return local, committed
-
-
-def draw(path: Path, sampler: Sampler, delays: dict[tuple[str, int], tuple[int, int]]) -> None:
-    """Writes the picture: tiers over time above, mean delay by carrier and month below (PNG)."""
-    import matplotlib as mpl  # noqa: PLC0415  (half a second, and only here)
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    figure, (top, bottom) = plt.subplots(2, 1, figsize=(11, 9.5), height_ratios=[1, 1.35], layout="constrained")
-    seconds = [s.seconds for s in sampler.samples]
-    local = [s.local_bytes / 1e6 for s in sampler.samples]
-    remote = [s.remote_bytes / 1e6 for s in sampler.samples]
-    top.fill_between(seconds, remote, step="post", alpha=0.55, color="#2a6f97", label="committed in the store")
-    top.step(seconds, local, where="post", color="#d1495b", linewidth=2, label="on local disk")
-    height = max([*local, *remote, 1.0])
-    for at, (when, what) in enumerate(sampler.marks):
-        top.axvline(when, color="#555555", linewidth=0.8, linestyle=":")
-        top.text(when, height * (1.26 - 0.06 * (at % 3)), f" {what}", fontsize=8, color="#333333", va="top")
-    top.set(
-        title="Bytes in each tier while the log is written, killed, lost and restored", xlabel="seconds", ylabel="MB"
-    )
-    top.set_ylim(0, height * 1.3)
-    top.legend(loc="upper left", bbox_to_anchor=(0.0, 0.82), frameon=False)
-    top.spines[["top", "right"]].set_visible(False)
-
-    carriers = sorted({carrier for carrier, _ in delays})
-    grid = [[_mean(delays.get((carrier, month))) for month in range(1, 13)] for carrier in carriers]
-    image = bottom.imshow(grid, aspect="auto", cmap="RdYlBu_r", vmin=-5, vmax=40)
-    bottom.set_yticks(range(len(carriers)), carriers)
-    bottom.set_xticks(range(12), list("JFMAMJJASOND"))
-    bottom.set_title("Mean departure delay in minutes, by carrier and month: computed by Spark from the log")
-    for y, line in enumerate(grid):
-        for x, value in enumerate(line):
-            if not math.isnan(value):
-                bottom.text(x, y, f"{value:.0f}", ha="center", va="center", fontsize=8, color="#222222")
-    figure.colorbar(image, ax=bottom, label="minutes", shrink=0.9)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def _mean(sums: tuple[int, int] | None) -> float:
-    """Mean of (sum, count); NaN where there is nothing to divide by."""
-    return sums[0] / sums[1] if sums and sums[1] else math.nan

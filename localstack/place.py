@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -17,6 +18,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+FIRST_PORT = 10_000
+SAMPLE = 200
+"""Ports that are tried; most are free."""
 POLL_SECONDS = 0.05
 EXEC_SECONDS = 5
 STOP_SECONDS = 30
@@ -37,13 +42,31 @@ def cache_dir() -> Path:
     return Path(os.environ.get("TIERED_CACHE_DIR") or ROOT / ".cache").resolve()
 
 
+def _first_ephemeral() -> int:
+    """Where the ports begin that the kernel gives to connections and to whoever asks for any."""
+    try:
+        return int(EPHEMERAL_PORTS.read_text().split()[0])
+    except OSError:
+        return 32768  # not Linux; macOS begins at 49152
+
+
 def free_ports(count: int) -> list[int]:
-    """``count`` different loopback ports that nobody listens on right now."""
+    """``count`` different loopback ports that nobody listens on right now.
+
+    They lie below the ephemeral ones: a server binds its port seconds later, and until then no connection takes it.
+    """
+    first = _first_ephemeral()
+    candidates = random.SystemRandom().sample(range(FIRST_PORT, first), SAMPLE) if first - FIRST_PORT > SAMPLE else []
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+        found: list[int] = []
+        for port in (*candidates, *(0 for _ in range(count))):
+            if len(found) == count:
+                break
+            one = stack.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                one.bind((HOST, port))
+                found.append(int(one.getsockname()[1]))
+        return found
 
 
 def listening(port: int) -> bool:

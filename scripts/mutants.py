@@ -1,13 +1,15 @@
 #!/usr/bin/env python
 """Drops one safety check at a time from a copy of the tree, to see a test object: ``scripts/mutants.py [part ...]``.
 
+A ``part`` is a part of the names of mutants; several choose all whose names hold one of them.
+
 Each mutant names one line of one file, what stands there instead, and the tests that have to object (``mutants.toml``).
 A line that is not there exactly once "does not apply": the table has to follow the code. ``--list`` shows the table,
 ``--check`` only whether every line is there, ``--quick`` leaves the slow selections out (simulation, sweeps, crash
 matrix, bucket). Mutants of ``[[explore]]`` name scenes instead of tests: an exploration of these has to find a
 violation; ``--explore`` runs them alone. Those of ``[[sim]]`` name seeds of a world of the simulation, of which one has
 to fail; ``--sim`` runs them alone.
-Ends with 1 if a mutant survives or does not apply.
+Ends with 1 if a mutant survives or does not apply, with 2 for a part that is in no name.
 """
 
 from __future__ import annotations
@@ -137,7 +139,7 @@ def memory() -> Path | None:
 def asked(arguments: list[str]) -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description="Drop one safety check at a time, to see a test object.")
-    parser.add_argument("part", nargs="*", help="only the mutants whose names hold every one of these")
+    parser.add_argument("part", nargs="*", help="only the mutants whose names hold one of these")
     parser.add_argument("--list", action="store_true", help="show the table, run nothing")
     parser.add_argument("--check", action="store_true", help="show the lines that are not there, run nothing")
     parser.add_argument("--explore", action="store_true", help="only those that the exploration has to catch")
@@ -152,7 +154,14 @@ def main(arguments: list[str]) -> int:
     hot, cold, explored, simulated = table("hot"), table("cold"), table("explore"), table("sim")
     alone = (*(explored if wanted.explore else ()), *(simulated if wanted.sim else ()))
     every = alone or (*hot, *cold, *explored, *simulated)
-    mutants = [mutant for mutant in every if all(part in mutant.name for part in wanted.part)]
+    mutants = [mutant for mutant in every if not wanted.part or any(part in mutant.name for part in wanted.part)]
+    unknown = [part for part in wanted.part if not any(part in mutant.name for mutant in every)]
+    if unknown:
+        print(
+            f"no mutant has {unknown[0]!r} in its name: --list shows them (quote a part that has blanks)",
+            file=sys.stderr,
+        )
+        return 2
     if wanted.list or wanted.check:
         gone = [mutant for mutant in mutants if mutated((ROOT / mutant.file).read_text(), mutant) is None]
         for mutant in mutants if wanted.list else gone:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.golden.fixtures import unpack
+from tiered.format import kernels
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -64,7 +65,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config) -> None:
-    """A failed run says how to repeat its order, also where ``-q`` hides the header."""
+    """Which kernels were at work; a failed run says how to repeat its order, also where ``-q`` hides the header."""
+    terminalreporter.write_line(f"kernels: {kernels.AT_WORK}")
     seed = config.getoption("randomly_seed", None)
     if exitstatus and seed is not None:
         terminalreporter.write_line(f"--randomly-seed={seed} repeats the order")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from tiered.config import DAY_MS
 from tiered.format.batch import BatchHeader
 from tiered.format.control import ControlType
+from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.model import Record
 from tiered.testing.model import ModelBatch, ModelLog
 
 PRODUCER_EXPIRATION_MS = DAY_MS

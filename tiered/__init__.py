@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tiered import aio, errors
+    from tiered.appending.appender import Appender
+    from tiered.appending.receipt import Receipt
     from tiered.care.run import (
         advise,
         check,
@@ -43,8 +45,9 @@ if TYPE_CHECKING:
         restore,
     )
     from tiered.errors import TieredError
+    from tiered.format.kernels import ConsumerRecord
     from tiered.log import Log, open  # noqa: A004  (the word that users expect)
-    from tiered.model import ConsumerRecord, NewRecord, Positions, RecordMetadata, TopicPartition
+    from tiered.model import NewRecord, Positions, RecordMetadata, TopicPartition
     from tiered.reader import Reader, open_reader
     from tiered.topic import Topic
     from tiered.transaction import Transaction
@@ -52,11 +55,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Appender",
     "ConsumerRecord",
     "Log",
     "NewRecord",
     "Positions",
     "Reader",
+    "Receipt",
     "RecordMetadata",
     "TieredError",
     "Topic",
@@ -100,11 +105,13 @@ _HOMES = {
         ),
         "tiered.care.run",
     ),
-    "ConsumerRecord": "tiered.model",
+    "Appender": "tiered.appending.appender",
+    "ConsumerRecord": "tiered.format.kernels",
     "Log": "tiered.log",
     "NewRecord": "tiered.model",
     "Positions": "tiered.model",
     "Reader": "tiered.reader",
+    "Receipt": "tiered.appending.receipt",
     "RecordMetadata": "tiered.model",
     "TieredError": "tiered.errors",
     "Topic": "tiered.topic",

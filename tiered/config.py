@@ -227,6 +227,39 @@ class TopicConfig:
         }
 
 
+MEMORY_BYTES = 384 * MIB
+"""What uploads and maintenance of one process hold at once, together: bodies and parts on their way, index bundles,
+roots and pages of commits, what is read ahead of a rewrite, the map of keys of a compaction. What does not fit waits
+for others to end."""
+
+MIN_MEMORY_BYTES = 64 * MIB
+"""The least that one action of maintenance gets by with."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreLimits:
+    """What one process asks of its store and holds for it: the same words for the daemon, ``log.sync()`` and by hand.
+
+    ``requests_per_second`` and ``bytes_per_second`` (both ways): None for no limit. ``memory``: bytes that uploads,
+    commits and maintenance hold at once.
+    """
+
+    requests_per_second: int | None = None
+    bytes_per_second: int | None = None
+    memory: int = MEMORY_BYTES
+
+    def __post_init__(self) -> None:
+        for name, least in (("requests_per_second", 1), ("bytes_per_second", 1), ("memory", MIN_MEMORY_BYTES)):
+            value = getattr(self, name)
+            if value is None and name != "memory":
+                continue
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ConfigError(
+                    f"{name} must be a whole number of at least {least}, not {value!r}",
+                    hint="one action of maintenance holds that much" if name == "memory" else "leave it out for none",
+                )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
     """Settings of a whole log directory, held by the process that has it open.
@@ -241,6 +274,8 @@ class LogConfig:
     ``max_open_files`` bounds the descriptors of active segments; None: the process's limit without a reserve.
     ``transaction_partition_verification``: transactional batches that begin a transaction need a guard
     (``PartitionLog.start_verification``), as with Kafka's setting of that name.
+    ``limits``: of what this process asks of the store in an inline ``sync`` and in reads; None: none, and nothing is
+    counted. An uploader that is passed to ``open`` has its own.
     """
 
     remote: bool = False
@@ -260,6 +295,7 @@ class LogConfig:
     cleaner_max_bytes_per_second: int | None = None
     max_open_files: int | None = None
     transaction_partition_verification: bool = False
+    limits: StoreLimits | None = None
     cluster_id: str = ""
     node_id: int = 0
 
@@ -271,6 +307,9 @@ class LogConfig:
                     f"{name} must be a whole number of at least {least}, not {value!r}",
                     hint="correct it, or leave it out",
                 )
+
+        if self.limits is not None and not isinstance(self.limits, StoreLimits):
+            raise ConfigError(f"limits must be a tiered.config.StoreLimits or None, not {self.limits!r}")
 
     def reserve_bytes(self, total_bytes: int) -> int:
         """How much of a disk of ``total_bytes`` stays free."""

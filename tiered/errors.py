@@ -25,6 +25,8 @@
     ├── CommitUnknown                   75  outcome not known; the next claim, or the next open, settles it
     ├── DiskFullError                   75
     ├── DataLocalError                  75  stopped with data that is only on this disk
+    ├── AppendTimeoutError              75  a buffered append found no room, or was not written in time
+    ├── AppendHaltedError               1   an earlier batch of the appender failed: flush() tells, and goes on
     ├── ConditionalWritesUnsupportedError 1
     ├── LocalIOError                    1   the disk refused a read, a write or an fsync
     │   ├── MarkersPendingError         1   a transaction is decided, a disk keeps one of its markers out
@@ -269,6 +271,23 @@ class DataLocalError(TieredError):
     code = "data_local"
     exit_code = 75
     retriable = True
+
+
+class AppendTimeoutError(TieredError):
+    """A buffered append found no room in time and was not taken; or, from its receipt, is not written yet."""
+
+    code = "append_timeout"
+    exit_code = 75
+    retriable = True
+
+
+class AppendHaltedError(TieredError):
+    """Not written: an earlier batch of this partition failed, and nothing is to overtake it.
+
+    The appender's ``flush`` raises why, and takes records again; ``__cause__`` is it, too.
+    """
+
+    code = "append_halted"
 
 
 class ConditionalWritesUnsupportedError(TieredError):

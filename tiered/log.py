@@ -2,7 +2,7 @@
 
 ::
 
-    Log ── local.directories.LocalLogs (the disk) ── Topic.append
+    Log ── local.directories.LocalTier (the disk) ── Topic.append
      └──── tiering (the bucket)             ── sync(): roll, upload, commit, read back
 
 One writer per log directory: opening takes its lock. A forked child gets an error, never a second writer. ``close``
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Self, Unpack
 
 from tiered import arguments
+from tiered.appending.thread import AppenderThread
 from tiered.clock import Clock, IdSource
 from tiered.config import LogConfig, S3Keywords, TopicConfig
 from tiered.errors import (
@@ -36,15 +37,18 @@ from tiered.errors import (
     UnknownTopicError,
 )
 from tiered.format.coordinator_records import is_state_log
-from tiered.local.directory.directories import LocalLogs, check_paths
+from tiered.format.kernels import AT_WORK
+from tiered.local.directory.directories import LocalTier, check_paths
 from tiered.local.directory.tasks import ThreadWorkers
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
 from tiered.read.stream import TierStream
+from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Blocking, Steps, Store
+from tiered.store.limit import Limits
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics, request_metrics
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
@@ -86,7 +90,6 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     An unreachable store is not an error here (records can be appended); a bucket that is absent or refused is.
     ``deadline_seconds`` bounds the retries of one request (default 30). Several paths are one log whose partitions are
     spread over them; to the bucket each is a volume of its own, with an uploader (or daemon) of its own.
-
     An uploader that has the directory for a moment (it seals what nobody writes) is waited for, ``LOCK_PATIENCE_S`` at
     most; another application is refused at once. Raises LockedError (it names the holder), NotFoundError
     (``create=False`` and no log there), ConfigError, RemotePermissionError, CorruptionError.
@@ -99,6 +102,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
     paths = check_paths(arguments.paths("path", path), create=arguments.flag("create", create))
     store: Store | None = None
     requests = StoreMetrics()
+    limits = None if config.limits is None else Limits.of(config.limits, clock=clock)
     if place.url is not None:
         store = open_store(
             place.url,
@@ -107,6 +111,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
             clock=clock,
             ids=ids,
             metrics=requests,
+            limits=limits,
             notice_outages=True,
         )
     elif uploader is not None:
@@ -115,7 +120,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         reachable = store is None or Tiering.check_reachable(store, clock=clock, ids=ids)
         # Tiered from the first record on: what was never uploaded must not leave the disk before the first sync either.
         config = dataclasses.replace(config, remote=config.remote or store is not None)
-        local = LocalLogs.open(
+        local = LocalTier.open(
             paths,
             clock=clock,
             ids=ids,
@@ -127,7 +132,7 @@ def open(  # noqa: A001  (the word that users expect: tiered.open)
         if store is not None:
             store.close()
         raise
-    log = Log(local, store, clock=clock, ids=ids, reachable=reachable, requests=requests)
+    log = Log(local, store, clock=clock, ids=ids, reachable=reachable, requests=requests, limits=limits)
     if uploader is not None and store is not None:
         try:
             log._attach(uploader, store.url, place.s3)
@@ -142,13 +147,14 @@ class Log:
 
     def __init__(
         self,
-        local: LocalLogs,
+        local: LocalTier,
         store: Store | None,
         *,
         clock: Clock,
         ids: IdSource,
         reachable: bool = True,
         requests: StoreMetrics | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._local = local
         self.request_counts = requests or StoreMetrics()
@@ -156,11 +162,14 @@ class Log:
         self._clock = clock
         self._ids = ids
         self._runner = Runner(store, clock, ids)
+        self._indexes = ByteCache(INDEX_CACHE_BYTES)
         self._tiering: SpreadTiering | None = None
+        memory = None if limits is None else limits.memory
         if store is not None:
-            self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable)
+            self._tiering = SpreadTiering(local, store, clock=clock, ids=ids, reachable=reachable, memory=memory)
         self._uploader: Uploaders | None = None
         self._topics: dict[str, Topic] = {}
+        self._appenders = AppenderThread(clock, ThreadWorkers())
         self._lock = threading.RLock()
         self._closed = threading.Event()
         self._ticker = threading.Thread(
@@ -176,7 +185,7 @@ class Log:
 
     def __repr__(self) -> str:
         state = "closed" if self._closed.is_set() else f"{len(self._local.topics())} topics"
-        return f"<Log {str(self.directory)!r} remote={self.remote!r} {state}>"
+        return f"<Log {str(self.directory)!r} remote={self.remote!r} {state}, kernels: {AT_WORK}>"
 
     @property
     def directory(self) -> Path:
@@ -255,6 +264,7 @@ class Log:
             now_ms=self._clock.now_ms,
             runner=self._runner,
             waiter=self,
+            appenders=self._appenders,
         )
 
     def _partition_or_error(self, tp: TopicPartition) -> PartitionLog | TieredError:
@@ -276,7 +286,7 @@ class Log:
         remote = None
         if self._store is not None and self._tiering is not None:
             known = self._tiering.known(tp)  # before the root is read: it is never below this
-            remote = RemotePartition(tp.topic, log.topic_id, tp.partition, known=known)
+            remote = RemotePartition(tp.topic, log.topic_id, tp.partition, indexes=self._indexes, known=known)
         return TierStream(tp, local=log, remote=remote)
 
     def transaction(
@@ -327,7 +337,11 @@ class Log:
         self._uploader = uploaders
 
     def flush(self) -> None:
-        """Fsyncs every partition: what was appended before survives a power cut of this machine."""
+        """Fsyncs every partition: what was appended before survives a power cut of this machine.
+
+        What appenders hold is written first; what of it fails, they tell.
+        """
+        self._appenders.drain()
         self._local.flush()
 
     def positions(self) -> dict[TopicPartition, Positions]:
@@ -340,10 +354,12 @@ class Log:
 
         ``tiered.metrics.render`` makes Prometheus's text of them; names as in the uploader's ``/metrics``.
         """
-        return [*self._local.metrics(), *request_metrics(self.request_counts)]
+        return [*self._local.metrics(), *self._appenders.metrics(), *request_metrics(self.request_counts)]
 
     def sync(self, timeout: float | None = None) -> None:
         """Seals and uploads all that was appended so far and waits until it is committed: it survives this machine.
+
+        What appenders hold is appended first.
 
         A store that does not answer is asked again until ``timeout`` seconds are over; without one, as long as a
         request's retries go (``deadline_seconds`` of ``open``).
@@ -356,6 +372,7 @@ class Log:
             raise ConfigError(f"{self.directory} has no remote to sync to", hint="open(path, remote=...)")
         timeout = arguments.seconds_or_none("timeout", timeout)
         deadline = None if timeout is None else self._clock.monotonic() + timeout
+        self._appenders.drain()  # before the ends are looked at
         ends, refused = self._seal_all()
         rest: Mapping[TopicPartition, int] = ends
         if self._uploader is not None:
@@ -418,10 +435,15 @@ class Log:
         )
 
     def close(self) -> None:
-        """Flushes, stops the uploader, releases the lock. Safe to call again. It uploads nothing."""
+        """Flushes, stops the uploader, releases the lock. Safe to call again. It uploads nothing.
+
+        Appenders are closed first; why one of them could not write what it held is raised when all else is done.
+        """
+        failed: TieredError | None = None
         with self._lock:
             if self._closed.is_set():
                 return
+            failed = self._appenders.close()
             self._closed.set()
             if self._uploader is not None:
                 self._uploader.close(CLOSE_TIMEOUT_S)
@@ -432,9 +454,11 @@ class Log:
                 self._store.close()
         if threading.current_thread() is not self._ticker:
             self._ticker.join(CLOSE_TIMEOUT_S)
+        if failed is not None:
+            raise failed
 
 
-def _tick(local: weakref.ref[LocalLogs], closed: threading.Event, clock: Clock) -> None:
+def _tick(local: weakref.ref[LocalTier], closed: threading.Event, clock: Clock) -> None:
     """Timers of the log directory; an error is logged and does not stop the thread."""
     while not clock.wait(closed, TICK_S):
         log = local()

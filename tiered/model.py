@@ -6,14 +6,16 @@ since 1970 UTC, sizes are bytes. ``-1`` stands for "none" wherever Kafka uses it
 
 from __future__ import annotations
 
-import datetime as _dt
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
-Headers = list[tuple[str, bytes | None]]
-"""Names and values, in order. A name whose bytes are not UTF-8 is a :class:`HeaderName`."""
+Headers = Sequence[tuple[str, bytes | None]]
+"""Names and values, in order; of a decoded record a list, or ``()`` where there are none.
+
+A name whose bytes are not UTF-8 is a :class:`HeaderName`."""
 
 NO_TIMESTAMP = -1
 
@@ -59,39 +61,6 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-class Record(NamedTuple):
-    """One decoded record, before it is known which topic it came from (format level)."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-
-
-class ConsumerRecord(NamedTuple):
-    """One record as a reader sees it; field names are those of Kafka's Python clients.
-
-    ``value is None`` is a tombstone. ``tier`` is ``"local"`` or ``"remote"``.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: int
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    leader_epoch: int = -1
-    tier: str = "local"
-
-    @property
-    def datetime(self) -> _dt.datetime:
-        """The timestamp as an aware UTC datetime."""
-        return _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC) + _dt.timedelta(milliseconds=self.timestamp)
-
-
 class RecordMetadata(NamedTuple):
     """Where an append landed (Kafka's name). ``end_offset - offset`` records were written by the call."""
 
@@ -109,6 +78,18 @@ class NewRecord(NamedTuple):
     key: bytes | None = None
     timestamp: int = NO_TIMESTAMP
     headers: Headers | None = None
+
+
+class PackedBatch(NamedTuple):
+    """A v2 batch at offset 0 of no leader, without codec, producer or headers; times of its records in ms."""
+
+    data: bytearray
+    records_count: int
+    first_timestamp: int
+    min_timestamp: int
+    max_timestamp: int
+    keyed: bool
+    """Each record has a key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,41 +6,37 @@ The local tier, where given, must be of the same log as the bucket: topic ids ar
 from __future__ import annotations
 
 import difflib
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, Unpack
-from uuid import UUID
 
 from tiered import arguments
+from tiered.arrow.schema import COLUMNS, arrow_table
 from tiered.clock import Clock, IdSource
-from tiered.config import LogConfig, S3Keywords, TopicConfig
+from tiered.config import S3Keywords
 from tiered.errors import ConfigError, UnknownTopicError
-from tiered.local.directory.manager import LocalLog
+from tiered.format.kernels import ConsumerRecord
+from tiered.local.directory.view import LogView
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import known_topic
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import ConsumerRecord, TopicPartition
+from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
-from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_table
-from tiered.read.stream import ReadRange, TierBatch, TierStream
-from tiered.remote.past import AsOf, Past, Taken
-from tiered.remote.pins import Pin
-from tiered.remote.reader import RemotePartition
-from tiered.remote.root_view import RootView
-from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
-from tiered.store.base import Blocking, Emit, Steps, Store
-from tiered.store.location import StoreLocation
+from tiered.read.stream import ReadRange, TierStream
+from tiered.read.topic import TopicReads
+from tiered.store.base import Blocking, Steps
 from tiered.store.metrics import StoreMetrics
-from tiered.store.retry import RETRY_DEADLINE_SECONDS
 from tiered.store.runner import Runner
 from tiered.times import Time
-from tiered.topic import TopicReads
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from tiered.read.bucket import BucketDoor, BucketReads
+    from tiered.remote.past import Taken
+    from tiered.remote.topics import TopicEntry
 
 
 def open_reader(
@@ -77,20 +73,18 @@ def open_reader(
         raise ConfigError("pin is of a bucket: a disk has no collection", hint="name the bucket, or leave pin out")
     if as_of is not None and (remote is None or log_dir is not None):
         raise ConfigError("as_of is of a bucket alone: a disk has no past", hint="leave log_dir out, name the bucket")
-    wanted = None if as_of is None else AsOf.of(as_of, now_ms=clock.now_ms())
+    door = None if place.url is None else _bucket_door(place.url, place, as_of, pin=pin, now_ms=clock.now_ms())
+    local = None if folder is None else LogView.open(folder, clock=clock)
     metrics = StoreMetrics()
-    location = None
-    if place.url is not None:
-        location = StoreLocation.parse(place.url, **place.s3)
-        location.require_folder()
-    local = None
-    if folder is not None:
-        local = LocalLog.open(folder, clock=clock, ids=ids, config=LogConfig(), read_only=True)
-    store = None
-    if location is not None:
-        seconds = place.seconds(RETRY_DEADLINE_SECONDS)
-        store = location.open(deadline_seconds=seconds, metrics=metrics, clock=clock, ids=ids, create=False)
-    return Reader(local, store, metrics, clock=clock, ids=ids, as_of=wanted, pin=pin)
+    bucket = None if door is None else door.open(metrics, clock, ids)
+    return Reader(local, bucket, metrics, clock=clock, ids=ids)
+
+
+def _bucket_door(url: str, place: arguments.StorePlace, as_of: Time | None, *, pin: bool, now_ms: int) -> BucketDoor:
+    # What reads a disk alone starts without the remote tier, numpy and the stores: half of its time.
+    from tiered.read.bucket import BucketDoor  # noqa: PLC0415
+
+    return BucketDoor(url, place, as_of=as_of, pin=pin, now_ms=now_ms)
 
 
 @dataclass(slots=True)
@@ -122,27 +116,19 @@ class Reader:
 
     def __init__(
         self,
-        local: LocalLog | None,
-        store: Store | None,
+        local: LogView | None,
+        bucket: BucketReads | None,
         metrics: StoreMetrics,
         *,
         clock: Clock,
         ids: IdSource,
-        as_of: AsOf | None = None,
-        pin: bool = False,
     ) -> None:
-        self._as_of = as_of
-        self._pinning = pin
-        self._pins: set[Pin] = set()  # in the bucket now
-        self._pasts: dict[tuple[UUID, int], Past] = {}
         self._local = local
-        self._store = store
+        self._bucket = bucket
         self.request_counts = metrics
         self._clock = clock
         self._ids = ids
-        self._runner = Runner(store, clock, ids)
-        self._entries: dict[str, TopicEntry] = {}  # as last seen
-        self._busy = threading.Lock()
+        self._runner = Runner(None if bucket is None else bucket.store, clock, ids)
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +138,7 @@ class Reader:
 
     def __repr__(self) -> str:
         places = [str(self._local.directory)] if self._local is not None else []
-        places += [self._store.url] if self._store is not None else []
+        places += [self._bucket.store.url] if self._bucket is not None else []
         return f"<Reader {' + '.join(places)}>"
 
     def topics(self) -> dict[str, TopicInfo]:
@@ -164,10 +150,8 @@ class Reader:
         found: dict[str, TopicInfo] = {}
         if self._local is not None:
             found.update((yield Blocking(self._local.topics)))
-        if self._store is not None:
-            for entry in (yield from list_topics()):
-                config = TopicConfig.from_properties(entry.config)
-                found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, config)
+        if self._bucket is not None:
+            found.update((yield from self._bucket.topics()))
         return dict(sorted(found.items()))
 
     def topic(self, name: str) -> TopicReads:
@@ -184,7 +168,7 @@ class Reader:
         known: dict[int, Known] = {}  # before the bucket is asked: what is read after it is never below it
         if self._local is not None:
             info, known = yield Blocking(partial(self._on_disk, self._local, name))
-        entry = (yield from self._entry(name, known)) if self._store is not None else None
+        entry = (yield from self._bucket.entry(name, known)) if self._bucket is not None else None
         if entry is None and info is None:
             names = list((yield from self._topics_steps()))
             near = difflib.get_close_matches(name, names, 1)
@@ -206,47 +190,21 @@ class Reader:
             runner=self._runner,
         )
 
-    def _on_disk(self, local: LocalLog, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
+    def _on_disk(self, local: LogView, name: str) -> tuple[TopicInfo | None, dict[int, Known]]:
         """The topic as the disk has it, and what the disk has seen of its roots, by partition."""
         info = local.topics().get(name)
-        if self._store is None:
+        if self._bucket is None:
             return info, {}
         return info, known_topic(name, local.uploads.read(), local.claims.read())
-
-    def _entry(self, name: str, known: Mapping[int, Known]) -> Steps[TopicEntry | None]:
-        """The registry entry, held against what the disk, and this reader, have seen of it."""
-        if self._store is None:
-            return None
-        entry = yield from load_topic_to_read(name)
-        with self._busy:
-            check_entry(name, entry, known, where=self._store.url)
-            check_successor(name, self._entries.get(name), entry, where=self._store.url)
-            if entry is not None:
-                need_open(entry)
-                self._entries[name] = entry
-        return entry
 
     def _stream(self, tp: TopicPartition, entry: TopicEntry | None, known: Known) -> Steps[TierStream]:
         local: PartitionLog | None = None
         if self._local is not None:
             local = yield Blocking(partial(_partition, self._local, tp))
         remote = None
-        # Of a partition that the entry does not name (yet) nothing says that its root was made.
-        if self._store is not None and entry is not None:
-            made = entry.roots and tp.partition < entry.partitions
-            known = replace(known, made=made)
-            past = self._past(tp, entry.topic_id, known)
-            pin = Pin(tp.topic, entry.topic_id, tp.partition, self._pins) if self._pinning else None
-            remote = RemotePartition(tp.topic, entry.topic_id, tp.partition, known=known, past=past, pin=pin)
+        if self._bucket is not None and entry is not None:
+            remote = self._bucket.partition(tp, entry, known)
         return TierStream(tp, local=local, remote=remote)
-
-    def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:
-        """The one of this partition: each of its streams reads the same version."""
-        if self._as_of is None:
-            return None
-        with self._busy:
-            made = Past(RootView(topic_id, tp.partition, tp.topic, known), self._as_of)
-            return self._pasts.setdefault((topic_id, tp.partition), made)
 
     def taken(self, topic: str, *, partition: int | None = None) -> dict[TopicPartition, Taken]:
         """Which version of each partition, or one, a reader ``as_of`` something reads.
@@ -258,14 +216,13 @@ class Reader:
     def _taken_steps(self, topic: str, partition: int | None) -> Steps[dict[TopicPartition, Taken]]:
         """As :meth:`taken`, for whoever runs steps."""
         reads = yield from self._topic_steps(topic)
-        entry = self._entries.get(topic)
         found = {}
         for number in reads.chosen(partition):
             tp = TopicPartition(topic, number)
-            past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
-            if past is None:
+            taken = (yield from self._bucket.taken(tp)) if self._bucket is not None else None
+            if taken is None:
                 raise ConfigError("the reader was opened without as_of", hint='open_reader(url, as_of="-1d")')
-            found[tp] = yield from past.take()
+            found[tp] = taken
         return found
 
     def beginning_offsets(self, topic: str) -> dict[TopicPartition, int]:
@@ -373,15 +330,7 @@ class Reader:
         self, topic: str, partition: int | None, wanted: ReadRange, names: Sequence[str]
     ) -> Steps[None]:
         reads = yield from self._topic_steps(topic)
-        for number in reads.chosen(partition):
-            stream = yield from reads._open_steps(number)
-            for start, end in (yield from stream.windows(wanted)):
-                decoder = ArrowDecoder(
-                    stream.tp, columns=names, start=start, end=end, since_ms=wanted.since_ms, until_ms=wanted.until_ms
-                )
-                yield from stream.batches(start, end, shape=partial(_decoded, decoder))
-                yield Emit(list(decoder.finish()))
-            yield from stream.release()
+        yield from reads._reading_arrow(reads.chosen(partition), wanted, "read_uncommitted", "raise", names)
 
     def requests(self) -> dict[str, int]:
         """Requests made to the store so far, by operation."""
@@ -395,20 +344,16 @@ class Reader:
 
     def close(self) -> None:
         """Releases files and connections, and deletes the pins of reads that did not end. Safe to call again."""
-        for pin in list(self._pins):
+        for pin in list(self._bucket.pins) if self._bucket is not None else ():
             self._runner.run(pin.drop())
         if self._local is not None:
             self._local.close()
-        if self._store is not None:
-            self._store.close()
+        if self._bucket is not None:
+            self._bucket.store.close()
 
 
-def _partition(local: LocalLog, tp: TopicPartition) -> PartitionLog | None:
+def _partition(local: LogView, tp: TopicPartition) -> PartitionLog | None:
     return local.partition(tp) if tp in set(local.partitions()) else None
-
-
-def _decoded(decoder: ArrowDecoder, batch: TierBatch) -> list[pyarrow.RecordBatch] | None:
-    return list(decoder.add(batch.header, batch.data)) or None
 
 
 def _one_by_one(pieces: Iterable[Iterable[ConsumerRecord]]) -> Iterator[ConsumerRecord]:

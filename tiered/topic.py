@@ -1,18 +1,21 @@
-"""A topic of an open log: append to it, read it over both tiers, ask where it stands."""
+"""A topic of an open log: append to it, read it over both tiers (``read.topic``), ask where it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tiered import arguments
-from tiered.errors import ConfigError, InvalidRecordError, TieredError, UnknownTopicError
+from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS, Appender, Limits
+from tiered.appending.thread import AppenderThread
+from tiered.errors import ConfigError, InvalidRecordError, TieredError
+from tiered.format import kernels
+from tiered.format.batch import HEADER_BYTES
 from tiered.format.coordinator_records import is_state_log
-from tiered.model import NO_TIMESTAMP, ConsumerRecord, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
+from tiered.model import NO_TIMESTAMP, Headers, NewRecord, Positions, RecordMetadata, TopicPartition
 from tiered.partitioner import Partitioner
-from tiered.plan.read import LocalSpan, RemoteSpan
-from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, LocalPartition, ReadRange, TierBatch, TierStream, Window
-from tiered.remote.reader import RemotePartition
+from tiered.read.stream import TierStream
+from tiered.read.topic import TopicReads
 from tiered.store.base import Steps
 from tiered.store.runner import Runner
 from tiered.times import Time, parse_time
@@ -25,202 +28,6 @@ if TYPE_CHECKING:
 DURABILITIES = ("memory", "disk", "remote")
 DEFAULT_REMOTE_TIMEOUT_S = 900.0
 """How long ``durability="remote"`` waits for the next seal and its commit before it raises DataLocalError."""
-
-
-class PartitionStream:
-    """Both tiers of one partition (``read.stream``), read on the calling thread. Not thread-safe: one per reader."""
-
-    def __init__(self, steps: TierStream, runner: Runner) -> None:
-        self.tp = steps.tp
-        self.steps = steps
-        self._runner = runner
-
-    @classmethod
-    def of(
-        cls,
-        tp: TopicPartition,
-        *,
-        local: LocalPartition | None,
-        remote: RemotePartition | None,
-        runner: Runner | None = None,
-    ) -> PartitionStream:
-        """Over these tiers; ``runner`` is needed where one of them is remote."""
-        return cls(TierStream(tp, local=local, remote=remote), runner or Runner())
-
-    def refresh(self) -> None:
-        """As ``TierStream.refresh``."""
-        self._runner.run(self.steps.refresh())
-
-    def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
-        """As ``TierStream.spans``."""
-        return self._runner.run(self.steps.spans())
-
-    def earliest(self) -> int:
-        """As ``TierStream.earliest``."""
-        return self._runner.run(self.steps.earliest())
-
-    def latest(self) -> int:
-        """As ``TierStream.latest``."""
-        return self._runner.run(self.steps.latest())
-
-    def positions(self) -> Positions:
-        """As ``TierStream.positions``."""
-        return self._runner.run(self.steps.positions())
-
-    def last_stable_offset(self) -> int:
-        """As ``TierStream.last_stable_offset``."""
-        return self._runner.run(self.steps.last_stable_offset())
-
-    def offset(self, wanted: int | str) -> int:
-        """As ``TierStream.offset``."""
-        return self._runner.run(self.steps.offset(wanted))
-
-    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
-        """As ``TierStream.offset_for_time``."""
-        return self._runner.run(self.steps.offset_for_time(timestamp))
-
-    def windows(self, wanted: ReadRange) -> list[Window]:
-        """As ``TierStream.windows``."""
-        return self._runner.run(self.steps.windows(wanted))
-
-    def pruned_segments(self, wanted: ReadRange) -> int:
-        """As ``TierStream.pruned_segments``."""
-        return self._runner.run(self.steps.pruned_segments(wanted))
-
-    def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
-        """As ``TierStream.batches``."""
-        return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed))
-
-    def records(
-        self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
-    ) -> Iterator[ConsumerRecord]:
-        """As ``TierStream.records``, one by one."""
-        for records in self._runner.stream(self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)):
-            yield from records
-
-
-class TopicReads:
-    """What can be read of a topic, whether this process writes it or not. Thread-safe: each read is its own stream."""
-
-    def __init__(
-        self,
-        name: str,
-        partitions: int,
-        *,
-        open_stream: Callable[[TopicPartition], Steps[TierStream]],
-        now_ms: Callable[[], int],
-        runner: Runner,
-    ) -> None:
-        self.name = name
-        self.partitions = partitions
-        self._open_stream = open_stream
-        self._now_ms = now_ms
-        self._runner = runner
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
-
-    def stream(self, partition: int) -> PartitionStream:
-        """Both tiers of one partition, looked at anew."""
-        return PartitionStream(self._runner.run(self._open_steps(partition)), self._runner)
-
-    def _open_steps(self, partition: int) -> Steps[TierStream]:
-        """As :meth:`stream`, for whoever runs steps."""
-        partition = self.check_partition(partition)
-        stream = yield from self._open_stream(TopicPartition(self.name, partition))
-        yield from stream.refresh()
-        return stream
-
-    def read(
-        self,
-        partition: int | None = None,
-        *,
-        start: int | str | None = None,
-        end: int | str | None = None,
-        since: Time | None = None,
-        until: Time | None = None,
-        isolation: str = "read_uncommitted",
-        on_trimmed: str = "raise",
-    ) -> Iterator[ConsumerRecord]:
-        """Records from the bucket, then from disk; ends at what was the latest offset when it began.
-
-        ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both pairs are
-        half-open, both on one side are a ConfigError. ``partition=None`` reads partition after partition; offsets
-        then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError.
-        """
-        chosen, wanted = self._wanted(
-            partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
-        )
-        return self._read(chosen, wanted, isolation, on_trimmed)
-
-    def _wanted(
-        self,
-        partition: int | None,
-        *,
-        start: int | str | None,
-        end: int | str | None,
-        since: Time | None,
-        until: Time | None,
-        isolation: str,
-        on_trimmed: str,
-    ) -> tuple[Sequence[int], ReadRange]:
-        """The arguments of :meth:`read`, checked."""
-        arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
-        arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
-        wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
-        chosen = self.chosen(partition)
-        if partition is None and self.partitions > 1 and (isinstance(wanted.start, int) or isinstance(wanted.end, int)):
-            raise ConfigError(
-                f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
-            )
-        return chosen, wanted
-
-    def _read(
-        self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str
-    ) -> Iterator[ConsumerRecord]:
-        for records in self._runner.stream(self._reading(chosen, wanted, isolation, on_trimmed)):
-            yield from records
-
-    def _reading(self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str) -> Steps[None]:
-        """Emits the records of :meth:`read`, for whoever runs steps."""
-        for partition in chosen:
-            stream = yield from self._open_steps(partition)
-            yield from stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
-            yield from stream.release()
-
-    def beginning_offsets(self) -> dict[TopicPartition, int]:
-        """Earliest offset of each partition, over both tiers."""
-        return {TopicPartition(self.name, p): self.stream(p).earliest() for p in range(self.partitions)}
-
-    def end_offsets(self) -> dict[TopicPartition, int]:
-        """Latest offset (exclusive end) of each partition, over both tiers."""
-        return {TopicPartition(self.name, p): self.stream(p).latest() for p in range(self.partitions)}
-
-    def offsets_for_times(self, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
-        """Per partition the first (offset, timestamp) at or after ``time``; None where there is none."""
-        at = self._timestamp(time)
-        return {TopicPartition(self.name, p): self.stream(p).offset_for_time(at) for p in range(self.partitions)}
-
-    def _timestamp(self, time: Time) -> int:
-        """A time as users write it, in ms."""
-        return parse_time(time, now_ms=self._now_ms())
-
-    def positions(self, partition: int) -> Positions:
-        """Where the partition stands over both tiers, looked at anew; without a local tier all are remote."""
-        return self.stream(partition).positions()
-
-    def chosen(self, partition: int | None) -> Sequence[int]:
-        """All partitions, or the one that is named. Raises ConfigError, UnknownTopicError."""
-        return range(self.partitions) if partition is None else (self.check_partition(partition),)
-
-    def check_partition(self, partition: int) -> int:
-        """The number itself. Raises ConfigError for what is none, UnknownTopicError if the topic does not have it."""
-        partition = arguments.whole("partition", partition)
-        if not 0 <= partition < self.partitions:
-            raise UnknownTopicError(
-                f"topic {self.name} has no partition {partition}", hint=f"it has 0 to {self.partitions - 1}"
-            )
-        return partition
 
 
 class _Waiter(Protocol):
@@ -251,12 +58,14 @@ class Topic(TopicReads):
         now_ms: Callable[[], int],
         runner: Runner,
         waiter: _Waiter,
+        appenders: AppenderThread,
     ) -> None:
         super().__init__(name, len(logs), open_stream=open_stream, now_ms=now_ms, runner=runner)
         self.config = config
         self._logs = logs
         self._waiter = waiter
-        self._partitioner = Partitioner(len(logs))
+        self._appenders = appenders
+        self._partitioner = Partitioner(len(logs), kernels.murmur2)
         self._is_internal = is_state_log(name)
 
     def append(
@@ -277,7 +86,7 @@ class Topic(TopicReads):
         """
         self._check_durability(durability)
         chosen, record = self._route(value, key, partition, timestamp, headers)
-        written = self._log(chosen).append((record,))
+        written = self.log(chosen).append((record,))
         self._wait({chosen: written.end_offset}, durability)
         return written
 
@@ -294,7 +103,7 @@ class Topic(TopicReads):
         written: list[RecordMetadata] = []
         for chosen in sorted(groups):
             try:
-                written.append(self._log(chosen).append(groups[chosen]))
+                written.append(self.log(chosen).append(groups[chosen]))
             except InvalidRecordError as error:
                 error.index = places[chosen][error.index] if error.index < len(places[chosen]) else error.index
                 raise
@@ -305,15 +114,74 @@ class Topic(TopicReads):
         """Appends batches that are already encoded (v2), without decoding them; offsets are assigned anew."""
         self._check_durability(durability)
         partition = self.check_partition(partition)
-        written = self._log(partition).append_batches(arguments.batches(data))
+        written = self.log(partition).append_batches(arguments.batches(data))
         self._wait({partition: written.end_offset}, durability)
         return written
 
+    def append_arrow(
+        self, data: object, *, partition: int | None = None, durability: str = "memory"
+    ) -> list[RecordMetadata]:
+        """Appends the rows of a ``pyarrow.Table``, a record batch, or what has ``__arrow_c_stream__`` (polars, duckdb).
+
+        Columns as a read has them: ``value``, and perhaps ``key``, ``timestamp``, ``headers``, ``partition``
+        (``tiered.arrow.rows`` has their types; ``topic``, ``offset`` and ``timestampType`` are left out). All
+        rows are checked before the first is written: one that is refused refuses the call, ``index`` is its place. Then
+        batches of at most 1 MiB are written, each atomic; their RecordMetadata are returned. After an error of the disk
+        those before it are there. Needs the extra ``arrow``. Raises ConfigError, and as ``append``.
+        """
+        from tiered.arrow.rows import ArrowRows, pieces  # noqa: PLC0415  with numpy and pyarrow
+
+        self._check_durability(durability)
+        partition = None if partition is None else self.check_partition(partition)
+        found = ArrowRows(data, config=self.config, partitions=self.partitions, partition=partition)
+        rows = found.checked(self._now_ms())
+        keyless = self._partitioner.partition_for(None)  # the rows of one call that have no key stay together
+        room = min(BATCH_BYTES, self.config.max_message_bytes, self.config.segment_bytes) - HEADER_BYTES
+        written: list[RecordMetadata] = []
+        for each in rows:
+            for chosen, records in pieces(each, keyless, room):
+                written += [self.log(chosen).append_columns(records)]
+        self._wait({md.partition: md.end_offset for md in written}, durability)
+        return written
+
+    def appender(
+        self,
+        *,
+        linger_ms: int = LINGER_MS,
+        max_bytes: int = BATCH_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        max_block_ms: int = MAX_BLOCK_MS,
+        durability: str = "memory",
+    ) -> Appender:
+        """Collects records and writes them as batches: one lock and one write for each; use it with ``with``.
+
+        A batch of a partition leaves ``linger_ms`` after its first record, with ``max_bytes``, at ``flush`` and at the
+        end. ``append`` waits while ``buffer_bytes`` wait to be written, ``max_block_ms`` at most. ``durability`` is
+        what a receipt waits for: "memory" (page cache) or "disk" (fsync, one for all batches that are written
+        together). Records whose receipts are not done are lost with this process. Raises ConfigError, ForkedLogError.
+        """
+        limits = Limits.of(linger_ms, max_bytes, buffer_bytes, max_block_ms, durability)
+        most = min(limits.max_bytes, self.config.max_message_bytes, self.config.segment_bytes)
+        return Appender(self, self._appenders, limits._replace(max_bytes=most))
+
     def flush(self) -> None:
-        """Fsyncs every partition of this topic that is in service."""
+        """Fsyncs every partition of this topic that is in service, with what appenders held."""
+        self._appenders.drain(self.name)
         for log in self._logs:
             if not isinstance(log, TieredError):
                 log.flush()
+
+    def log(self, partition: int) -> PartitionLog:
+        """One partition of this disk with what a broker does to one: raw appends, fetches, truncation, its producers.
+
+        Raises ConfigError for the coordinator's own topic, and why a partition is out of service.
+        """
+        if self._is_internal:
+            raise ConfigError(
+                f"{self.name} is internal: only the transaction coordinator appends to it",
+                hint="`tiered dump-segment` shows what it holds",
+            )
+        return self._usable(partition)
 
     def positions(self, partition: int) -> Positions:
         """Where the partition stands, as this disk knows it (no request is made)."""
@@ -342,18 +210,24 @@ class Topic(TopicReads):
         """The partition of one record, and the record as the log takes it."""
         ts = NO_TIMESTAMP if timestamp is None else parse_time(timestamp, now_ms=self._now_ms())
         record = arguments.record(NewRecord(value, key, ts, headers), 0)
-        chosen = self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
-        return chosen, record
+        return self._place(key, partition), record
+
+    def _place(self, key: bytes | None, partition: int | None) -> int:
+        """The partition that a record names, or that of its key."""
+        return self._partitioner.partition_for(key) if partition is None else self.check_partition(partition)
 
     def _group(
         self, records: Iterable[AppendRecord], partition: int | None
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
         """Records by the partition that they fall into, and their places in the call."""
-        groups: dict[int, list[NewRecord]] = {}
-        places: dict[int, list[int]] = {}
         keyless = self._partitioner.partition_for(None)  # the records of one call that have no key stay together
         if partition is not None:
             partition = self.check_partition(partition)
+        quickly = kernels.group(records, self.partitions, -1 if partition is None else partition, keyless)
+        if quickly is not None:
+            return quickly
+        groups: dict[int, list[NewRecord]] = {}
+        places: dict[int, list[int]] = {}
         for index, given in enumerate(arguments.records(records)):
             record = arguments.record(_new_record(given, index), index)
             if partition is not None:
@@ -363,15 +237,6 @@ class Topic(TopicReads):
             groups.setdefault(chosen, []).append(record)
             places.setdefault(chosen, []).append(index)
         return groups, places
-
-    def _log(self, partition: int) -> PartitionLog:
-        """One partition, to append to. ConfigError for the coordinator's own topic."""
-        if self._is_internal:
-            raise ConfigError(
-                f"{self.name} is internal: only the transaction coordinator appends to it",
-                hint="`tiered dump-segment` shows what it holds",
-            )
-        return self._usable(partition)
 
     def _usable(self, partition: int) -> PartitionLog:
         """Raises why a partition is out of service."""

@@ -78,7 +78,7 @@ class Target(Protocol):
     ) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]]:
         """Records by partition, and their places in the call."""
 
-    def _log(self, partition: int) -> PartitionLog:
+    def log(self, partition: int) -> PartitionLog:
         """One partition."""
 
 
@@ -142,7 +142,7 @@ class Transaction:
         written = []
         with self._locked():
             self._check_usable()
-            self._join([target._log(chosen).tp for chosen in sorted(groups)])
+            self._join([target.log(chosen).tp for chosen in sorted(groups)])
         for chosen in sorted(groups):
             try:
                 written.append(self._append(target, chosen, groups[chosen]))
@@ -211,7 +211,7 @@ class Transaction:
             _logger.warning("transaction %r could not be aborted now: %s", self.transactional_id, error)
 
     def _append(self, target: Target, partition: int, records: list[NewRecord]) -> RecordMetadata:
-        tp, log = TopicPartition(target.name, partition), target._log(partition)
+        tp, log = TopicPartition(target.name, partition), target.log(partition)
         with self._locked():
             self._check_usable()
             self._join([tp])

@@ -18,13 +18,15 @@ from tiered.clock import Clock, SystemClock, SystemIds
 from tiered.config import S3_WORDS, parse_duration_ms
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError, UnknownTopicError
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import ALL_TOPICS, DrainMode, Pause
+from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import Exit
+from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
 from tiered.plan.tiering.state import State
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import SETTINGS
+from tiered.program.store_limits import LIMIT_OPTIONS
 from tiered.program.wording import as_error
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.wait import follow
@@ -57,10 +59,9 @@ _PLACE = (
 )
 _WORK = (
     click.option("--uploads", help="Segments uploaded at once. Default 4."),
-    click.option("--bytes-per-second", help="Limit of the traffic with the store, as 50MiB. Default none."),
     click.option("--sidecar-compacted", help="Compacted topics to take too, as they are now: t,u. Default none."),
     click.option("--sidecar-held", help="Linked and not yet uploaded, at most. Default 64GiB."),
-    click.option("--requests-per-second", help="Limit of the requests. Default none."),
+    *LIMIT_OPTIONS,
 )
 
 NAMES = 5
@@ -102,7 +103,7 @@ def program() -> None:
 @click.option("--maintain", is_flag=True, default=None, help="Maintain the bucket beside the uploads, all its topics.")
 @click.option("--maintain-every", help="Rest between two rounds of that. Default 10m.")
 def run(config_path: str | None, debug: bool, **flags: Any) -> None:
-    """Runs until SIGTERM; then drains. SIGHUP reads the configuration file again.
+    """Runs until SIGTERM; then drains. SIGHUP reads the configuration file again, and says what needs a restart.
 
     Example: tiered-uploader run --log-dir /var/lib/tiered --remote s3://acme-logs/prod
     """
@@ -224,7 +225,8 @@ def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str 
     """Stops uploading TOPICS, or all of them, until resume; also over restarts. Appends go on, and data stays local.
 
     What is being uploaded is finished and committed. A daemon, and an uploader inside an application, heed it within a
-    second; a sync that runs already ends first, the next one is refused (exit status 75). Maintenance goes on.
+    second, a daemon's maintenance after the action at hand, a sync after the segments at hand (exit status 75, which
+    the next one ends with, too). `tiered maintain` knows no log directory, and goes on.
 
     Example: tiered-uploader pause flights --log-dir /var/lib/tiered --reason "moving the bucket"
     """
@@ -235,9 +237,12 @@ def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str 
     for name in topics:
         if name not in known:
             raise UnknownTopicError(f"there is no topic {name} in {directory.path}", hint=_names_hint(known))
-    before = directory.pauses()
-    since = {name: before[name].since_ms if name in before else clock.now_ms() for name in names}
-    directory.pause({**before, **{name: Pause(since[name], reason) for name in names}})
+
+    def paused(before: Mapping[str, Pause]) -> Mapping[str, Pause]:
+        since = {name: before[name].since_ms if name in before else clock.now_ms() for name in names}
+        return {**before, **{name: Pause(since[name], reason) for name in names}}
+
+    directory.pause(paused)
     _tell_pauses(directory, clock, as_json=as_json)
 
 
@@ -248,12 +253,15 @@ def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str 
 def resume(topics: tuple[str, ...], as_json: bool, config_path: str | None, **flags: Any) -> None:
     """Lets uploads of TOPICS go on; without a name all of them."""
     directory = _paused_directory(flags, config_path)
-    before = directory.pauses()
-    for name in topics:
-        if name not in before:
-            hint = "all topics are paused together: resume without a name" if ALL_TOPICS in before else ""
-            raise ConfigError(f"topic {name} is not paused by itself", hint=hint or _names_hint(before))
-    directory.pause({name: each for name, each in before.items() if topics and name not in topics})
+
+    def resumed(before: Mapping[str, Pause]) -> Mapping[str, Pause]:
+        for name in topics:
+            if name not in before:
+                hint = "all topics are paused together: resume without a name" if ALL_TOPICS in before else ""
+                raise ConfigError(f"topic {name} is not paused by itself", hint=hint or _names_hint(before))
+        return {name: each for name, each in before.items() if topics and name not in topics}
+
+    directory.pause(resumed)
     _tell_pauses(directory, SystemClock(), as_json=as_json)
 
 

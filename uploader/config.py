@@ -21,12 +21,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tiered.config import S3_WORDS, parse_bytes, parse_duration_ms
+from tiered.config import MEMORY_BYTES, S3_WORDS, StoreLimits, parse_duration_ms
 from tiered.errors import ConfigError
 from tiered.format.keys import check_topic_name
 from tiered.plan.tiering.facts import DrainMode
 from tiered.plan.tiering.limits import COMMIT_WAIT_MS, DRAIN_MS, SEAL_IDLE_MS, UPLOADS, Limits
 from tiered.program import settings
+from tiered.program.store_limits import PARSERS, size, whole
 from tiered.program.upkeep import EVERY_MS
 from tiered.store.base import MIN_PART_BYTES
 from tiered.store.location import StoreLocation
@@ -62,6 +63,7 @@ class Settings:
     lag_limit: int = LAG_LIMIT_MS
     bytes_per_second: int | None = None
     requests_per_second: int | None = None
+    memory: int = MEMORY_BYTES
     multipart_above: int = MULTIPART_FROM_BYTES
     part_size: int = PART_BYTES
     partition_labels: bool = True
@@ -76,6 +78,13 @@ class Settings:
     def limits(self) -> Limits:
         """What the rules go by."""
         return Limits(uploads=self.uploads, commit_wait_ms=self.commit_wait, seal_idle_ms=self.seal_idle)
+
+    @property
+    def store_limits(self) -> StoreLimits:
+        """What the store may be asked for."""
+        return StoreLimits(
+            requests_per_second=self.requests_per_second, bytes_per_second=self.bytes_per_second, memory=self.memory
+        )
 
     @property
     def sizes(self) -> PartSizes:
@@ -109,6 +118,11 @@ RELOADABLE = frozenset(
         "lag_limit",
         "bytes_per_second",
         "requests_per_second",
+        "memory",
+        "multipart_above",
+        "part_size",
+        "http",
+        "maintain_every",
     }
 )
 """What ``SIGHUP`` changes in a running daemon."""
@@ -173,12 +187,6 @@ def _log_format(value: str) -> str:
     return value
 
 
-def _whole(value: int | str) -> int:
-    if isinstance(value, bool) or not str(value).isdigit() or int(value) < 1:
-        raise ConfigError(f"{value!r} is not a whole number of at least 1")
-    return int(value)
-
-
 def _duration(value: int | str) -> int:
     found = parse_duration_ms(value)
     if found < 1:
@@ -190,13 +198,6 @@ def _or_never(value: int | str) -> int:
     return -1 if str(value) in ("never", "-1") else _duration(value)
 
 
-def _size(value: int | str) -> int:
-    found = parse_bytes(value)
-    if found < 1:
-        raise ConfigError(f"{value!r} is not a positive size")
-    return found
-
-
 def _boolean(value: bool | str) -> bool:
     found = value if isinstance(value, bool) else settings.boolean(value)
     if found is None:
@@ -205,7 +206,7 @@ def _boolean(value: bool | str) -> bool:
 
 
 def _part_size(value: int | str) -> int:
-    found = _size(value)
+    found = size(value)
     if found < MIN_PART_BYTES:
         raise ConfigError(
             f"{value!r} is too small: a part has at least {MIN_PART_BYTES} bytes", hint="for example 16MiB"
@@ -236,18 +237,17 @@ _PARSERS: dict[str, Callable[[Any], Any]] = {
     "drain_timeout": _duration,
     "scan": _duration,
     "seal_idle": _or_never,
-    "uploads": _whole,
+    "uploads": whole,
     "commit_wait": _duration,
     "lag_limit": _duration,
-    "bytes_per_second": _size,
-    "requests_per_second": _whole,
-    "multipart_above": _size,
+    **PARSERS,
+    "multipart_above": size,
     "part_size": _part_size,
     "partition_labels": _boolean,
     "log_format": _log_format,
     "sidecar": _path,
     "sidecar_compacted": _topics,
-    "sidecar_held": _size,
+    "sidecar_held": size,
     "maintain": _boolean,
     "maintain_every": _duration,
 }

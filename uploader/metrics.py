@@ -41,7 +41,7 @@ class Metrics:
     """``by_partition=False`` sums the partitions of a topic: thousands of series are a bill of their own.
 
     ``writer``: what the process that writes the directory has noted of its background tasks and of its cleaner;
-    ``maintenance``: of the bucket, where it runs here; ``paces``: how often the store lets itself be asked.
+    ``maintenance``: of the bucket, where it runs here; ``limits``: memory, how often the store lets itself be asked.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Metrics:
         by_partition: bool = True,
         writer: Figures = list,
         maintenance: Figures = list,
-        paces: Figures = list,
+        limits: Figures = list,
     ) -> None:
         self.registry = _Registry()
         registry = self.registry
@@ -74,7 +74,9 @@ class Metrics:
         registry.register(_Disk(self))
         registry.register(_Partitions(views, by_partition=by_partition))
         registry.register(_Requests(store))
-        registry.register(_Figures(paces, "Requests that the store refused as too many, and what that slows down."))
+        registry.register(
+            _Figures(limits, "What uploads and maintenance share: their memory, what the store slows down.")
+        )
         registry.register(_Figures(writer, "As its writer noted it last."))
         registry.register(_Figures(maintenance, "Of the maintenance of the bucket beside the uploads."))
 

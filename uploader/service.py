@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.errors import RemoteUnavailableError, TieredError
+from tiered.errors import ConfigError, RemoteUnavailableError, TieredError
 from tiered.local.directory.figures import read_report, report_metrics
+from tiered.local.disk.uploads import PauseFile
 from tiered.metrics import Metric
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode, DrainRequested
 from tiered.plan.tiering.orders import Exit, Level, Report
+from tiered.plan.tiering.pauses import ALL_TOPICS
 from tiered.plan.tiering.state import State
 from tiered.plan.tiering.waits import PartitionView
 from tiered.remote.fence import owner_of
@@ -71,19 +73,15 @@ class Service:
         self._ids = ids or SystemIds()
         self._directory = self._directory_of(place, settings)
         self._store_metrics = StoreMetrics()
-        self._limits = Limits(  # of uploads and maintenance together
-            requests_per_second=settings.requests_per_second,
-            bytes_per_second=settings.bytes_per_second,
-            clock=self._clock,
-            slowed=self._slowed_down,
-        )
+        # Of uploads and maintenance together.
+        self._limits = Limits.of(settings.store_limits, clock=self._clock, slowed=self._slowed_down)
         self._metrics = Metrics(
             self._store_metrics,
             self.views,
             by_partition=settings.partition_labels,
             writer=self._noted_by_the_writer,
             maintenance=lambda: [] if self._maintenance is None else self._maintenance.metrics(),
-            paces=lambda: self._limits.paces.metrics(self._clock.monotonic()),
+            limits=self._limits.metrics,
         )
         self._maintenance: Beside | None = None
         self._notify = notify or Notify("")
@@ -91,6 +89,8 @@ class Service:
         self._state = State(self._ids, settings.limits)
         self._bucket: Bucket | None = None
         self._runner: Runner | None = None
+        self._server: HealthServer | None = None
+        self._listening: asyncio.Task[None] | None = None  # at another address
         self.http_port = 0
 
     def _directory_of(self, place: Place, settings: Settings) -> LogDirectory:
@@ -144,7 +144,14 @@ class Service:
         )
         owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
         bucket = Bucket(
-            store, self._directory, journal, clock=self._clock, ids=self._ids, owner=owner, sizes=settings.sizes
+            store,
+            self._directory,
+            journal,
+            clock=self._clock,
+            ids=self._ids,
+            owner=owner,
+            sizes=settings.sizes,
+            memory=self._limits.memory,
         )
         runner = Runner(
             self._state,
@@ -155,13 +162,8 @@ class Service:
             timing=self._timing(),
         )
         self._bucket, self._runner = bucket, runner
-        server = None
         try:
-            if settings.http is not None and oneshot is None:
-                server = HealthServer(self._probes(), *settings.http)
-                await server.start()
-                self.http_port = server.port
-            self._directory.tell_http("" if server is None else server.address)
+            await self._listen(None if oneshot is not None else settings.http)
             if started is not None:
                 started()
             text = f"uploading {self._place.directory} to {self._place.store}"
@@ -186,16 +188,56 @@ class Service:
                 self._notify.stopping(0)
             if self._maintenance is not None:
                 await self._maintenance.close()
-            if server is not None:
-                await server.close()
+            if (listening := self._listening) is not None:
+                await listening
+            if self._server is not None:
+                await self._server.close()
             await bucket.close()
+
+    async def _listen(self, http: tuple[str, int] | None) -> None:
+        """Serves at ``http``, and nowhere else. Raises ConfigError; then nobody listens."""
+        before, self._server = self._server, None
+        if before is not None:
+            await before.close()
+        server = None
+        try:
+            if http is not None:
+                server = HealthServer(self._probes(), *http)
+                await server.start()
+                self._server = server
+        finally:
+            self.http_port = 0 if self._server is None else self._server.port
+            self._directory.tell_http("" if self._server is None else self._server.address)
+
+    async def _follow_http(self, listens: tuple[str, int] | None) -> None:
+        """Serves where the newest reload says, or else where it did before."""
+        while (wanted := self.settings.http) != listens:
+            try:
+                await self._listen(wanted)
+                listens = wanted
+            except ConfigError as error:
+                text = f"http is that of before: {error.message}"
+                self._telemetry.report(Report(Level.ERROR, "reload_failed", text))
+                if self.settings.http == wanted:
+                    self.settings = replace(self.settings, http=listens)
+                with contextlib.suppress(ConfigError):  # taken meanwhile: the uploads go on
+                    await self._listen(listens)
+        self._listening = None
 
     def _maintain(self) -> Beside:
         """A store of its own, since the uploads' is this event loop's alone; but the limits of both together."""
         store = self._place.store.open(
             clock=self._clock, ids=self._ids, metrics=self._store_metrics, limits=self._limits
         )
-        return Beside(store, every_ms=self.settings.maintain_every, clock=self._clock, ids=self._ids)
+        pauses = PauseFile(self._directory.path, self._directory.files)  # its own: it remembers, for one thread
+        return Beside(
+            store,
+            every_ms=self.settings.maintain_every,
+            clock=self._clock,
+            ids=self._ids,
+            is_paused=lambda topic: bool(pauses.read().keys() & {topic, ALL_TOPICS}),
+            memory=self._limits.memory,
+        )
 
     def _slowed_down(self, slowed: Slowed) -> None:
         """The first refusal is told, by whichever thread met it; how it goes on, ``status`` and the metrics tell."""
@@ -237,18 +279,26 @@ class Service:
             self._runner.poke()
 
     def reload(self, settings: Settings) -> list[str]:
-        """Takes over the limits; returns the settings that need a restart."""
-        stale = self.settings.restart_needed(settings)
-        kept: dict[str, Any] = {name: getattr(self.settings, name) for name in stale}
-        self.settings = replace(settings, **kept)
-        self._state.go_by(self.settings.limits)
+        """Takes over what can be changed; returns the settings that need a restart, which stay as they are."""
+        before, stale = self.settings, self.settings.restart_needed(settings)
+        kept: dict[str, Any] = {name: getattr(before, name) for name in stale}
+        self.settings = new = replace(settings, **kept)
+        self._state.go_by(new.limits)
         self._limits.go_by(
-            requests_per_second=self.settings.requests_per_second, bytes_per_second=self.settings.bytes_per_second
+            requests_per_second=new.requests_per_second,
+            bytes_per_second=new.bytes_per_second,
+            memory_bytes=new.memory,
         )
-        if self._runner is not None:
+        if self._runner is not None and self._bucket is not None:
             self._runner.timing = self._timing()
+            self._bucket.steps.sizes = new.sizes
+            if new.http != before.http and self._listening is None:
+                self._listening = asyncio.create_task(self._follow_http(before.http))
+        if self._maintenance is not None:
+            self._maintenance.go_by(new.maintain_every)
+        level = Level.WARN if stale else Level.INFO
         text = f"limits are those of the file again; a restart is needed for {', '.join(stale) or 'nothing'}"
-        self._telemetry.report(Report(Level.INFO, "reloaded", text))
+        self._telemetry.report(Report(level, "reloaded", text))
         return stale
 
     def _timing(self) -> Timing:

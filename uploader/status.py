@@ -10,7 +10,7 @@ from typing import Any
 
 from tiered.errors import CorruptionError, FencedError, RemoteUnavailableError, TieredError
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import Pause
+from tiered.plan.tiering.pauses import Pause
 from tiered.plan.tiering.waits import PartitionView, Waiting
 from tiered.program.output import human_bytes, human_duration
 from tiered.store.limit import Limits
@@ -79,6 +79,11 @@ def store(limits: Limits, settings: Settings, now_ms: int) -> dict[str, Any]:
     return {
         "requests_per_second": settings.requests_per_second,
         "bytes_per_second": settings.bytes_per_second,
+        "memory": {
+            "limit_bytes": limits.memory.count,
+            "held_bytes": limits.memory.taken,
+            "waiting": limits.memory.waiting,
+        },
         "slow_downs": limits.paces.slow_downs,
         "slowed": [
             {
@@ -210,6 +215,8 @@ def _maintenance(document: Mapping[str, Any]) -> Iterator[str]:
     now = f"at {found['doing']}" if found["doing"] else "rests"
     ended = f", the last {_age((document['now_ms'] - found['ended_ms']) / 1000)} ago" if found["ended_ms"] else ""
     yield f"maintenance {now}; rounds: {found['rounds']}{ended}; {done}"
+    if found.get("paused"):  # an older daemon does not tell
+        yield f"maintenance of {', '.join(found['paused'])} is paused; unblocked by `tiered-uploader resume`"
     for each in found["failed"]:
         name = f"{each['topic']}-{each['partition']}: " if "topic" in each else ""
         yield f"maintenance failed: {name}{each['reason']}" + (f"; {each['unblocks']}" if each["unblocks"] else "")

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from tiered.clock import Clock, IdSource
@@ -17,6 +18,7 @@ from tiered.program.upkeep import Upkeep, UpkeepView
 from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Done
 from tiered.store.base import Store
+from tiered.store.limit import Slots
 from uploader import logs
 
 PROGRAM = "tiered-uploader --maintain"
@@ -27,12 +29,34 @@ LAST_ACTION_SECONDS = 5.0
 class Beside:
     """One thread, from ``__init__`` to :meth:`close`."""
 
-    def __init__(self, store: Store, *, every_ms: int, clock: Clock, ids: IdSource) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        every_ms: int,
+        clock: Clock,
+        ids: IdSource,
+        is_paused: Callable[[str], bool],
+        memory: Slots,
+    ) -> None:
         self._store = store
         owner = owner_of(socket.gethostname(), os.getpid(), PROGRAM)
-        self._upkeep = Upkeep(store, owner=owner, clock=clock, ids=ids, on_done=_done, on_failed=_failed)
+        self._upkeep = Upkeep(
+            store,
+            owner=owner,
+            clock=clock,
+            ids=ids,
+            on_done=_done,
+            on_failed=_failed,
+            is_paused=is_paused,
+            memory=memory,
+        )
         self._thread = threading.Thread(target=self._upkeep.run, args=(every_ms,), name="maintain", daemon=True)
         self._thread.start()
+
+    def go_by(self, every_ms: int) -> None:
+        """Another rest between two rounds, the one at hand included."""
+        self._upkeep.go_by(every_ms)
 
     def end(self) -> None:
         """Ends after the action at hand."""
@@ -64,6 +88,7 @@ def as_json(view: UpkeepView) -> dict[str, Any]:
         "began_ms": view.began_ms,
         "ended_ms": view.ended_ms,
         "doing": view.doing,
+        "paused": sorted(view.paused),
         "actions": {kind.value: count for kind, count in view.actions.items()},
         "bytes_read": view.bytes_read,
         "bytes_written": view.bytes_written,

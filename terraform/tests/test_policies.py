@@ -21,16 +21,20 @@ KEYS = {
     "segment": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.log",
     "index": f"{PARTITION}/s/w00000003/00000000000000000042-00ff.idx",
     "rewritten": f"{PARTITION}/s/m00000003/00000000000000000042-00ff.log",
+    "staged": f"{PARTITION}/s/t/00ff.log",
+    "decision": "logs/txn/nightly/7",
     "pin": f"{PARTITION}/pin/00ff",
     "snapshot": f"{PARTITION}/snap/release-1",
     "history": f"{PARTITION}/hist/0000000000000001",
     "audit": "logs/jobs/gc/0123456789abcdef0123456789abcdef-12/0000000000000001-00ff",
+    "receipt": "logs/jobs/erase-00ff/receipt.json",
     "strange": "logs/jobs/compact-1/plan",
+    "job": "logs/jobs/compact-1/plan.json",
     "probe": "logs/probe/00ff",
     "outside": "other/file",
     "sibling": "logs-of-others/topics/orders",
 }
-LOG = {"topic", "root", "page", "segment", "index", "rewritten"}
+LOG = {"topic", "root", "page", "segment", "index", "rewritten", "staged"}
 PAST = {"snapshot", "history"}
 WRITERS = {"segment", "index"}
 SWAPPED = {"topic", "root", "history", "probe"}
@@ -43,7 +47,14 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("spark", "s3:GetObject"): LOG | PAST,
     ("spark", "s3:PutObject"): set(),
     ("spark", "s3:DeleteObject"): set(),
-    ("auditor", "s3:GetObject"): LOG | PAST | {"pin"},
+    ("jobs", "s3:GetObject"): {"job", "receipt"},
+    ("jobs", "s3:PutObject"): {"job", "receipt"},
+    ("sink", "s3:GetObject"): {"topic", "root", "staged", "decision", "probe"},
+    ("sink", "s3:PutObject"): SWAPPED | {"staged", "decision", "page"},
+    ("sink", "s3:AbortMultipartUpload"): {"staged"},
+    ("sink", "s3:PutObjectTagging"): {"staged"},
+    ("sink", "s3:DeleteObject"): {"probe"},
+    ("auditor", "s3:GetObject"): LOG | PAST | {"pin", "decision"},
     ("auditor", "s3:PutObject"): set(),
     ("auditor", "s3:DeleteObject"): set(),
     ("writer", "s3:GetObject"): LOG | {"probe"},
@@ -51,10 +62,12 @@ ALLOWED: dict[tuple[str, str], set[str]] = {
     ("writer", "s3:AbortMultipartUpload"): WRITERS,
     ("writer", "s3:PutObjectTagging"): WRITERS,  # a PUT with tags needs both
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): LOG | PAST | {"pin", "probe"},
+    ("maintainer", "s3:GetObject"): LOG | PAST | {"receipt", "decision", "pin", "probe"},
     ("maintainer", "s3:AbortMultipartUpload"): WRITERS | {"rewritten"},
-    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit"},
-    ("maintainer", "s3:DeleteObject"): WRITERS | PAST | {"rewritten", "root", "page", "pin", "probe"},
+    ("maintainer", "s3:PutObject"): SWAPPED | {"rewritten", "pin", "snapshot", "audit", "receipt", "decision"},
+    ("maintainer", "s3:DeleteObject"): WRITERS
+    | PAST
+    | {"rewritten", "staged", "decision", "root", "page", "pin", "probe"},
 }
 FORBIDDEN = (
     "s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutLifecycleConfiguration", "s3:DeleteBucket",
@@ -93,11 +106,15 @@ def test_nobody_touches_versions_or_the_bucket(policies: dict[str, Any], role: s
         ("auditor", "logs/", "Allow"),
         ("auditor", f"{PARTITION}/s/", "Allow"),
         ("auditor", "other/", "None"),
+        ("auditor", "logs/txn/", "Allow"),
+        ("reader", "logs/txn/", "None"),
         ("spark", "logs/topics/", "Allow"),
         ("spark", "logs/", "None"),
         ("spark", f"{PARTITION}/", "None"),
         ("spark", f"{PARTITION}/hist/", "Allow"),
         ("spark", f"{PARTITION}/snap/", "Allow"),
+        ("sink", "logs/topics/", "None"),
+        ("sink", f"{PARTITION}/s/t/", "None"),
         ("reader", f"{PARTITION}/", "Allow"),
         ("writer", "logs/topics/", "Allow"),
         ("writer", "logs/", "Allow"),
@@ -177,7 +194,7 @@ def test_the_server_enforces_the_table(client: Callable[[str], Any], role: str) 
         delete = refused(lambda key=key: ours.delete_object(Bucket=BUCKET, Key=key))
         admin.delete_object(Bucket=BUCKET, Key=key)
         actual = {"s3:GetObject": not read, "s3:PutObject": not write, "s3:DeleteObject": not delete}
-        assert actual == {action: kind in ALLOWED[role, action] for action in actual}, kind
+        assert actual == {action: kind in ALLOWED.get((role, action), ()) for action in actual}, kind
 
 
 def test_a_wrong_secret_is_refused(client: Callable[[str], Any]) -> None:

@@ -17,6 +17,10 @@ class Notes:
         _end_line(path)
         self._file = path.open("a", buffering=1)
 
+    def close(self) -> None:
+        """No more of them."""
+        self._file.close()
+
     def add(self, what: str, **fields: Any) -> None:
         """In the page cache of this machine when it returns: a kill leaves it there."""
         self._file.write(json.dumps({"what": what, **fields}) + "\n")

@@ -16,18 +16,14 @@ from random import Random
 import tiered
 from tests.chaos import ledger
 from tests.chaos.cast import FENCED, LOCKED, MODULE, WAIT_SECONDS, WEATHERED, Actor, Host, Violation, maintainer, reader
+from tests.chaos.topics import HOSTS, PARTITIONS, Held, kind_of, name_of
+from tests.chaos.topics import Kind as TopicKind
 from tests.chaos.weather import Weather
-from tests.chaos.writer import PARTITIONS, name_of
 from tests.integration.uploader.daemons import ROOT, environment
 from tests.proxy import FaultProxy
 from tiered.clock import SystemClock
-from tiered.format.batch import decode_records
-from tiered.local.directory.manager import LocalLog
-from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
 
-HOSTS = {"beside": "daemon", "within": "component", "alone": "inline"}
-"""Topics, and how each is uploaded."""
 STEP_SECONDS = (0.1, 1.2)
 PAUSE_SECONDS = (0.2, 6.0)
 WEATHER_SECONDS = (2.0, 9.0)
@@ -249,16 +245,20 @@ class Story:
             words = [line.split() for line in log.read_text(errors="replace").splitlines()]
             self.report.maintained.update(line[1] for line in words if len(line) > 1 and line[1] in set(Kind))
 
-    def _read(self) -> ledger.Content:
-        """Everything in the bucket. Offsets follow each other, or it is a Violation."""
-        content: dict[tuple[str, int], list[str]] = {}
-        with tiered.open_reader(self.remote, endpoint_url=self.endpoint) as everything:
+    def _read(self, log_dir: Path | None = None) -> ledger.Content:
+        """Everything in the bucket, or on a disk. Offsets of a plain topic follow each other, or it is a Violation."""
+        content: dict[tuple[str, int], dict[int, Held]] = {}
+        where = {"remote": self.remote, "endpoint_url": self.endpoint} if log_dir is None else {"log_dir": log_dir}
+        with tiered.open_reader(**where) as everything:
             for topic in HOSTS:
+                kind = kind_of(topic)
                 for partition in range(PARTITIONS):
-                    records = list(everything.topic(topic).read(partition))
-                    if [record.offset for record in records] != list(range(len(records))):
+                    content[topic, partition] = found = {
+                        record.offset: Held(name_of(record.value), (record.key or b"").decode())
+                        for record in everything.topic(topic).read(partition, isolation=kind.isolation)
+                    }
+                    if kind is TopicKind.PLAIN and list(found) != list(range(len(found))):
                         raise Violation(f"{topic}-{partition} has a gap")
-                    content[topic, partition] = [name_of(record.value) for record in records]
         return content
 
     def _check(self, *options: str, log_dir: Path | None = None) -> None:
@@ -274,12 +274,11 @@ class Story:
         """A fresh directory from the bucket alone holds the same records."""
         target = self.folder / "restored"
         self._tiered("restore", "--to", str(target))
-        with LocalLog.open(target, read_only=True) as log:
-            for (topic, partition), names in content.items():
-                batches = log.partition(TopicPartition(topic, partition)).read_batches(0)
-                found = [name_of(record.value) for batch in batches for record in decode_records(batch)]
-                if found != names:
-                    raise Violation(f"{topic}-{partition}: {len(found)} records were restored of {len(names)}")
+        restored = self._read(target)
+        for (topic, partition), records in content.items():
+            if restored[topic, partition] != records:
+                found = len(restored[topic, partition])
+                raise Violation(f"{topic}-{partition}: {found} records were restored of {len(records)}, or others")
 
     def _place(self, directory: Path) -> Sequence[str]:
         return ["--log-dir", str(directory), "--remote", self.remote, "--endpoint-url", self.endpoint]

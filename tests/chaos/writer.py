@@ -1,8 +1,9 @@
 """A host's application: appends, syncs and reads back by dice until it is killed, and notes what it was promised.
 
 ``python -m tests.chaos.writer LOG_DIR REMOTE ENDPOINT TOPIC NAME NOTES SEED [--component]``. Notes: ``opened``,
-``disk`` (partition, offset, names: fsynced) and ``bucket`` (partition, end: a sync has returned). Whatever the store
-does to it is expected; what breaks a promise ends it with a status that nobody expects.
+``disk`` (partition, offset, names, keys: fsynced), ``begun`` (a transaction and the names that it will hold),
+``committed`` (its places) or ``aborted``, and ``bucket`` (partition, end: a sync has returned). Whatever the store does
+to it is expected; what breaks a promise ends it with a status that nobody expects.
 """
 
 from __future__ import annotations
@@ -15,23 +16,13 @@ from random import Random
 
 import tiered
 from tests.chaos.notes import Notes
+from tests.chaos.topics import KEYS, PARTITIONS, Kind, config_of, generation_of, kind_of, name_of
 from tiered.clock import SystemClock
 from tiered.errors import CommitUnknown, DataLocalError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.model import NewRecord
 from tiered.topic import Topic
 from uploader import Uploader
 
-PARTITIONS = 2
-CONFIG = {
-    "segment.bytes": 32 * 1024,
-    "segment.index.bytes": 4096,
-    "index.interval.bytes": 1024,
-    "local.retention.bytes": 96 * 1024,
-    "merge.min.bytes": 64 * 1024,
-    "merge.target.bytes": 512 * 1024,
-    "gc.grace.ms": 3000,
-    "file.delete.delay.ms": 1000,
-}
 WEATHER = (RemoteUnavailableError, RemotePermissionError, CommitUnknown, DataLocalError)
 """What the faults of the proxy may come to; each leaves the promises as they are."""
 OLD_MS = 2 * 3_600_000
@@ -39,6 +30,8 @@ OLD_MS = 2 * 3_600_000
 RETRY_SECONDS = 5.0
 SYNC_SECONDS = 15.0
 PAUSE_SECONDS = 0.03
+TRANSACTIONS, ABORTS = 0.7, 0.3
+"""Share of the calls that are transactions, where they are any; share of these that are aborted."""
 
 
 class Writer:
@@ -46,7 +39,9 @@ class Writer:
 
     def __init__(self, log: tiered.Log, topic: Topic, name: str, notes: Notes, dice: Random) -> None:
         self._log, self._topic, self._name, self._notes, self._dice = log, topic, name, notes, dice
+        self._kind = kind_of(topic.name)
         self._mine: dict[tuple[int, int], str] = {}
+        self._aborted: set[str] = set()
         self._call = 0
         self._clock = SystemClock()
 
@@ -67,14 +62,44 @@ class Writer:
 
     def _append(self) -> None:
         self._call += 1
+        if self._kind is Kind.TRANSACTIONAL and self._dice.random() < TRANSACTIONS:
+            self._transact()
+            return
         partition, count = self._dice.randrange(PARTITIONS), self._dice.choice((1, 1, 3, 20))
-        names = [f"{self._name}.{self._call}.{i}" for i in range(count)]
-        now_ms = self._clock.now_ms() - OLD_MS
-        records = [NewRecord(n.encode().ljust(self._dice.randrange(40, 400), b"~"), timestamp=now_ms) for n in names]
+        names = self._names(count)
+        keyed = self._kind is Kind.COMPACTED
+        keys = [f"k{self._dice.randrange(KEYS)}" for _ in names] if keyed else [""] * count
+        records = [self._record(name, key) for name, key in zip(names, keys, strict=True)]
         done = self._topic.append_many(records, partition=partition, durability="disk")
         at = done[0].offset
-        self._notes.add("disk", partition=partition, offset=at, names=names)
+        self._notes.add("disk", partition=partition, offset=at, names=names, keys=keys)
         self._mine.update({(partition, at + i): name for i, name in enumerate(names)})
+
+    def _transact(self) -> None:
+        """Some records into both partitions, committed or aborted."""
+        name, names = f"{self._name}.{self._call}", self._names(self._dice.choice((1, 2, 5, 12)))
+        self._notes.add("begun", transaction=name, names=names)
+        txn, places = self._topic.transaction(f"chaos-{self._topic.name}"), []
+        for each in names:
+            partition = self._dice.randrange(PARTITIONS)
+            record = self._record(each, "")
+            done = txn.append(record.value, partition=partition, timestamp=record.timestamp)
+            places.append((partition, done.offset))
+        if self._dice.random() < ABORTS:
+            txn.abort()
+            self._notes.add("aborted", transaction=name)
+            self._aborted.update(names)
+            return
+        txn.commit()
+        self._notes.add("committed", transaction=name, places=places)
+        self._mine.update(zip(places, names, strict=True))
+
+    def _names(self, count: int) -> list[str]:
+        return [f"{self._name}.{self._call}.{i}" for i in range(count)]
+
+    def _record(self, name: str, key: str) -> NewRecord:
+        value = name.encode().ljust(self._dice.randrange(40, 400), b"~")
+        return NewRecord(value, key.encode() or None, timestamp=self._clock.now_ms() - OLD_MS)
 
     def _sync(self) -> None:
         ends = {p: self._topic.positions(p).end_offset for p in range(PARTITIONS)}
@@ -89,27 +114,23 @@ class Writer:
         """
         partition = self._dice.randrange(PARTITIONS)
         start = max(0, self._topic.positions(partition).end_offset - self._dice.randrange(1, 2000))
-        expected = start
-        for record in self._topic.read(partition, start=start):
+        expected, found = start, set[int]()
+        for record in self._topic.read(partition, start=start, isolation=self._kind.isolation):
             name = name_of(record.value)
             if generation_of(name) > generation_of(self._name):
                 return
-            if record.offset != expected or self._mine.get((partition, expected), name) != name:
+            gap = record.offset != expected if self._kind is Kind.PLAIN else record.offset < expected
+            other = self._mine.get((partition, record.offset), name) != name
+            if gap or other or name in self._aborted:
                 raise AssertionError(
                     f"{self._name} read {name} at {partition}:{record.offset}, expected offset {expected} "
-                    f"with {self._mine.get((partition, expected), 'anything')}"
+                    f"with {self._mine.get((partition, record.offset), 'anything')}"
                 )
-            expected += 1
-
-
-def name_of(value: bytes | None) -> str:
-    """The name in a record's value."""
-    return (value or b"").rstrip(b"~").decode()
-
-
-def generation_of(name: str) -> int:
-    """Which of the hosts of a topic gave a record its name: ``TOPIC-gN.rRUN...``."""
-    return int(name.partition("-g")[2].partition(".")[0])
+            expected = record.offset + 1
+            found.add(record.offset)
+        mine = {offset for p, offset in self._mine if p == partition and offset >= start}
+        if self._kind is not Kind.COMPACTED and not mine <= found:
+            raise AssertionError(f"{self._name} read no {sorted(mine - found)[:5]} of partition {partition}")
 
 
 def main() -> int:
@@ -128,7 +149,7 @@ def main() -> int:
             uploader=Uploader() if given.component else None,
             deadline_seconds=RETRY_SECONDS,
         ) as log:
-            topic = log.topic(given.topic, partitions=PARTITIONS, create=True, config=CONFIG)
+            topic = log.topic(given.topic, partitions=PARTITIONS, create=True, config=config_of(given.topic))
             notes.add("opened", ends=[topic.positions(p).end_offset for p in range(PARTITIONS)])
             Writer(log, topic, given.name, notes, Random(given.seed)).run()
     except TieredError as error:

@@ -14,8 +14,8 @@ import pytest
 from tests.crash.appender import TP
 from tiered.config import LogConfig
 from tiered.format.batch import decode_records
+from tiered.format.kernels import Record
 from tiered.local.directory.manager import LocalLog
-from tiered.model import Record
 
 ROUNDS = int(os.environ.get("TIERED_CRASH_ROUNDS", "8"))
 SEED = int(os.environ.get("TIERED_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))

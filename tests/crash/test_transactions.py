@@ -67,7 +67,7 @@ def test_a_transaction_is_wholly_visible_or_wholly_aborted_after_a_kill(tmp_path
                 numbers = [int(value or b"") for value in values]
                 assert len(set(numbers)) == len(numbers), "a transaction is there twice"
                 seen.append(set(numbers))
-                assert orders._log(partition).open_txns() == []
+                assert orders.log(partition).open_txns() == []
             assert seen[0] == seen[1] == seen[2]
             assert committed <= seen[0] <= committed | doubtful
     assert len(committed) > ROUNDS

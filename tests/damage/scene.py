@@ -17,16 +17,17 @@ from tiered.errors import OffsetGapError, TieredError
 from tiered.format.batch import decode_records, encode_batch, verify_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.header import BatchHeader
+from tiered.format.kernels import ConsumerRecord
 from tiered.format.keys import LOG_SUFFIX, local_name
 from tiered.format.walk import walk_headers
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.replica import Replica
-from tiered.model import ConsumerRecord, NewRecord, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
-from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 CONFIG = LogConfig(disk_reserve_bytes=0, cleaner_enabled=False)

@@ -14,6 +14,7 @@ from tiered.errors import (
     CorruptionError,
     FencedError,
     LockedError,
+    NotFoundError,
     OffsetOutOfRangeError,
     RemotePermissionError,
     RemoteUnavailableError,
@@ -255,24 +256,24 @@ def _emitted(steps: Steps[None], found: list[tuple[int, bytes]], *, pinned: bool
             yield Report("broken", (f"a reader with a pin misses {request}",))
 
 
-def keeper_of(name: str, *, drop: bool = False) -> Program:
-    """Takes a snapshot, and perhaps deletes it again."""
+def keeper_of(name: str, *, times: int = 1) -> Program:
+    """Takes a snapshot; deletes it and takes it again, until it was taken so many times."""
 
     def run(machine: Machine) -> Generator[Any, Any, None]:
         view = RootView(TOPIC_ID, 0, TP.topic, Known(made=True))
-        try:
-            yield from create_snapshot(view, name)
-        except (CommitUnknown, RemoteUnavailableError, RemotePermissionError, ConfigError):
-            return  # ConfigError: an earlier life has made it, and was told so or not
-        except TieredError as error:
-            yield Report("broken", (f"{type(error).__name__}: {error}",))
-            return
-        yield Report("kept", (name,))
-        if drop:
-            yield Report("dropped", (name,))
+        for turn in range(times):
             try:
-                yield from delete_snapshot(view, name)
-            except (RemoteUnavailableError, RemotePermissionError):
+                if turn:
+                    yield Report("dropped", (name,))
+                    yield from delete_snapshot(view, name)
+                yield from create_snapshot(view, name)
+            except (CommitUnknown, RemoteUnavailableError, RemotePermissionError, ConfigError, NotFoundError):
+                # ConfigError: somebody has made it, an earlier life perhaps, and was told so or not. NotFoundError:
+                # here any time may pass between two requests, also that after which what is only begun is deleted.
                 return
+            except TieredError as error:
+                yield Report("broken", (f"{type(error).__name__}: {error}",))
+                return
+            yield Report("kept", (name,))
 
     return run

@@ -214,6 +214,14 @@ def pages_collected() -> Scene:
     return stage.scene("pages-collected", programs, deletes=True)
 
 
+def two_keepers() -> Scene:
+    """A snapshot that is taken, deleted and taken again, while another user takes one of its name."""
+    stage = Stage()
+    stage.act("a", writer(1), Disk("a"))
+    programs = {"user": (keeper_of("kept", times=2), NO_DISK), "other": (keeper_of("kept"), NO_DISK)}
+    return stage.scene("two-keepers", programs)
+
+
 @dataclass(frozen=True)
 class Bound:
     """A scene, the faults that ``make explore`` looks at, and those of ``make test``."""
@@ -229,15 +237,16 @@ SCENES = (
     Bound(restart, 1, 0),
     Bound(copied, 2, 1),
     Bound(trim_append, 1, 0),
-    Bound(trim_merge, 0, 0),
+    Bound(trim_merge, 1, 0),
     Bound(two_maintainers, 1, 0),
     Bound(collection, 1, 0),
-    Bound(two_collectors, 0, 0),
+    Bound(two_collectors, 1, 0),
+    Bound(two_keepers, 2, 1),
     Bound(reading, 1, 0),
     Bound(pinned_reading, 1, 0),
-    Bound(sweeping, 0, 0),
+    Bound(sweeping, 1, 0),
     Bound(sweeping_three, 0, -1),
-    Bound(merging_and_sweep, 0, 0),
+    Bound(merging_and_sweep, 1, 0),
     Bound(pages, 0, -1),
     Bound(pages_collected, 1, 0),
 )

@@ -11,6 +11,8 @@ from tests.explore.bucket import Objects, Stored
 from tests.explore.machine import TOPIC_ID
 from tests.explore.process import REMEMBERED, Report
 from tests.sim.tiers.truth import values_of
+from tiered.errors import CorruptionError
+from tiered.format.kept import DROPPED_BYTES
 from tiered.format.keys import (
     FLAG_HOLE,
     Role,
@@ -25,7 +27,8 @@ from tiered.format.keys import (
 )
 from tiered.format.page import PageKind, Pointer, Pointers, decode_page, verified_page
 from tiered.format.root import Root
-from tiered.format.rows import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, Rows, Trash, TrashEntry
+from tiered.format.rows import Rows, Trash
+from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
 from tiered.model import Row
 from tiered.plan.invariants import check_root
 from tiered.remote.collect import _object_keys, page_key_of
@@ -144,7 +147,7 @@ def _expanded(objects: Objects, root: Root, entry: TrashEntry) -> Iterable[str]:
     for kind in (PageKind.LEAF, PageKind.INNER):
         try:
             content = decode_page(data, key=key, kind=kind)
-        except Exception:  # noqa: BLE001 - the other kind
+        except CorruptionError:  # the other kind
             continue
         if isinstance(content, Pointers):
             for pointer in content:
@@ -255,7 +258,7 @@ def _uid_of(key: str) -> str:
 
 def _need_kept(objects: Objects, name: str) -> None:
     stored = objects.held.get(snap_key(TOPIC_ID, 0, name))
-    if stored is None:
+    if stored is None or len(stored.data) == DROPPED_BYTES:
         raise Violated(f"snapshot {name} was made and is gone")
     kept = _catalogs.get(stored.etag) or read_catalog(objects, stored)
     if missing := kept.named - objects.held.keys():

@@ -136,7 +136,7 @@ def expected_records(
                 leader_epoch=r["leaderEpoch"],
                 key=_decoded(r["key"]),
                 value=_decoded(r.get("value")),
-                headers=[(name, _decoded(value)) for name, value in r["headers"]],
+                headers=[(name, _decoded(value)) for name, value in r["headers"]] or (),
                 value_size=r.get("valueSize"),
                 value_sha256=r.get("valueSha256"),
             )

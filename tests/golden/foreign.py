@@ -24,8 +24,8 @@ import zstandard
 from tiered.format.codecs import Codec, compress
 from tiered.format.crc import crc32c
 from tiered.format.header import BatchHeader
+from tiered.format.kernels import Record
 from tiered.format.lz4_frame import _xxh32_short as xxh32
-from tiered.model import Record
 
 HUNG_UP = -99
 ARCHIVE = Path(__file__).parent / "data" / "foreign-batches.json.gz"

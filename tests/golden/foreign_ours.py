@@ -18,9 +18,10 @@ from tiered.errors import (
 from tiered.format.batch import BatchHeader, decode_records, read_header, verify_batch
 from tiered.format.codecs import Codec
 from tiered.format.header import _HEADER, HEADER_BYTES
+from tiered.format.kernels import Record
 from tiered.format.lz4_frame import has_linked_blocks
 from tiered.local.directory.manager import LocalLog
-from tiered.model import HeaderName, Record, TopicPartition
+from tiered.model import HeaderName, TopicPartition
 from tiered.testing.clock import FakeClock
 
 LATER = NOW + 3 * 365 * 24 * 3_600_000

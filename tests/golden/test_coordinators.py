@@ -24,10 +24,10 @@ from tiered.format.coordinator_records import (
     encode_transaction_key,
     record_as_json,
 )
+from tiered.format.kernels import Record
 from tiered.format.layouts import Layout, read_struct, write_struct
 from tiered.format.walk import walk_headers
 from tiered.format.wire import WireReader, WireWriter
-from tiered.model import Record
 from tiered.plan.transactions import Step, TransactionCoordinator
 
 DELETED = "<DELETE>"

@@ -13,7 +13,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, rebuild_batch, verify_batch
 from tiered.format.codecs import Codec
 from tiered.format.columns import ColumnReader
-from tiered.model import Record
+from tiered.format.kernels import Record
 
 BATCHES = 1067
 

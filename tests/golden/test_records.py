@@ -28,8 +28,9 @@ from tiered.format.batch import (
 )
 from tiered.format.codecs import Codec, decompress
 from tiered.format.control import ControlType, coordinator_epoch, marker
+from tiered.format.kernels import Record
 from tiered.format.walk import walk_headers
-from tiered.model import NewRecord, Record, TimestampType
+from tiered.model import NewRecord, TimestampType
 
 RootAndPartition = tuple[str, str]
 

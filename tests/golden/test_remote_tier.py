@@ -11,12 +11,12 @@ import pytest
 from tests.golden.fixtures import expected_offsets, expected_records, partitions
 from tests.remote_face import RemoteFace
 from tests.unit.remote.building import TRUSTED, RemoteLog
+from tiered.arrow import ArrowDecoder
 from tiered.format.batch import decode_records, read_header
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import EpochEntry, TopicPartition
-from tiered.read.arrow import ArrowDecoder
 from tiered.remote.upload import upload_segment
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
@@ -122,6 +122,6 @@ def test_arrow_shows_what_kafkas_consumer_saw(pairs: list[Pair], kafka_fixtures:
         assert [(row["offset"], row["key"]) for row in found] == [(r.offset, r.key) for r in wanted], name
         for row, record in zip(found, wanted, strict=True):
             assert record.matches_value(row["value"]), (name, record.offset)
-            assert [(h["key"], h["value"]) for h in row["headers"] or []] == record.headers, (name, record.offset)
+            assert [(h["key"], h["value"]) for h in row["headers"] or []] == list(record.headers), (name, record.offset)
         compared += len(found)
     assert compared > 500

@@ -14,8 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import assign_offsets, decode_records, encode_batch
 from tiered.format.codecs import Codec
+from tiered.format.kernels import Record
 from tiered.local.directory.manager import LocalLog
-from tiered.model import NewRecord, Record, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles
 from tiered.testing.model import ModelLog

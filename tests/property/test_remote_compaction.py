@@ -18,6 +18,7 @@ from tiered.format.keys import local_name
 from tiered.format.txn_index import decode_txns
 from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, NewRecord
+from tiered.plan.batch_filter import CleaningReport
 from tiered.plan.offset_map import ENTRY_BYTES
 from tiered.store.memory import MemoryStore
 
@@ -28,7 +29,7 @@ DAY_S = 86_400
 class Twins:
     """A log on a disk, and its sealed segments in a bucket. Each is cleaned by its own cleaner."""
 
-    def __init__(self, directory: Path, seed: int) -> None:
+    def __init__(self, directory: Path, seed: int, *, in_parts: bool = False) -> None:
         self.dice = random.Random(seed)
         settings = {
             "cleanup_policy": "compact",
@@ -38,7 +39,8 @@ class Twins:
             "delete_retention_ms": self.dice.choice([0, 1000, 86_400_000]),
             "segment_index_bytes": 1 << 20,
         }
-        self.memory = self.dice.choice([ENTRY_BYTES * 5, 1 << 20])
+        self.memory = 1 << 20 if in_parts else self.dice.choice([ENTRY_BYTES * 5, 1 << 20])
+        self.in_parts = (self.dice.choice([1, 2000, 1 << 20]), self.dice.choice([1, 5, 1 << 20])) if in_parts else None
         self.bench = CaseBench(directory, **settings)
         self.bench.log.close()
         self.bench.open(cleaner_dedupe_buffer_bytes=max(self.memory, 1024))
@@ -90,12 +92,19 @@ class Twins:
         if not self.remote.rows:
             return
         ours = self.bench.log.cleaner.clean(TP)
-        theirs = self.remote.compact(self.bench.clock.now_ms(), memory_bytes=self.memory)
+        theirs = self.theirs()
         assert (ours is None) == (theirs is None)
-        if ours is not None and theirs is not None:
+        if ours is not None and isinstance(theirs, CleaningReport):
             assert theirs.end_offset == ours.end_offset
             assert theirs.dropped == ours.dropped
         self.compare()
+
+    def theirs(self) -> object | None:
+        """One round in the bucket; None: nothing was dirty."""
+        if self.in_parts is None:
+            return self.remote.compact(self.bench.clock.now_ms(), memory_bytes=self.memory)
+        part_bytes, most_keys = self.in_parts
+        return self.remote.compact_in_parts(part_bytes=part_bytes, most_keys=most_keys)
 
     def file(self, base: int, suffix: str) -> bytes:
         path = self.bench.folder / local_name(base, suffix)
@@ -137,7 +146,16 @@ class Twins:
 
 @pytest.mark.parametrize("seed", [*range(12), 247])
 def test_the_bucket_is_compacted_as_the_disk_is(tmp_path: Path, seed: int) -> None:
-    twins = Twins(tmp_path / "log", seed)
+    tell(Twins(tmp_path / "log", seed))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_bucket_is_compacted_in_parts_as_the_disk_is(tmp_path: Path, seed: int) -> None:
+    tell(Twins(tmp_path / "log", seed, in_parts=True))
+
+
+def tell(twins: Twins) -> None:
+    """A story of both."""
     acts = [twins.plain] * 4 + [twins.produce] * 6 + [twins.decide, twins.wait, twins.clean]
     for _ in range(120):
         twins.dice.choice(acts)()

@@ -7,6 +7,7 @@ happened in one seed. Ends with 1 if an invariant did not hold.
 from __future__ import annotations
 
 import argparse
+import gc
 import shutil
 import sys
 import tempfile
@@ -24,11 +25,16 @@ from tests.sim.tiers.world import World as TiersWorld
 CATALOG_STEPS = 350
 PAGED_STEPS = 500
 TIERS_STEPS = 60
+OLDER_DISKS = 1.0
+"""In each fourth seed of both tiers machines often get older copies of their disks back."""
 AT_A_TIME = 8
 """Seeds of one piece of work."""
+GARBAGE = 100_000
+"""Objects between two looks for cycles: of a world next to nothing is garbage before its end."""
 SHOWN = (
-    "acknowledged", "commits", "crashes", "claims", "append", "replace", "merge", "compact", "trim", "collect",
-    "deleted", "orphans", "snapshots", "read", "read as of", "destroyed", "superseded", "tombstones", "checked",
+    "acknowledged", "commits", "crashes", "claims", "append", "replace", "merge", "compact", "compact in parts",
+    "groups of parts", "reencode", "trim", "collect", "deleted", "orphans", "unstaged", "batches",
+    "erasures", "snapshots", "read", "read as of", "destroyed", "superseded", "tombstones", "checked",
 )  # fmt: skip
 
 
@@ -50,7 +56,9 @@ def run(world: str, seed: int, folder: Path, *, trace: bool = False) -> tuple[Co
         place = folder / str(seed)
         place.mkdir()
         try:
-            tiers = TiersWorld(seed, place, damage=seed % 4 == 3, begun=seed % 5 != 4).run(TIERS_STEPS)
+            kinds = {"damage": seed % 4 == 3, "begun": seed % 5 != 4, "deletes": seed % 3 == 2}
+            older_disks = OLDER_DISKS if seed % 4 == 1 else 0.06
+            tiers = TiersWorld(seed, place, older_disks=older_disks, **kinds).run(TIERS_STEPS)
         finally:
             shutil.rmtree(place, ignore_errors=True)
         return tiers.counts, tiers.history
@@ -63,6 +71,8 @@ def run(world: str, seed: int, folder: Path, *, trace: bool = False) -> tuple[Co
 def run_some(world: str, seeds: range) -> Found:
     """Some seeds, on this process."""
     found = Found()
+    gc.freeze()
+    gc.set_threshold(GARBAGE)
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="tiered-sim-", dir=memory if memory.is_dir() else None) as name:
         for seed in seeds:

@@ -11,11 +11,14 @@ import pytest
 
 from tests.sim.bucket.ledger import Violated
 from tests.sim.bucket.world import World
+from tiered.format.decision import Decision, encode_decision
 from tiered.format.root import Root
 from tiered.format.rows import Trash
-from tiered.remote import collect, sweep
+from tiered.plan.erasure import Selection
+from tiered.remote import collect, stage, sweep, sweep_staged
 from tiered.remote.pins import Pins
-from tiered.store.base import Steps
+from tiered.remote.settle import Deadline
+from tiered.store.base import ABSENT, ListEntry, Put, Steps
 
 pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long
 
@@ -42,6 +45,8 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
         totals.update(run(seed).counts)
     least_of = {"acknowledged": 1000, "crashes": 20, "replace": 40, "collect": 40, "deleted": 1000, "orphans": 80}
     least_of |= {"snapshots": 10, "read": 100, "read as of": 15, "destroyed": 3, "superseded": 300, "trim": 10}
+    least_of |= {"batches": 100, "unstaged": 400, "handed over": 1, "erasures": 2, "erased": 20}
+    least_of |= {"reencode": 10, "compact in parts": 1, "groups of parts": 1}
     for what, least in least_of.items():
         assert totals[what] >= least, totals  # a simulation in which nothing happens proves nothing
 
@@ -94,7 +99,44 @@ def a_snapshot_is_not_put(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.sim.bucket.lives.create_snapshot", create_snapshot)
 
 
-@pytest.mark.parametrize("breaks", [nobody_pins, no_grace, every_epoch_is_dead, a_snapshot_is_not_put])
+def a_batch_is_decided_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes later commits what he staged, not what was decided before."""
+
+    def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision]:
+        yield Put(decision.key, encode_decision(decision), ABSENT)
+        return decision
+
+    monkeypatch.setattr(stage, "put_decision", put_decision)
+
+
+def what_a_sink_decided_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is staged and that no catalog names goes after its grace."""
+
+    def dead_of(root: Root, unnamed: sweep_staged.Listed, *, abort: bool) -> Steps[list[ListEntry]]:
+        yield from ()
+        return [entry for entries in unnamed.values() for entry in entries]
+
+    monkeypatch.setattr(sweep, "dead_of", dead_of)
+
+
+def an_erasure_leaves_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each segment that holds what is meant one record stays."""
+    correct = Selection.count
+    monkeypatch.setattr(Selection, "count", lambda self, header, batch: max(0, correct(self, header, batch) - 1))
+
+
+BROKEN = (
+    nobody_pins,
+    no_grace,
+    every_epoch_is_dead,
+    a_snapshot_is_not_put,
+    a_batch_is_decided_each_time,
+    what_a_sink_decided_is_swept,
+    an_erasure_leaves_some,
+)
+
+
+@pytest.mark.parametrize("breaks", BROKEN)
 def test_a_broken_product_is_caught(
     breaks: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

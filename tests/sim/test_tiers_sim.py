@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections import Counter
@@ -18,18 +19,19 @@ from tests.sim.tiers.truth import TPS, Violated
 from tests.sim.tiers.virtual import without_threads
 from tests.sim.tiers.world import World
 from tiered.care.check import CheckReport
-from tiered.errors import FencedError, OffsetGapError, TieredError
+from tiered.errors import DiskFullError, FencedError, OffsetGapError, TieredError
+from tiered.format.kernels import ConsumerRecord
 from tiered.format.root import Root, encode_root
 from tiered.local.disk.uploads import PartitionUpload
-from tiered.model import ConsumerRecord, Row, TopicPartition
+from tiered.model import Row, TopicPartition
 from tiered.plan import lifecycle
 from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
 from tiered.remote import upload
 from tiered.remote.catalog import Catalog
 from tiered.remote.root_view import RootView
 from tiered.store.base import Match, Put, PutResult, PutStatus, Steps
 from tiered.tiering.run import Run
-from tiered.topic import PartitionStream
 
 pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tracer makes them take three times as long
 
@@ -38,6 +40,7 @@ RANDOM_SEED = random.SystemRandom().randrange(2**32)
 SEEDS = 60
 AT_A_TIME = 20
 DAMAGED = 4
+DELETED = 8
 STEPS = 60
 DAMAGE_STEPS = 100
 """Until a root has an older one to be lost to, and somebody has met it."""
@@ -62,6 +65,7 @@ def test_no_seed_violates_an_invariant(first: int, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / str(seed))
     least_of = {"synced": 40, "append": 160, "killed": 12, "open": 40, "ended": 12, "read": 160, "checked": 20}
     least_of |= {"done": 20, "collect": 15, "deleted": 80, "read as of": 8, "snapshots": 4, "replace": 4}
+    least_of |= {"full-disk": 8, "DiskFullError": 15, "read pinned": 8}
     for what, least in least_of.items():
         assert totals[what] >= least, totals  # a simulation in which nothing happens proves nothing
 
@@ -92,6 +96,14 @@ def test_a_check_that_sees_nothing_is_caught(tmp_path: Path, monkeypatch: pytest
 def test_disks_that_begin_before_anything_is_committed(tmp_path: Path) -> None:
     for seed in (*range(200, 200 + DAMAGED), RANDOM_SEED):
         run(seed, tmp_path / str(seed), begun=False)
+
+
+def test_topics_that_are_deleted_and_made_again(tmp_path: Path) -> None:
+    totals: Counter[str] = Counter()
+    late = (5036, 5058)  # a process that stands still is to leave nothing of a topic that is destroyed meanwhile
+    for seed in (*range(300, 300 + DELETED), *late, RANDOM_SEED):
+        totals.update(run(seed, tmp_path / str(seed), deletes=True).counts)
+    assert min(totals["destroyed"], totals["registered"], totals["drop-topic"]) >= 2, totals
 
 
 def test_a_seed_replays_exactly(tmp_path: Path) -> None:
@@ -169,6 +181,17 @@ def nothing_is_fsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProcessFiles, "sync", lambda self, handle: None)
 
 
+def what_has_no_room_counts_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of a full disk is swallowed."""
+    correct = ProcessFiles.write_at
+
+    def write_at(self: ProcessFiles, handle: int, data: bytes, position: int) -> None:
+        with contextlib.suppress(DiskFullError):
+            correct(self, handle, data, position)
+
+    monkeypatch.setattr(ProcessFiles, "write_at", write_at)
+
+
 @pytest.mark.parametrize(
     "breaks",
     [
@@ -178,6 +201,7 @@ def nothing_is_fsynced(monkeypatch: pytest.MonkeyPatch) -> None:
         objects_are_not_stored,
         reads_end_early,
         nothing_is_fsynced,
+        what_has_no_room_counts_as_written,
     ],
 )
 def test_a_broken_product_is_caught(
@@ -205,7 +229,8 @@ def older_disk(path: Path) -> World:
         application.sync()
         application.put_back()
         application.open()
-        application.append(TPS[0])
+        for _ in range(5):  # beyond the end that was reached before
+            application.append(TPS[0])
         try:
             application.sync()
         finally:

@@ -43,14 +43,19 @@ def _java_major() -> int:
     return int(found[1]) if found else 0
 
 
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """``local[2]`` with the settings for tests."""
+def need_java() -> None:
+    """Skips the test where Spark cannot start; in CI it fails."""
     if _java_major() < JAVA_MAJOR:
         reason = f"Spark needs Java {JAVA_MAJOR} or newer on PATH or in JAVA_HOME"
         if os.environ.get("CI"):
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """``local[2]`` with the settings for tests."""
+    need_java()
     # Workers are started by name from PATH, and planning runs in a process that sees only PYTHONPATH.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)

@@ -32,10 +32,13 @@ from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.read import Tier
-from tiered.remote.topics import register_topic, update_topic
+from tiered.remote.deletion import begin_deletion, tend_deletion
+from tiered.remote.topics import load_topic, register_topic, update_topic
 from tiered.spark.pin import PinnedPiece, Sources
+from tiered.spark.schema import kafka_schema
+from tiered.spark.slice_reader import SliceReader
 from tiered.spark.slices import Piece, Slice
-from tiered.spark.source import TieredDataSource, TieredReader, kafka_schema
+from tiered.spark.source import TieredDataSource, TieredReader
 from tiered.store.base import Delete, Get, Match, Object, Outcome, Put, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
@@ -231,6 +234,26 @@ def test_a_topic_that_was_made_again_is_data_loss(bucket: Bucket, caplog: pytest
     with caplog.at_level(logging.WARNING, "tiered.spark"):
         assert read(loose, slices) == []
     assert ["100 offsets are skipped" in message for message in told(caplog)] == [True]
+
+
+def test_a_topic_that_was_deleted_is_data_loss(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    rows = bucket.log.fill(100)
+    strict, loose = bucket.reader(), bucket.reader(failOnDataLoss="false")
+    slices = strict.partitions()
+    entry = drive(bucket.store, load_topic("flights"))
+    assert entry is not None
+    entry = drive(bucket.store, begin_deletion(entry, "test"))
+    bucket.store.execute(Delete((*(key for row in rows for key in keys_of(bucket.log, row)), bucket.log.root_key)))
+    assert drive(bucket.store, tend_deletion(entry, "test"))  # its name is free
+    with pytest.raises(OffsetOutOfRangeError, match="the topic is deleted or made again"):
+        read(strict, slices)
+    with caplog.at_level(logging.WARNING, "tiered.spark"):
+        assert read(loose, slices) == []
+    assert ["100 offsets are skipped" in message for message in told(caplog)] == [True]
+
+
+def keys_of(log: RemoteLog, row: Row) -> tuple[str, str]:
+    return log.log_key(row), log.idx_key(row)
 
 
 # -- the disk --------------------------------------------------------------------------------------------------------
@@ -445,7 +468,7 @@ def test_index_bundles_are_fetched_concurrently(bucket: Bucket, monkeypatch: pyt
     rows = bucket.log.fill(4000, per_segment=1000, each=100, size=100)
     store = Meeting(Path(bucket.path), len(rows))
     reader = bucket.reader(slice_bytes="64k")
-    monkeypatch.setattr(TieredReader, "_store", lambda _: store)
+    monkeypatch.setattr(SliceReader, "store", lambda _: store)
     slices = reader.partitions()
     assert sorted(store.asked) == sorted(bucket.log.idx_key(row) for row in rows)
     assert len(slices) > len(rows)
@@ -471,7 +494,7 @@ def test_transaction_indexes_are_fetched_concurrently_and_slices_carry_their_own
         expected += range(base + 6, base + 100)
     store = Meeting(Path(bucket.path), 3, alone=1)  # the last bundle tells the last stable offset
     reader = bucket.reader(isolation__level="read_committed", minPartitions=4)
-    monkeypatch.setattr(TieredReader, "_store", lambda _: store)
+    monkeypatch.setattr(SliceReader, "store", lambda _: store)
     slices = reader.partitions()
     carried = [[txn.first_offset for piece in part.pieces for txn in piece.aborted] for part in slices]
     assert carried == [[0], [100], [200], [300]]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tiered.errors import ConfigError
 from tiered.model import AbortedTxn, Row, TopicPartition
-from tiered.plan.read import Tier
-from tiered.spark.slices import Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
+from tiered.plan.read import SegmentRange, Tier
+from tiered.spark.slices import Piece, Slice, cut_slices, cuts_of, filled_segment, rows_to_cut, target_bytes
 
 TP = TopicPartition("flights", 0)
 
@@ -206,3 +206,34 @@ def test_planning_is_linear(limits: Callable[[int], dict[str, int]]) -> None:
     few, many = calls_of_cutting(400, **limits(400)), calls_of_cutting(1600, **limits(1600))
     assert many < 4.4 * few  # heaps add a logarithm
     assert many < 1600 * 300
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 400)), min_size=1, max_size=30),
+    st.integers(1, 300),
+    st.integers(1, 5000),
+    st.data(),
+)
+def test_a_segment_is_filled_with_no_more_than_what_fits(
+    parts: list[tuple[int, int]], interval: int, most: int, data: st.DataObject
+) -> None:
+    """Of batches of some records and bytes each, with an index entry behind each ``interval`` bytes."""
+    index, ends, offset, position, since = [], [], 0, 0, 0
+    for count, size in parts:
+        if since > interval:
+            index.append((offset + count - 1, position))
+            since = 0
+        offset, position, since = offset + count, position + size, since + size
+        ends.append((offset, position))
+    start = data.draw(st.integers(0, offset - 1))
+    end = data.draw(st.integers(start + 1, offset))
+    at, used = filled_segment(index, SegmentRange(row(0, offset, position), start, end), most)
+    first = next(behind - size for (to, behind), (_, size) in zip(ends, parts, strict=True) if to > start)
+    last = next(behind for to, behind in ends if to >= at) if at > start else first
+    assert start <= at <= end
+    assert used <= most
+    on_a_mark = at == end or at in [last_offset + 1 for last_offset, _ in index]
+    if on_a_mark and at > start:
+        assert last - first <= most  # the batches that are read
+    if most >= position:
+        assert at == end

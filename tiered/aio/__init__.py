@@ -19,6 +19,7 @@ under way on a thread ends there, and its outcome is what it is (a cancelled app
 
 from __future__ import annotations
 
+from tiered.aio.appender import Appender, Receipt
 from tiered.aio.care import (
     advise,
     check,
@@ -41,11 +42,13 @@ from tiered.aio.transaction import Transaction
 Reads = TopicReads
 
 __all__ = [
+    "Appender",
     "Found",
     "Log",
     "PartitionStream",
     "Reader",
     "Reads",
+    "Receipt",
     "Topic",
     "TopicReads",
     "Transaction",

@@ -18,7 +18,7 @@ from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import OnFinding, Progress, handed_on
 from tiered.clock import SystemClock, SystemIds
 from tiered.local.disk.files import PosixFiles
-from tiered.store.runner import AioRunner
+from tiered.store.aio_runner import AioRunner
 
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource

@@ -13,7 +13,7 @@ from tiered.aio.transaction import Transaction, begin
 from tiered.aio.worker import Opening, Worker, open_beside
 from tiered.metrics import Metric
 from tiered.model import Positions, TopicPartition
-from tiered.store.runner import AioRunner
+from tiered.store.aio_runner import AioRunner
 from tiered.transaction import DEFAULT_TIMEOUT_S
 
 if TYPE_CHECKING:

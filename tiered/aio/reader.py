@@ -12,10 +12,11 @@ from tiered import arguments
 from tiered import reader as sync_reader
 from tiered.aio.topic import TopicReads, one_by_one
 from tiered.aio.worker import Opening, Worker, open_beside
-from tiered.model import ConsumerRecord, TopicPartition
-from tiered.read.arrow import arrow_table
+from tiered.arrow.schema import arrow_table
+from tiered.format.kernels import ConsumerRecord
+from tiered.model import TopicPartition
 from tiered.reader import FindReport
-from tiered.store.runner import AioRunner
+from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
 
 if TYPE_CHECKING:

@@ -6,24 +6,35 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
+from tiered import arguments
+from tiered.aio.appender import Appender, begin_appender
 from tiered.aio.transaction import Transaction, begin
 from tiered.aio.worker import Opening, Worker
-from tiered.model import ConsumerRecord, Headers, Positions, RecordMetadata, TopicPartition
+from tiered.appending.appender import BATCH_BYTES, BUFFER_BYTES, LINGER_MS, MAX_BLOCK_MS
+from tiered.arrow.schema import COLUMNS
+from tiered.format.kernels import ConsumerRecord
+from tiered.model import Headers, Positions, RecordMetadata, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan
 from tiered.read.stream import ReadRange, TierBatch, TierStream, Window
-from tiered.store.runner import AioRunner
+from tiered.read.topic import TopicReads as SyncTopicReads
+from tiered.store.aio_runner import AioRunner
 from tiered.times import Time
 from tiered.topic import Topic as SyncTopic
-from tiered.topic import TopicReads as SyncTopicReads
 from tiered.transaction import DEFAULT_TIMEOUT_S, AppendRecord
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from tiered.local.partition.partition import PartitionLog
 
 RECORDS_PER_TURN = 512
 """Records that a stream decodes before the event loop has a turn, whatever is held already."""
 
 
 class PartitionStream:
-    """Both tiers of one partition (``tiered.topic.PartitionStream`` for asyncio). One per reader."""
+    """Both tiers of one partition (``tiered.read.topic.PartitionStream`` for asyncio). One per reader."""
 
     def __init__(self, steps: TierStream, runner: AioRunner) -> None:
         self.tp = steps.tp
@@ -97,7 +108,7 @@ async def one_by_one(
 
 
 class TopicReads:
-    """What can be read of a topic (``tiered.topic.TopicReads`` for asyncio)."""
+    """What can be read of a topic (``tiered.read.topic.TopicReads`` for asyncio)."""
 
     def __init__(self, topic: SyncTopicReads, worker: Worker, runner: AioRunner) -> None:
         self._reads = topic
@@ -144,6 +155,47 @@ class TopicReads:
         async with aclosing(one_by_one(self._runner.stream(steps))) as records:
             async for record in records:
                 yield record
+
+    def read_batches(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        isolation: str = "read_uncommitted",
+        on_trimmed: str = "raise",
+        columns: list[str] | None = None,
+    ) -> AsyncIterator[pyarrow.RecordBatch]:
+        """As ``TopicReads.read_batches``, for ``async for``; errors are raised at the first step."""
+        wanted = functools.partial(
+            self._reads._wanted,
+            partition,
+            start=start,
+            end=end,
+            since=since,
+            until=until,
+            isolation=isolation,
+            on_trimmed=on_trimmed,
+        )
+        return self._read_batches(wanted, isolation, on_trimmed, columns)
+
+    async def _read_batches(
+        self,
+        check: functools.partial[tuple[Sequence[int], ReadRange]],
+        isolation: str,
+        on_trimmed: str,
+        columns: list[str] | None,
+    ) -> AsyncGenerator[pyarrow.RecordBatch, None]:
+        chosen, wanted = check()
+        names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
+        self._worker.check_open()
+        steps = self._reads._reading_arrow(chosen, wanted, isolation, on_trimmed, names)
+        async with aclosing(self._runner.stream(steps)) as pieces:
+            async for piece in pieces:
+                for batch in piece:
+                    yield batch
 
     async def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Earliest offset of each partition, over both tiers."""
@@ -213,6 +265,13 @@ class Topic(TopicReads):
         append_batches = functools.partial(self._topic.append_batches, durability=durability)
         return await self._worker.write(durability, append_batches, data, partition=partition)
 
+    async def append_arrow(
+        self, data: object, *, partition: int | None = None, durability: str = "memory"
+    ) -> list[RecordMetadata]:
+        """As ``Topic.append_arrow``."""
+        append_arrow = functools.partial(self._topic.append_arrow, durability=durability)
+        return await self._worker.write(durability, append_arrow, data, partition=partition)
+
     def transaction(
         self, transactional_id: str, *, timeout: float = DEFAULT_TIMEOUT_S, durability: str = "disk"
     ) -> Opening[Transaction]:
@@ -220,9 +279,33 @@ class Topic(TopicReads):
         make = functools.partial(self._topic.transaction, timeout=timeout, durability=durability)
         return begin(functools.partial(make, transactional_id), self._worker, durability)
 
+    def appender(
+        self,
+        *,
+        linger_ms: int = LINGER_MS,
+        max_bytes: int = BATCH_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        max_block_ms: int = MAX_BLOCK_MS,
+        durability: str = "memory",
+    ) -> Opening[Appender]:
+        """As ``Topic.appender``: ``async with topic.appender() as appender``, or await it and ``close`` it."""
+        make = functools.partial(
+            self._topic.appender,
+            linger_ms=linger_ms,
+            max_bytes=max_bytes,
+            buffer_bytes=buffer_bytes,
+            max_block_ms=max_block_ms,
+            durability=durability,
+        )
+        return begin_appender(make, self._worker)
+
     async def flush(self) -> None:
         """As ``Topic.flush``."""
         await self._worker.call(self._topic.flush)
+
+    def log(self, partition: int) -> PartitionLog:
+        """One partition of this disk (``tiered.Topic.log``). Its calls block on the disk: make them in a thread."""
+        return self._topic.log(partition)
 
     def positions(self, partition: int) -> Positions:  # type: ignore[override]  # of this disk: nothing is waited for
         """As ``Topic.positions``; it makes no request and does not block."""

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from tiered.errors import ClosedError
+from tiered.store.aio_runner import AioRunner
 from tiered.store.base import AioStore
 from tiered.store.location import StoreLocation
 from tiered.store.retry import RETRY_DEADLINE_SECONDS
-from tiered.store.runner import AioRunner
 
 if TYPE_CHECKING:
     from tiered.clock import Clock, IdSource
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 WORKER_THREADS = 4
 """Threads of one open log or reader: calls beyond these wait their turn."""
 WAITING_THREADS = 16
-"""Calls of one log that wait for ``durability="remote"`` at once; those beyond wait their turn."""
+"""Calls of one log that wait for ``durability="remote"``, or for appenders, at once; those beyond wait their turn."""
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -55,6 +55,10 @@ class Worker:
         """An append: one that waits for a commit takes no thread from those calls that do not."""
         pool = self._waiting if durability == "remote" else self._pool
         return await self._run(pool, functools.partial(function, *args, **kwargs))
+
+    async def call_waiting(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A call that may wait for long: it takes no thread from those that do not."""
+        return await self._run(self._waiting, functools.partial(function, *args, **kwargs))
 
     async def call_alone(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """On a thread of its own, however many calls are waiting."""

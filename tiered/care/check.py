@@ -1,4 +1,4 @@
-"""``check``: both tiers against what must be true of them. Reads only, takes no lock, and may run beside a writer.
+"""``check``: both tiers against what must be true of them. Takes no lock, and may run beside a writer and a collector.
 
 ::
 
@@ -7,7 +7,8 @@
     bucket ── root, invariants, objects, bundles ─────┘
               (read_data: every byte)   where both hold a segment: the same bytes
 
-With ``read_data`` every record of both tiers is decoded, too: a right CRC only says that the bytes are those written.
+Nothing is changed; ``read_data`` makes one small object below ``pin/`` while it reads a partition, and deletes it.
+With it every record of both tiers is decoded, too: a right CRC only says that the bytes are those written.
 The invariants of a root are those that every commit checks (``plan.invariants``).
 """
 
@@ -18,9 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from tiered.care.check_decisions import check_decisions
 from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import survey, unregistered
-from tiered.care.check_remote import RemoteCheck, RemoteFacts
+from tiered.care.check_remote import RemoteCheck, RemoteFacts, size_steps
+from tiered.care.check_snapshots import check_snapshots
 from tiered.care.proven import Proven, Reading
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, UnknownTopicError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
@@ -28,6 +31,7 @@ from tiered.format.keys import topic_key
 from tiered.local.disk.files import Files
 from tiered.local.disk.volume import expected_topics
 from tiered.model import TopicPartition
+from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, list_topic_names, load_topic
 from tiered.store.base import Blocking, Emit, Now, Steps, Time, blocking
 
@@ -44,7 +48,7 @@ class CheckOptions:
 
     ``subset`` (n, m): of the bucket only the n-th of m parts is read, which together are all of it. ``resume``: a file
     that notes what was seen (``care.proven``): a check that was cut short goes on, and what was read once is not read
-    again.
+    again. ``pin``: no collection takes what ``read_data`` has yet to read; a role that may not pin reads without.
     """
 
     topics: tuple[str, ...] = ()
@@ -52,6 +56,7 @@ class CheckOptions:
     orphans: bool = False
     subset: tuple[int, int] | None = None
     resume: Path | None = None
+    pin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,41 +99,25 @@ def check_steps(log_dir: Path | None, url: str | None, options: CheckOptions, fi
         raise ConfigError("there is nothing to check", hint="name a log directory, a store or both")
     if options.subset is not None and not 1 <= options.subset[0] <= options.subset[1]:
         raise ConfigError(f"{options.subset} is no part of all", hint="(1, 20) to (20, 20) are the parts of twenty")
-    run = _Run(options)
+    run = CheckRun(options)
     local = LocalFacts()
     if log_dir is not None:
         local = yield from run.local(log_dir, files)
     remote = RemoteFacts()
     if url is not None:
         yield from _remote(run, url, local, remote, files)
-    run.need_topics()
-    return CheckReport(
-        findings=tuple(run.findings),
-        unlisted=run.unlisted,
-        partitions=len(run.partitions),
-        local_segments=local.segments,
-        local_bytes=local.size_bytes,
-        remote_segments=remote.segments,
-        remote_bytes=remote.size_bytes,
-        unchecked=remote.unchecked,
-        data_bytes_read=remote.data_bytes_read,
-        errors=run.counts[Severity.ERROR],
-        warnings=run.counts[Severity.WARNING],
-        newer=run.newer,
-        passed_over=remote.passed_over,
-        read_before=remote.read_before,
-    )
+    return run.report(local, remote)
 
 
-def _remote(run: _Run, url: str, local: LocalFacts, facts: RemoteFacts, files: Files) -> Steps[None]:
+def _remote(run: CheckRun, url: str, local: LocalFacts, facts: RemoteFacts, files: Files) -> Steps[None]:
     """The bucket, with the file of what was seen before if there is to be one."""
     options = run.options
     if options.resume is None:
-        yield from run.remote(url, local, facts, Reading(options.read_data, options.subset))
+        yield from run.remote(url, local, facts, Reading(options.read_data, options.subset, pin=options.pin))
         return
     proven = Proven(options.resume, url, files)
     try:
-        reading = Reading(options.read_data, options.subset, proven)
+        reading = Reading(options.read_data, options.subset, proven, options.pin)
         now: Time = yield Now()
         yield Blocking(partial(proven.open, reading.scope(run.log_dir), now.now_ms))
         yield from run.remote(url, local, facts, reading)
@@ -137,8 +126,8 @@ def _remote(run: _Run, url: str, local: LocalFacts, facts: RemoteFacts, files: F
         proven.close()
 
 
-class _Run:
-    """One check under way."""
+class CheckRun:
+    """One check under way: what was found, and counted."""
 
     def __init__(self, options: CheckOptions) -> None:
         self.options = options
@@ -159,36 +148,77 @@ class _Run:
         check = LocalCheck(directory, files, compacted, self.options.topics, self.options.read_data)
         look = check.look()
         while (seen := (yield from blocking(partial(next, look, None)))) is not None:
-            yield from self._tell(seen)
+            yield from self.tell(seen)
         self.partitions.update(check.facts.partitions)
         return check.facts
 
     def remote(self, url: str, local: LocalFacts, facts: RemoteFacts, reading: Reading) -> Steps[None]:
-        """Every partition that the registry names, and what the registry ought to name.
+        """Every partition that the registry names, and what the registry ought to name."""
+        entries = yield from self.registry(url, local)
+        if reading.data:
+            every = [(entry.topic_id, partition) for entry in entries for partition in range(entry.partitions)]
+            parts = 1 if reading.subset is None else reading.subset[1]
+            yield Emit(Passed(0, "", local.size_bytes + (yield from size_steps(every, parts))))
+        for entry in entries:
+            for partition in range(entry.partitions):
+                tp = TopicPartition(entry.name, partition)
+                check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.tell)
+                yield from check.look(reading)
+                yield from self.tell((yield from check_snapshots(tp, RootView(entry.topic_id, tp.partition, tp.topic))))
+                if self.options.orphans:
+                    yield from check.orphans()
 
-        An entry that cannot be read keeps no other from being checked.
+    def registry(self, url: str, local: LocalFacts) -> Steps[list[TopicEntry]]:
+        """The entries, and what they ought to name. One that cannot be read keeps no other from being checked.
+
+        Of a check of all topics what their sinks decided, too.
         """
         notes: list[str] = []
         listed = yield from survey(notes, (RemotePermissionError, CorruptionError))  # a store of files lists no cut one
         entries: dict[str, TopicEntry] = {}
         for topic in self.options.topics or (yield from list_topic_names()):
             entry = yield from self._entry(topic)
-            if entry is None:
-                continue
-            entries[topic] = entry
-            for partition in range(entry.partitions):
-                tp = TopicPartition(entry.name, partition)
-                self.partitions.add(tp)
-                check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self._tell)
-                yield from check.look(reading)
-                if self.options.orphans:
-                    yield from check.orphans()
-        yield from self._tell(Finding(Severity.WARNING, "not_listed", note, url) for note in notes)
+            if entry is not None:
+                entries[topic] = entry
+                self.partitions.update(TopicPartition(entry.name, number) for number in range(entry.partitions))
+        yield from self.tell(Finding(Severity.WARNING, "not_listed", note, url) for note in notes)
         found, unnamed = yield from unregistered(listed, entries, self.unreadable, local, self.options.topics)
-        yield from self._tell(found)
+        yield from self.tell(found)
         self.partitions.update(unnamed)
+        if not self.options.topics:
+            yield from self.tell((yield from check_decisions()))
+        return list(entries.values())
 
-    def need_topics(self) -> None:
+    def add(self, part: CheckReport) -> None:
+        """What a part of this check came to, which another run has looked at."""
+        room = MAX_FINDINGS - len(self.findings)
+        self.findings += part.findings[:room]
+        self.unlisted += part.unlisted + len(part.findings[room:])
+        self.counts[Severity.ERROR] += part.errors
+        self.counts[Severity.WARNING] += part.warnings
+        self.newer += part.newer
+
+    def report(self, local: LocalFacts, remote: RemoteFacts) -> CheckReport:
+        """All of it. Raises ``UnknownTopicError`` for a topic that was named and is in no tier."""
+        self._need_topics()
+        return CheckReport(
+            findings=tuple(self.findings),
+            unlisted=self.unlisted,
+            partitions=len(self.partitions),
+            local_segments=local.segments,
+            local_bytes=local.size_bytes,
+            remote_segments=remote.segments,
+            remote_bytes=remote.size_bytes,
+            unchecked=remote.unchecked,
+            data_bytes_read=remote.data_bytes_read,
+            errors=self.counts[Severity.ERROR],
+            warnings=self.counts[Severity.WARNING],
+            newer=self.newer,
+            passed_over=remote.passed_over,
+            read_before=remote.read_before,
+        )
+
+    def _need_topics(self) -> None:
         """Raises ``UnknownTopicError`` for a topic that was named and is in no tier: nothing was checked of it."""
         for topic in self.options.topics:
             if topic not in {tp.topic for tp in self.partitions} | self.unreadable:
@@ -203,20 +233,23 @@ class _Run:
         except ConfigError as newer:
             found.error(NEWER_RELEASE, newer.message)
         self.unreadable.add(topic)
-        yield from self._tell(found.about(topic, -1))
+        yield from self.tell(found.about(topic, -1))
         return None
 
-    def _tell(self, seen: Iterable[Finding | Passed]) -> Steps[None]:
+    def tell(self, seen: Iterable[Finding | Passed]) -> Steps[None]:
         for one in seen:
             yield Emit(one)
-            if isinstance(one, Passed):
-                continue
-            self.counts[one.severity] += 1
-            self.newer += one.code == NEWER_RELEASE
-            if len(self.findings) < MAX_FINDINGS:
-                self.findings.append(one)
-            else:
-                self.unlisted += 1
+            if isinstance(one, Finding):
+                self.count(one)
+
+    def count(self, found: Finding) -> None:
+        """One more, which is kept as long as there is room."""
+        self.counts[found.severity] += 1
+        self.newer += found.code == NEWER_RELEASE
+        if len(self.findings) < MAX_FINDINGS:
+            self.findings.append(found)
+        else:
+            self.unlisted += 1
 
 
 def _compacted_topics(directory: Path, files: Files) -> Callable[[str], bool]:

@@ -40,10 +40,9 @@ from tiered.format.keys import (
 from tiered.local.directory.view import DirectoryView, StrangeFolder
 from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
-from tiered.local.disk.names import bases_of, local_files
+from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
 from tiered.local.disk.topics import read_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint, known_of
-from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition

@@ -1,15 +1,19 @@
-"""The remote half of ``check``: root, rows, objects and bundles of one partition. Reads only.
+"""The remote half of ``check``: root, rows, objects and bundles of one partition. Changes nothing of it.
 
-One HEAD and one GET of the index bundle for each segment; with ``read_data`` the whole ``.log`` as well. Objects that
+One HEAD and one GET of the index bundle for each segment; with ``read_data`` the whole ``.log`` as well, under a pin:
+a collection beside it takes nothing that is still to be read. Who may not pin reads without. Objects that
 no root names are listed only on request, the listing first and the root after it, so that what is committed in
 between is not taken for an orphan.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from uuid import UUID
 
 from tiered.care.check_local import PartitionFacts
 from tiered.care.inspection import (
@@ -22,25 +26,34 @@ from tiered.care.inspection import (
     inspect_other_indexes,
 )
 from tiered.care.proven import Reading
-from tiered.errors import ConfigError, CorruptionError
+from tiered.config import MAX_LONG
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
 from tiered.format.keys import (
     FLAG_HOLE,
     FLAG_MAINTAINER,
+    FLAG_STAGED,
     index_key,
+    is_staged_by,
     parse_segment_key,
     partition_prefix,
     root_key,
     segment_key,
+    segment_uid,
 )
 from tiered.format.offset_index import OffsetIndex
+from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root, decode_root
 from tiered.format.rows import NO_ROWS, Rows
 from tiered.format.time_index import TimeIndex
 from tiered.model import Row, TopicPartition
 from tiered.plan.invariants import check_root
 from tiered.plan.known import NOTHING_KNOWN
+from tiered.plan.side_files import NO_PRODUCERS
+from tiered.plan.stage import passed_batch
+from tiered.plan.visibility import open_firsts
+from tiered.remote.pins import Pin
 from tiered.remote.root_view import root_get
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
@@ -56,6 +69,11 @@ MAX_CHECKED_BUNDLE_BYTES = 64 * 1024 * 1024
 MAX_ORPHANS = 10_000
 """Unreferenced objects of one partition that are listed; more are counted."""
 
+MAX_FOLLOWED = 64
+"""Segments that are read before a part of a partition, to know who had a transaction open at its beginning."""
+
+LOGGER = logging.getLogger("tiered.care")
+
 Tell = Callable[[Iterable[Finding | Passed]], Steps[None]]
 
 
@@ -69,6 +87,7 @@ class RemoteFacts:
     data_bytes_read: int = 0
     passed_over: int = 0
     read_before: int = 0
+    may_pin: bool = True
 
 
 class RemoteCheck:
@@ -85,26 +104,116 @@ class RemoteCheck:
 
     def look(self, reading: Reading) -> Steps[None]:
         """Tells everything that was seen. Raises what the store raises when it cannot be asked."""
+        pinned = yield from self.catalog()
+        if pinned is not None:
+            yield from self._look_under_pin(pinned, reading, 0, MAX_LONG)
+
+    def look_at_part(self, reading: Reading, start: int, end: int, *, with_root: bool) -> Steps[None]:
+        """The same of the segments whose base lies in ``start`` to ``end`` (exclusive), under a pin of its own.
+
+        What is wrong with the root is told ``with_root`` only: one of all parts tells it.
+        """
+        pinned = yield from self.catalog(told=with_root)
+        if pinned is not None:
+            yield from self._look_under_pin(pinned, reading, start, end)
+
+    def _look_under_pin(self, pinned: Snapshot, reading: Reading, start: int, end: int) -> Steps[None]:
+        if not (reading.data and reading.pin and self._facts.may_pin and pinned.segments):
+            yield from self._look_into(pinned, reading, start, end, None)
+            return
+        pin = Pin(self._tp.topic, self._topic_id, self._tp.partition, set())
+        try:
+            held = yield from self._hold(pin, pinned)
+            yield from self._look_into(held or pinned, reading, start, end, pin if held is not None else None)
+        except (TieredError, ObjectGone):
+            yield from pin.drop()
+            raise
+        yield from pin.drop()
+
+    def _hold(self, pin: Pin, pinned: Snapshot) -> Steps[Snapshot | None]:
+        """What is read under the pin; None where there is none: what is gone by then is looked for in the newest root,
+        as every reader without one does."""
+        try:
+            return (yield from pin.hold(pinned, partial(self._pin, Findings(self._key))))
+        except TieredError as error:
+            self._facts.may_pin = not isinstance(error, RemotePermissionError)  # asked once, not for each partition
+            what = f"read without a pin: {error.message}; what a collection takes meanwhile is told as removed"
+            found = Findings(self._key)
+            found.add(Severity.INFO, "not_pinned", what)
+            LOGGER.warning("%s is %s (--no-pin asks for none)", self._tp, what)
+            yield from self._tell(found.about(*self._tp))
+            return None
+
+    def _look_into(self, pinned: Snapshot, reading: Reading, start: int, end: int, pin: Pin | None) -> Steps[None]:
+        """Segments of ``pinned``, whose pin is renewed on the way."""
+        if reading.proven is not None:
+            yield Blocking(partial(reading.proven.look_at, self._tp, pinned.version))
+        yield from self.segments(pinned, start, end, reading, pin)
+
+    def catalog(self, *, told: bool = True) -> Steps[Snapshot | None]:
+        """Tells what is wrong with the root, if it is to be ``told``; None if there is none to go on with."""
         catalog = Findings(self._key)
         pinned = yield from self._pin(catalog)
         if pinned is not None:
             self._compare_positions(pinned.root, catalog)
-        yield from self._tell(catalog.about(*self._tp))
-        if pinned is None:
-            return
-        if reading.proven is not None:
-            yield Blocking(partial(reading.proven.look_at, self._tp, pinned.version))
-        at = 0
+        if told:
+            yield from self._tell(catalog.about(*self._tp))
+        return pinned
+
+    def segments(self, pinned: Snapshot, start: int, end: int, reading: Reading, pin: Pin | None = None) -> Steps[None]:
+        """Tells what is wrong with the segments whose base lies in ``start`` to ``end`` (exclusive); renews ``pin``."""
         try:
             last = yield from pinned.last()
             self._last_base = last.base if last is not None else -1
         except CorruptionError:
             self._last_base = -1  # told below, when the rows get there
-        while len(rows := (yield from self._piece(pinned, at))):
-            held = list(rows)
-            for start in range(0, len(held), ROWS_TOGETHER):
-                yield from self._rows(held[start : start + ROWS_TOGETHER], reading)
+        if reading.data:
+            yield from self._follow_up_to(pinned, start)
+        at = start
+        while at < end and len(rows := (yield from self._piece(pinned, at))):
+            held = [row for row in rows if start <= row.base < end]
+            for first in range(0, len(held), ROWS_TOGETHER):
+                if pin is not None:
+                    yield from pin.keep()
+                yield from self._rows(held[first : first + ROWS_TOGETHER], reading)
             at = rows.end_offset
+
+    def _follow_up_to(self, pinned: Snapshot, start: int) -> Steps[None]:
+        """What producers had done before ``start``: as if all segments before it had been looked at.
+
+        Begins at a segment behind whose end no transaction is open, and follows at least one whole segment from there:
+        a snapshot that is wrong is told by who looks at its segment, and must not make this one look wrong.
+        """
+        before: list[tuple[Row, Bundle | None]] = []
+        at = start
+        while at > pinned.start_offset and len(before) < MAX_FOLLOWED:
+            try:
+                row = yield from pinned.at(at - 1)
+            except CorruptionError:
+                return  # told by who looks at the rows in that page
+            if row is None or row.flags & FLAG_HOLE:
+                break
+            bundle = yield from self._silent_bundle(row)
+            before.append((row, bundle))
+            at = row.base
+            if len(before) > 1 and _nothing_open(bundle):
+                break
+        if not before:
+            return
+        row, bundle = before.pop()
+        if row.base > pinned.start_offset:
+            self._beside.skip(_snapshot(bundle), row.next)
+        else:
+            before.append((row, bundle))
+        read_bytes = self._facts.data_bytes_read
+        for row, bundle in reversed(before):
+            yield from self._data(row, bundle, Findings(""))
+        self._facts.data_bytes_read = read_bytes
+
+    def _silent_bundle(self, row: Row) -> Steps[Bundle | None]:
+        most_bytes = min(max(row.idx_len, HEAD_BYTES), MAX_CHECKED_BUNDLE_BYTES)
+        (found,) = yield from _ask([Get(index_key(self._topic_id, self._tp.partition, row), 0, most_bytes)])
+        return (yield from self._bundle(row, found, Findings("")))
 
     def _piece(self, pinned: Snapshot, at: int) -> Steps[Rows]:
         """Rows of the catalog; none behind a page that is lost or damaged, which is told."""
@@ -113,6 +222,7 @@ class RemoteCheck:
         except CorruptionError as damage:
             found = Findings(damage.path_or_key)
             what = f"{damage.message}; what offsets from {max(damage.offset, at)} on are in is not known without it"
+            what += f"; `tiered repair rebuild-catalog {self._tp.topic}:{self._tp.partition}` asks the objects"
             found.error("page", what, position=damage.position, offset=damage.offset)
             yield from self._tell(found.about(*self._tp))
             return NO_ROWS
@@ -122,7 +232,7 @@ class RemoteCheck:
         listed = yield from self._listing()
         pinned = yield from self._pin(Findings(self._key))
         found = Findings(partition_prefix(self._topic_id, self._tp.partition), limit=MAX_ORPHANS)
-        unnamed = {parsed.name.uid: key for key, _ in listed if (parsed := parse_segment_key(key)) is not None}
+        unnamed = {uid: key for key, _ in listed if (uid := segment_uid(key))}
         if pinned is not None:
             try:
                 yield from drop_named(pinned, unnamed)
@@ -132,14 +242,17 @@ class RemoteCheck:
                 yield from self._tell(found.about(*self._tp))
                 return
         for key, size_bytes in listed:
-            parsed = parse_segment_key(key)
+            parsed, uid = parse_segment_key(key), segment_uid(key)
             code, what = "uncommitted", "not committed: under way, or left by a crash"
-            if parsed is None:
+            if not uid:
                 code, what = "foreign_object", "is not named as ours"
-            elif parsed.name.uid not in unnamed:
+            elif uid not in unnamed:
                 continue
             elif pinned is None:  # no root says what of it counts: nothing of it may be deleted
                 code, what = "orphan", "there is no root to name it"
+            elif parsed is None:
+                if (batch := passed_batch(pinned.root, uid)) is not None:
+                    code, what = "orphan", f"staged by an attempt at batch {batch[1]} of {batch[0]}, which is committed"
             elif parsed.name.epoch < pinned.root.roles[parsed.name.role.value].epoch:
                 code, what = "orphan", "an orphan of a dead epoch"
             found.add(Severity.INFO, code, f"{key} ({size_bytes} bytes): {what}")
@@ -206,6 +319,7 @@ class RemoteCheck:
                 self._facts.passed_over += 1
                 self._beside.skip(None, row.next)
                 reading.proven.pass_over(row)
+                yield from self._tell([Passed(row.size if reading.chooses(row) else 0, str(self._tp))])
                 continue
             findings = Findings(segment_key(self._topic_id, self._tp.partition, row))
             intact = yield from self._log_object(row, next(outcomes), findings)
@@ -219,7 +333,7 @@ class RemoteCheck:
             self._compare_local(row, findings)
             if not any(found.severity is Severity.ERROR for found in findings.items):
                 noted.append((row, is_read))
-            passed = Passed(row.size if is_read else 0, str(self._tp))
+            passed = Passed(row.size if reading.chooses(row) else 0, str(self._tp))
             yield from self._tell([passed, *findings.about(*self._tp)])
         if reading.proven is not None:
             yield Blocking(partial(reading.proven.note, noted))
@@ -275,19 +389,21 @@ class RemoteCheck:
         return bundle
 
     def _compare_bundle(self, row: Row, bundle: Bundle, findings: Findings) -> None:
-        noted = bundle.descriptor
+        noted, staged = bundle.descriptor, bool(row.flags & FLAG_STAGED)
+        base = _origin(row)  # nobody knew the place, nor the epochs, of what a sink staged
         pairs = (
             ("topic id", noted.topic_id, self._topic_id),
             ("partition", noted.partition, self._tp.partition),
-            ("base offset", noted.base_offset, row.base),
-            ("end offset", noted.end_offset, row.next),
+            ("base offset", noted.base_offset, base),
+            ("end offset", noted.end_offset, base + row.next - row.base),
             ("smallest timestamp", noted.min_timestamp, row.min_ts),
             ("largest timestamp", noted.max_timestamp, row.max_ts),
             ("records", noted.records, row.records),
             ("size", noted.size_bytes, row.size),
             ("CRC32C", noted.crc32c, row.crc),
-            ("leader epoch", noted.leader_epoch, row.leader_epoch),
-            ("claim epoch", bundle.claim_epoch, row.claim_epoch),
+            ("leader epoch", noted.leader_epoch, noted.leader_epoch if staged else row.leader_epoch),
+            ("claim epoch", bundle.claim_epoch, 0 if staged else row.claim_epoch),
+            ("transaction", bundle.txn, bundle.txn if is_staged_by(row, bundle.txn) else ""),
         )
         for what, in_bundle, in_row in pairs:
             if in_bundle != in_row:
@@ -309,7 +425,9 @@ class RemoteCheck:
         self._beside.begin(row.base)
         # Rewritten segments have holes by design; a writer's may be of a topic that is compacted on disk.
         expected, indexes = Expectations(decode=True), bundle.indexes if bundle is not None else None
-        look = LogInspection(row.size, row.base, findings, expected, indexes=indexes, follower=self._beside.follower)
+        look = LogInspection(
+            row.size, _origin(row), findings, expected, indexes=indexes, follower=self._beside.follower
+        )
         try:
             yield from fetch_log(self._tp, key, row, look.feed, told=False)
         except CorruptionError as damage:
@@ -333,6 +451,9 @@ class RemoteCheck:
 
     def _compare_side_files(self, row: Row, bundle: Bundle, findings: Findings) -> None:
         """What the bundle says of transactions and producers, against the markers in a ``.log`` that is whole."""
+        if row.flags & FLAG_STAGED:
+            self._beside.skip(NO_PRODUCERS, row.next)
+            return
         key = index_key(self._topic_id, self._tp.partition, row)
         txns, producers = self._beside.compare(row.base, row.next, bundle.indexes.txn_index, _snapshot(bundle))
         if txns.flaw is not None:
@@ -370,7 +491,7 @@ class RemoteCheck:
 
     def _compare_local(self, row: Row, findings: Findings) -> None:
         """Where both tiers hold a segment that the writer uploaded, they hold the same bytes."""
-        if self._local is None or row.flags & FLAG_MAINTAINER:
+        if self._local is None or row.flags & (FLAG_MAINTAINER | FLAG_STAGED):
             return
         facts = self._local.segments.get(row.base)
         if facts is None or not facts.sealed or self._local.topic_id not in (None, self._topic_id):
@@ -390,8 +511,32 @@ class RemoteCheck:
         return [(entry.key, entry.size) for entry in listed]
 
 
+def _origin(row: Row) -> int:
+    """The first offset that the bytes of a segment have."""
+    return 0 if row.flags & FLAG_STAGED else row.base
+
+
 def _snapshot(bundle: Bundle | None) -> bytes | None:
     return (bundle.indexes.producer_snapshot or None) if bundle is not None else None
+
+
+def _nothing_open(bundle: Bundle | None) -> bool:
+    try:
+        return bundle is not None and not open_firsts(decode_snapshot(_snapshot(bundle) or NO_PRODUCERS))
+    except CorruptionError:
+        return False
+
+
+def size_steps(tps: Iterable[tuple[UUID, int]], parts: int) -> Steps[int]:
+    """Bytes of the segments of these partitions, by their roots, or about those of a part: for a progress bar."""
+    total, keys = 0, [root_key(topic_id, partition) for topic_id, partition in tps]
+    for start in range(0, len(keys), ROWS_TOGETHER):
+        some = keys[start : start + ROWS_TOGETHER]
+        for key, found in zip(some, (yield from _ask(map(root_get, some))), strict=True):
+            if isinstance(found, Object):
+                with contextlib.suppress(TieredError):  # told when its turn comes
+                    total += Snapshot.of(decode_root(found.data, key=key)).size_bytes // parts
+    return total
 
 
 def _ask(requests: Iterable[StoreRequest]) -> Steps[list[object]]:

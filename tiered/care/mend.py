@@ -6,9 +6,11 @@
 
 An object is never written twice: what is mended gets new names, under a claim of the role ``m``. The batches are the
 old ones, byte for byte; everything beside them follows from them. ``index`` loses nothing, or refuses. ``drop-segment``
-gives up the batches that cannot be read, by name, and leaves a hole where none can. It refuses where a marker or the
-producers would go with them: that changes what is shown of other offsets. Objects that are replaced are copied below
-``aside/`` before the catalog lets go of them; nothing ever deletes those copies but the topic's deletion.
+gives up the batches that cannot be read, by name, and leaves a hole where none can; at the end of the log, where only
+the last segment tells the producers, an empty batch with their snapshot. It refuses where the marker of older records
+would go with them, or nothing tells the producers: that changes what is shown of other offsets. Objects that are
+replaced are copied below ``aside/`` before the catalog lets go of them; nothing ever deletes those copies but the
+topic's deletion.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from uuid import UUID
 from tiered.care.inspection import BatchFeed
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError, UnknownTopicError
-from tiered.format.batch import BatchHeader, decode_records, least_timestamp, verify_batch
+from tiered.format.batch import (
+    BatchHeader,
+    decode_records,
+    empty_batch,
+    least_timestamp,
+    read_header,
+    verify_batch,
+)
 from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
@@ -160,6 +169,7 @@ def mend_steps(plan: MendPlan, owner: str) -> Steps[int]:
         capabilities=capabilities,
         claim_epoch=catalog.claim_epoch,
         index_interval_bytes=TopicConfig.from_properties(entry.config).index_interval_bytes,
+        lineage=root.lineage if (root := catalog.root) is not None else (),
     )
     version = 0
     for each in plan.rows:
@@ -180,16 +190,35 @@ def _reason(each: RowPlan) -> str:
 
 
 def keep_copy(key: str, to: str) -> Steps[None]:
-    """An object as it is, under another name; nothing if it has gone by now."""
+    """An object as it is, under another name; nothing if it has gone by now.
+
+    Raises CorruptionError if the copy would not be all of it: what it is copied for must not be replaced then.
+    """
     head = yield Head(key)
     if not isinstance(head, Object):
         return
     output = ObjectWriter(to)
     for at in range(0, head.size, READ_BYTES):
         got = yield Get(key, at, min(at + READ_BYTES, head.size))
-        if isinstance(got, Object):
+        if isinstance(got, Object) and got.etag == head.etag:
             yield from output.write(got.data)
+    if output.size != head.size or (head.crc32c is not None and output.crc32c != head.crc32c):
+        yield from output.abort()
+        raise CorruptionError(
+            f"{key} has {head.size} bytes, {output.size} of them could be copied as they are: nothing was replaced",
+            path_or_key=key,
+            position=output.size,
+            hint="try again; if it stays so, somebody else writes this key",
+        )
     yield from output.finish()
+    copy = yield Head(to)
+    if not isinstance(copy, Object) or copy.size != head.size:
+        raise CorruptionError(
+            f"{to}, the copy of {key}, is not there with its {head.size} bytes: nothing was replaced",
+            path_or_key=to,
+            position=0,
+            hint="try again",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,15 +276,21 @@ class _Object:
         row = self.row
         if (lost[0].start, lost[0].end) == (row.base, row.next):
             before = yield from self._producers_before(pinned)
-            behind = yield from pinned.at(row.next)
-            while behind is not None and behind.flags & FLAG_HOLE:
-                behind = yield from pinned.at(behind.next)
-            aborted = bool(row.flags & FLAG_ABORTED_TXNS or (bundle is not None and bundle.indexes.txn_index))
-            why = hole_flaw(before, _producers(bundle), aborted=aborted, last=behind is None)
+            aborted, after = aborts_before(row.base, row, bundle), _producers(bundle)
+            keeps = after is not None  # an empty batch does
+            last = not keeps and (yield from self._is_last(pinned))
+            why = hole_flaw(before, after, aborted=aborted, last=last)
         else:
             why = yield from self._partial_flaw(pinned, bundle, size)
         if why is not None:
             raise harmful_loss(self.tp, self.log_key, lost[0].start, lost[-1].end, why)
+
+    def _is_last(self, pinned: Snapshot) -> Steps[bool]:
+        """Whether no segment behind it has objects: its bundle alone tells the producers at the end of the log."""
+        behind = yield from pinned.at(self.row.next)
+        while behind is not None and behind.flags & FLAG_HOLE:
+            behind = yield from pinned.at(behind.next)
+        return behind is None
 
     def _partial_flaw(self, pinned: Snapshot, bundle: Bundle | None, size: int) -> Steps[str | None]:
         """Why the batches that are whole cannot stand beside the old bundle: a marker is lost, or may be."""
@@ -344,6 +379,9 @@ class _Object:
     def written(self, shop: Workshop, pinned: Snapshot, plan: RowPlan) -> Steps[Row]:
         """New objects of what is left. Raises CorruptionError if that is another thing than was planned."""
         bundle, _ = yield from self.bundle()
+        head = yield Head(self.log_key)
+        if (size := head.size if isinstance(head, Object) else 0) != plan.size:
+            raise self._another(f"it has {size} bytes now, {plan.size} were planned with")
         follower = yield from self._follower(pinned)
         output = SegmentOutput(shop, [self.row], (yield NewId()))
 
@@ -356,16 +394,15 @@ class _Object:
         old, kept = bundle.indexes if bundle is not None else None, output.written[0]
         if tuple(lost) != plan.lost or (lost and kept and old is None):
             yield from output.abandon()
-            raise CorruptionError(
-                f"{self.tp}: {self.log_key} does not read as it was planned: {lost}",
-                path_or_key=self.log_key,
-                offset=self.row.base,
-                hint="plan again",
-            )
+            raise self._another(str(lost))
+        if not kept and _producers(bundle) and (yield from self._is_last(pinned)):
+            empty = empty_batch(self.row.base, self.row.next, self.row.leader_epoch)
+            yield from take(read_header(empty), memoryview(empty))
         followed = follower.end_segment()
         epochs = tuple(epoch for epoch in pinned.root.lineage if epoch.start_offset < self.row.next)
         if old is not None and lost:  # the plan has seen that what is left agrees; the lost batches only it knows
-            return (yield from output.finish(old.txn_index, old.producer_snapshot, epochs))
+            txn_index = old.txn_index if kept else b""  # it speaks of markers that are gone
+            return (yield from output.finish(txn_index, old.producer_snapshot, epochs))
         txns = judge_txn_index(old.txn_index if old else b"", self.row.base, followed)
         snapshot = (old.producer_snapshot or None) if old else None
         producers = judge_snapshot(snapshot, followed, expected=bundle is None)
@@ -373,6 +410,14 @@ class _Object:
             yield from output.abandon()
             raise self._unknown_beginning(txns_known=txns.known)
         return (yield from output.finish(txns.data, producers.data, epochs))
+
+    def _another(self, what: str) -> CorruptionError:
+        return CorruptionError(
+            f"{self.tp}: {self.log_key} does not read as it was planned: {what}",
+            path_or_key=self.log_key,
+            offset=self.row.base,
+            hint="plan again",
+        )
 
     def _unknown_beginning(self, *, txns_known: bool) -> CorruptionError:
         what = "holds ABORT markers of transactions whose beginning is not in the bucket"
@@ -399,6 +444,17 @@ class _Object:
         return Follower(Producers(self.row.base, tuple(decode_snapshot(data))), whole=True)
 
 
+def aborts_before(offset: int, row: Row, bundle: Bundle | None) -> bool:
+    """Whether the segment tells of records before ``offset`` that they were aborted, or may: its own go with it."""
+    told = bundle.indexes.txn_index if bundle is not None else b""
+    if not told:
+        return bool(row.flags & FLAG_ABORTED_TXNS)
+    try:
+        return any(txn.first_offset < offset for txn in decode_txns(told, row.base))
+    except CorruptionError:
+        return True
+
+
 def harmful_loss(tp: TopicPartition, key: str, start: int, end: int, why: str) -> CorruptionError:
     """The refusal to give up offsets ``start`` to ``end``, most of all those in ``key``."""
     return CorruptionError(
@@ -415,8 +471,13 @@ def _keeps_before(offset: int) -> str:
 
 def producers_at_end(tp: TopicPartition, topic_id: UUID, row: Row) -> Steps[tuple[ProducerEntry, ...] | None]:
     """Of a segment, as its bundle has them; None if that is gone, damaged or another segment's."""
+    return _producers((yield from bundle_of(tp, topic_id, row)))
+
+
+def bundle_of(tp: TopicPartition, topic_id: UUID, row: Row) -> Steps[Bundle | None]:
+    """The index bundle of a segment; None if it is gone, damaged or another segment's."""
     bundle, _ = yield from _Object(tp, topic_id, row).bundle()
-    return _producers(bundle)
+    return bundle
 
 
 def _producers(bundle: Bundle | None) -> tuple[ProducerEntry, ...] | None:

@@ -26,7 +26,7 @@ import numpy as np
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError, LockedError
 from tiered.format.crc import crc32c
-from tiered.format.keys import join_uid
+from tiered.format.keys import FLAG_STAGED, join_uid
 from tiered.local.disk.files import Files
 from tiered.model import Row, TopicPartition
 
@@ -179,8 +179,10 @@ class Proven:
 
 
 def _number(row: Row) -> int:
-    """64 random bits of the object's name."""
-    return int(join_uid(row.id_hi, row.id_lo)[16:], 16)
+    """64 bits of the object's name that no other has; of what a sink staged each half has some of its randomness."""
+    uid = join_uid(row.id_hi, row.id_lo)
+    number = int(uid[16:], 16)
+    return number ^ int(uid[:16], 16) if row.flags & FLAG_STAGED else number
 
 
 def _holds(numbers: np.ndarray[tuple[int], np.dtype[np.uint64]], row: Row) -> bool:
@@ -194,11 +196,13 @@ class Reading:
     """What is read of each segment beside its size, its checksum and its indexes.
 
     ``subset`` (n, m): the n-th of m parts of all segments, counted from 1, by their names: each is in exactly one.
+    ``pin``: data is read under a pin, where one may be made.
     """
 
     data: bool = False
     subset: tuple[int, int] | None = None
     proven: Proven | None = None
+    pin: bool = True
 
     def scope(self, log_dir: Path | None) -> str:
         """All that tells which of two checks sees more of a segment, in a line: the disk it is compared with, too."""

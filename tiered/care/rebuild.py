@@ -8,8 +8,10 @@
 
 The new root takes both roles from whoever had them, under claims that nobody has used, and belongs to no volume: a disk
 that wrote the partition before is refused until ``repair rejoin``. Its version is far above every one that was seen, so
-that pins and snapshots of the lost catalog hold what they held. Nothing is deleted. What only a root named that goes
-back to an older version waits in the trash of the new one, for its grace time and for pins, with what waited before.
+that pins and snapshots of the lost catalog hold what they held. A root that is whole and names pages that are lost goes
+on from itself: what these named is looked for among the objects, and adds up to what they held. Nothing is deleted.
+What only a root named that goes back to an older version waits in the trash of the new one, for its grace time and for
+pins, with what waited before.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
-from tiered.care.mend import harmful_loss, producers_at_end
+from tiered.care.mend import aborts_before, bundle_of, harmful_loss, producers_at_end
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
 from tiered.format.crc import crc32c
@@ -35,6 +37,7 @@ from tiered.format.keys import (
     parse_hist_key,
     parse_page_key,
     parse_segment_key,
+    parse_staged_key,
     partition_prefix,
     root_key,
     segment_key,
@@ -42,23 +45,15 @@ from tiered.format.keys import (
 )
 from tiered.format.page import PageKind, Pointers
 from tiered.format.root import STATE_OPEN, Root, decode_root
-from tiered.format.rows import (
-    NO_TRASH,
-    TRASH_LIST,
-    TRASH_MAINTAINER,
-    TRASH_OBJECT,
-    TRASH_PAGE,
-    TRASH_ROWS,
-    Rows,
-    Trash,
-    TrashEntry,
-)
+from tiered.format.rows import NO_TRASH, Rows, Trash
+from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
 from tiered.model import EpochEntry, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.pages import Garbage, spill
 from tiered.plan.rebuild import Objects, choose_rows, rebuilt
 from tiered.plan.side_files import hole_flaw
+from tiered.plan.stage import passed_batch
 from tiered.remote.collect import page_key_of, trash_page
 from tiered.remote.pages import PageCache, read_pages, store_pages
 from tiered.remote.past import AsOf, Past, list_snapshots
@@ -68,7 +63,9 @@ from tiered.remote.roots import root_put
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
+from tiered.remote.sweep_staged import decided_among, swept_among
 from tiered.remote.topics import load_topic
+from tiered.remote.torn import Torn, find_torn
 from tiered.store.base import ABSENT, Get, Match, NewId, Now, Object, Put, PutStatus, Steps, Together, list_all
 
 HEADS_TOGETHER = 64
@@ -80,7 +77,8 @@ _ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is p
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """The root that would be written. ``copy_version``: of the ``hist/`` copy that it goes on from, 0 without one.
+    """The root that would be written. ``copy_version``: of the ``hist/`` copy that it goes on from, 0 without one; of
+    the root itself where only pages of it are lost, ``torn_pages`` of them.
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
     ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no
@@ -95,6 +93,7 @@ class RebuildPlan:
     damaged: bytes | None
     etag: str
     lost: tuple[tuple[int, int], ...] = ()
+    torn_pages: int = 0
 
 
 class _Listed(NamedTuple):
@@ -111,20 +110,29 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     that would change what is shown of other offsets.
     """
     topic_id = yield from _topic_id(tp)
-    damaged, etag = yield from _need_broken(tp, topic_id)
+    damaged, etag, torn = yield from _need_broken(tp, topic_id)
     listed = yield from _list(topic_id, tp.partition)
-    copy, known = yield from _newest_copy(tp, topic_id)
-    present = [row for row in known if not row.size or _is_there(topic_id, tp.partition, row, listed.sizes)]
-    others = yield from _unnamed(copy, topic_id, tp.partition, listed)
+    copy: Root | None
+    if torn is not None:
+        copy, known, known_end = torn.root, list(torn.rows), 0
+        present = known  # it is the newest: what is wrong with its objects is for other verbs
+    else:
+        copy, known = yield from _newest_copy(tp, topic_id)
+        present = [row for row in known if not row.size or _is_there(topic_id, tp.partition, row, listed.sizes)]
+        known_end = copy.next_offset if copy is not None else 0
+    others = yield from _unnamed(copy, topic_id, tp.partition, listed, torn)
+    yield from _need_no_decided(tp, topic_id, copy, listed)
 
     def key_of(row: Row) -> str:
         return segment_key(topic_id, tp.partition, row)
 
-    rows = choose_rows(present, copy.next_offset if copy is not None else 0, others, key_of, gaps=accept_loss)
+    rows = choose_rows(present, known_end, others, key_of, gaps=accept_loss)
     lost: list[tuple[int, int]] = []
     if accept_loss:
         rows, lost = yield from _with_holes(rows, copy)
         yield from _need_harmless(tp, topic_id, rows, lost, known)
+    if torn is not None and not lost:
+        torn.need_same(tp, rows)
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
         raise CorruptionError(
@@ -143,7 +151,8 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     for violation in check_root(root):
         raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
     found = len(set(rows) - set(known))
-    return RebuildPlan(tp, root, copy.version if copy else 0, found, tuple(unused), damaged, etag, tuple(lost))
+    pages = 0 if torn is None else len(torn.lost)
+    return RebuildPlan(tp, root, copy.version if copy else 0, found, tuple(unused), damaged, etag, tuple(lost), pages)
 
 
 def _with_holes(rows: list[Row], copy: Root | None) -> Steps[tuple[list[Row], list[tuple[int, int]]]]:
@@ -174,7 +183,9 @@ def _need_harmless(
         before = (yield from producers_at_end(tp, topic_id, older[-1])) if older else ()
         told = bool(gone) and gone[-1].next == end
         after = (yield from producers_at_end(tp, topic_id, gone[-1])) if told else None
-        aborted = any(row.flags & FLAG_ABORTED_TXNS for row in gone)
+        aborted = False
+        for row in gone:
+            aborted |= aborts_before(start, row, (yield from bundle_of(tp, topic_id, row)))
         last = not any(row.size and row.base >= end for row in rows)
         why = hole_flaw(before, after, aborted=aborted, last=last)
         if why is not None:
@@ -216,7 +227,14 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[Reb
             )
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
     told = yield from _epochs(topic_id, tp.partition, rows)
-    first = replace(taken.root, roles=now.roles, commit=now.commit, txns=now.txns)
+    first = replace(
+        taken.root,
+        roles=now.roles,
+        commit=now.commit,
+        txns=now.txns,
+        txn_versions=now.txn_versions,
+        txns_floor=now.txns_floor,
+    )
     versions = [each.version for each in (yield from list_snapshots(_view(tp, topic_id)))]
     number = max(now.version, *versions) if versions else now.version
     root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), number + VERSION_STEP, stamp)
@@ -337,14 +355,18 @@ def rebuild_steps(plan: RebuildPlan) -> Steps[None]:
     raise ConfigError(f"{plan.tp}: its root is another one by now; nothing was replaced", hint="plan again")
 
 
-def _need_broken(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[bytes | None, str]]:
+def _need_broken(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[bytes | None, str, Torn | None]]:
+    """What lies there, its ETag, and what is known of a root that is whole while its pages are not."""
     key = root_key(topic_id, tp.partition)
     got = yield root_get(key)
     if not isinstance(got, Object):
-        return None, ""
+        return None, "", None
     root = _good(got.data, key, topic_id, tp)
     if root is None:
-        return bytes(got.data), got.etag
+        return bytes(got.data), got.etag, None
+    torn = yield from find_torn(root)
+    if torn is not None:
+        return bytes(got.data), got.etag, torn
     raise ConfigError(f"{root.where} can be read: there is nothing to rebuild", hint="`tiered check` looks at the rest")
 
 
@@ -392,14 +414,46 @@ def _is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -
     return sizes.get(log) == row.size and sizes.get(index) == row.idx_len
 
 
-def _unnamed(copy: Root | None, topic_id: UUID, partition: int, listed: _Listed) -> Steps[list[Row]]:
-    """Rows of whole segments that the copy does not name and that may have been committed after it."""
+def _need_no_decided(tp: TopicPartition, topic_id: UUID, copy: Root | None, listed: _Listed) -> Steps[None]:
+    """Raises CorruptionError if sinks may have committed something since the copy: no object tells its offsets.
+
+    What they staged and no decision names was never committed, unless the decision itself was swept.
+    """
+    staged = {parsed.uid: key for key in listed.sizes if (parsed := parse_staged_key(key)) is not None}
+    if copy is not None and staged:
+        yield from drop_named(Snapshot.of(copy), staged)
+        staged = {uid: key for uid, key in staged.items() if passed_batch(copy, uid) is None}
+    decided = yield from decided_among(topic_id, tp.partition, staged)
+    if decided:
+        (txn, batch), count = min(decided), sum(decided.values())
+        raise CorruptionError(
+            f"{tp}: sinks have staged {count} segments that no kept copy names, the first of batch {batch} of "
+            f"{txn}, which was decided to be committed: at which offsets they were, no object tells",
+            path_or_key=root_key(topic_id, tp.partition),
+            hint=_ADVICE,
+        )
+    swept = yield from swept_among(topic_id, tp.partition, staged)
+    if swept:
+        (txn, batch, later), count = min(swept.items())
+        raise CorruptionError(
+            f"{tp}: no kept copy names {count} segments of batch {batch} of {txn}, whose decision was swept since its "
+            f"batch {later} was decided: whether they were committed, and at which offsets, no object tells",
+            path_or_key=root_key(topic_id, tp.partition),
+            hint=_ADVICE,
+        )
+
+
+def _unnamed(copy: Root | None, topic_id: UUID, partition: int, listed: _Listed, torn: Torn | None) -> Steps[list[Row]]:
+    """Rows of whole segments that the copy does not name and that may have been committed after it, or, of one that is
+    ``torn``, that may have been named by what is lost of it."""
     names: dict[str, SegmentName] = {}
     for key in listed.sizes:
         parsed = parse_segment_key(key)
         if parsed is not None:
             names[parsed.name.uid] = parsed.name
-    if copy is not None:
+    if torn is not None:
+        names = yield from torn.others(names)
+    elif copy is not None:
         yield from drop_named(Snapshot.of(copy), names)
         # An epoch that had ended by then commits nothing more: what the copy does not name of it never was committed.
         names = {uid: name for uid, name in names.items() if name.epoch >= copy.roles[name.role.value].epoch}

@@ -22,6 +22,7 @@ from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topics, load_topic
+from tiered.remote.torn import find_torn
 from tiered.store.base import Steps, blocking
 from tiered.store.location import StoreLocation
 
@@ -144,12 +145,21 @@ def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[lis
     seen = disk.known.get(tp, NOTHING_KNOWN)
     known = Known(entry.roots, seen.version, seen.start_offset, seen.next_offset, seen.writer_epoch, seen.tokens)
     try:
-        yield from RootView(entry.topic_id, partition, entry.name, known).load()
+        root = yield from RootView(entry.topic_id, partition, entry.name, known).load()
+        torn = None if root is None else (yield from find_torn(root))
     except (CorruptionError, LogDestroyedError) as error:
         key = root_key(entry.topic_id, partition)
         steps = [*_put_back(url, key), *_without_root(entry, disk, tp)]
         return [Advice(key, entry.name, partition, error.message, tuple(steps))]
-    return []
+    if root is None or torn is None:
+        return []
+    problem = f"{root.where} is whole, and its page of offsets {{}} to {{}} is gone or another one"
+    mend = f"or `tiered repair rebuild-catalog {tp.topic}:{partition}`: the objects tell what it held"
+    return [
+        Advice(key, entry.name, partition, problem.format(pointer.base, pointer.next), (*_put_back(url, key), mend))
+        for pointer in torn.lost
+        for key in [root.page_key(pointer)]
+    ]
 
 
 def _put_back(url: str, key: str) -> Iterator[str]:

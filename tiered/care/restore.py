@@ -40,6 +40,7 @@ from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
     FLAG_HOLE,
     FLAG_MAINTAINER,
+    FLAG_STAGED,
     SNAPSHOT_SUFFIX,
     index_key,
     index_name,
@@ -63,9 +64,9 @@ from tiered.local.disk.checkpoints import (
 )
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files
+from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
-from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.partition.truncation import carry_out_cut, find_cut
 from tiered.local.segment.indexes import rebuild_indexes, store_indexes
 from tiered.local.segment.scan import LogFile
@@ -74,6 +75,7 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import Row, SealedIndexes, TopicPartition
 from tiered.plan.known import Known
 from tiered.plan.side_files import NO_PRODUCERS, Judged
+from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.past import AsOf, Past
@@ -344,9 +346,9 @@ class _Segment:
 
     def run(self) -> Steps[list[str]]:
         """Fetches, checks and writes everything; gives what had to be rebuilt. Raises ``CorruptionError``."""
-        yield from self._fetch_log()
+        stored = yield from self._fetch_log()
         indexes, why = yield from self._bundle()
-        return (yield from blocking(partial(self._settle, indexes, why)))
+        return (yield from blocking(partial(stored._settle, indexes, why)))
 
     def run_until(self, end: int, before: Row | None) -> Steps[list[str]]:
         """As :meth:`run`, of the offsets below ``end``, where a batch begins.
@@ -357,9 +359,9 @@ class _Segment:
             indexes, _ = yield from self._of(before)._bundle()
             if indexes is not None:
                 self.beside.skip(indexes.producer_snapshot or NO_PRODUCERS, self.row.base)
-        yield from self._fetch_log()
+        stored = yield from self._fetch_log()
         indexes, why = yield from self._bundle()
-        return (yield from blocking(partial(self._cut, end, indexes, why)))
+        return (yield from blocking(partial(stored._cut, end, indexes, why)))
 
     def _of(self, row: Row) -> _Segment:
         return replace(self, row=row)
@@ -441,8 +443,11 @@ class _Segment:
             whole = replace(self, row=self.row._replace(**dict(zip(_CUT_FIELDS, totals, strict=True))))
         return notes + whole._write_side_files(indexes)
 
-    def _fetch_log(self) -> Steps[None]:
-        files, handle, position, checksum = self.files, -1, 0, 0
+    def _fetch_log(self) -> Steps[_Segment]:
+        """Gives the segment as it is on disk: what a sink staged has its own offsets there, and another checksum."""
+        files, handle, position, checksum, written = self.files, -1, 0, 0, 0
+        plain: SegmentScan | None = None
+        damage: CorruptionError | None = None
 
         def begin() -> None:
             nonlocal handle
@@ -450,18 +455,28 @@ class _Segment:
             files.truncate(handle, 0)
 
         def write(data: bytes) -> None:
-            nonlocal position, checksum
-            files.write_at(handle, data, position)
-            position, checksum = position + len(data), crc32c(data, checksum)
+            nonlocal position, checksum, written, damage
+            checksum = crc32c(data, checksum)
+            try:
+                for piece in (data,) if plain is None else (batch for _, batch in plain.feed(data)):
+                    files.write_at(handle, piece, position)
+                    position, written = position + len(piece), crc32c(piece, written)
+            except CorruptionError as error:  # of the object, if its checksum is right: the next attempt tells
+                damage = damage or error
 
         try:
             yield Blocking(begin)
             for attempt in range(FETCH_ATTEMPTS):
-                position = checksum = 0
+                position = checksum = written = 0
+                plain, damage = self._placed(), None
                 yield from fetch_log(self.tp, self._key, self.row, write, told=attempt == 0)
                 if checksum == self.row.crc:
+                    if damage is not None:
+                        raise damage
+                    if plain is not None:
+                        plain.finish()
                     yield Blocking(partial(files.sync, handle))
-                    return
+                    return self._of(self.row._replace(crc=written))
         finally:
             if handle >= 0:
                 files.close(handle)
@@ -470,6 +485,14 @@ class _Segment:
             path_or_key=self._key,
             offset=self.row.base,
             hint="the object is damaged: look for another version of it in the bucket, or restore newer segments only",
+        )
+
+    def _placed(self) -> SegmentScan | None:
+        """What gives the batches of a staged segment their offsets; None for any other."""
+        if not self.row.flags & FLAG_STAGED:
+            return None
+        return SegmentScan(
+            self.tp, self._key, self.row, position=0, start=self.row.base, end=self.row.next, verify_crc=False
         )
 
     def _bundle(self) -> Steps[tuple[SealedIndexes | None, str]]:
@@ -484,7 +507,8 @@ class _Segment:
             bundle = decode_bundle(found.data, key=key)
         except (CorruptionError, ConfigError) as damage:
             return None, damage.message
-        if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (self.row.base, self.row.crc):
+        base = 0 if self.row.flags & FLAG_STAGED else self.row.base
+        if (bundle.descriptor.base_offset, bundle.descriptor.crc32c) != (base, self.row.crc):
             return None, "the index bundle is that of another segment"
         return bundle.indexes, ""
 
@@ -498,6 +522,7 @@ class _Segment:
         row = self.row
         txn_index = indexes.txn_index if indexes is not None else b""
         snapshot = (indexes.producer_snapshot or None) if indexes is not None else None
+        snapshot = NO_PRODUCERS if row.flags & FLAG_STAGED else snapshot
         lost = indexes is None
         txns, producers = self.beside.compare(row.base, row.next, txn_index, snapshot, expected=lost)
         notes: list[str] = []

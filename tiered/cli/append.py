@@ -20,11 +20,11 @@ from tiered.errors import (
 from tiered.format.keys import check_topic_name
 from tiered.model import NewRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
-from tiered.program.doors import open_log, topic_config
 from tiered.program.output import counted, human_duration
 from tiered.program.patience import PATIENCE_SECONDS, OutOfTime, Patience
 from tiered.program.progress import Progress
 from tiered.program.record_input import ByteStream, InputShape, LineSource, read_records
+from tiered.program.tiers import open_log, topic_config
 from tiered.times import MAX_TIME_MS, format_time
 
 CHUNK_RECORDS = 1000

@@ -10,14 +10,14 @@ import click
 
 from tiered.config import MAX_LONG
 from tiered.errors import ConfigError
-from tiered.model import ConsumerRecord
+from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, need_topic, open_reader
 from tiered.program.output import counted
 from tiered.program.patience import Patience
 from tiered.program.record_format import compile_format, envelope_line, need_field, plain_line, terminal_line
+from tiered.read.topic import TopicReads
 from tiered.times import parse_time
-from tiered.topic import TopicReads
 
 ISOLATION = click.Choice(["read_uncommitted", "read_committed"])
 WRITE_BYTES = 64 * 1024

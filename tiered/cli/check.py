@@ -9,14 +9,16 @@ from pathlib import Path
 import click
 
 from tiered.care.check import CheckOptions, CheckReport
+from tiered.care.remedies import remedies
 from tiered.care.run import check
 from tiered.config import DAY_MS
 from tiered.errors import ConfigError
 from tiered.findings import Finding, Severity
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.doors import need_directory, open_remote
+from tiered.program.doors import need_directory
 from tiered.program.output import counted, human_bytes
 from tiered.program.progress import Progress
+from tiered.program.stores import open_remote
 
 MAX_PARTS = 10_000
 """Parts of one whole."""
@@ -37,6 +39,7 @@ MAX_PARTS = 10_000
 @click.option(
     "--resume", metavar="FILE", help="note there what was seen: go on if cut short, read no byte twice in its life"
 )
+@click.option("--no-pin", is_flag=True, help="make no pin while data is read (a role that may not needs no --no-pin)")
 @click.option("--orphans", is_flag=True, help="list objects that no catalog names (one LIST a partition)")
 @pass_application
 def command(  # noqa: PLR0917 - the options
@@ -45,12 +48,14 @@ def command(  # noqa: PLR0917 - the options
     read_data: bool,
     read_data_subset: str | None,
     resume: str | None,
+    no_pin: bool,
     orphans: bool,
 ) -> int:
     """Verify a log: every local byte, the catalog's invariants, every object and index of the bucket.
 
-    Takes no lock and changes nothing, so that it may run beside a writer. Exit code 0: nothing wrong; 3: warnings;
-    13: something is damaged or missing.
+    Takes no lock and changes nothing, so that it may run beside a writer. While data is read a pin keeps collections
+    from taking what is still to be read; a role that may not make one reads without. Exit code 0: nothing wrong; 3:
+    warnings; 13: something is damaged or missing.
 
     \b
     Examples:
@@ -82,6 +87,7 @@ def command(  # noqa: PLR0917 - the options
         orphans=orphans,
         subset=None if read_data else subset,
         resume=None if resume is None else Path(resume),
+        pin=not no_pin,
     )
 
     def show(finding: Finding) -> None:
@@ -122,7 +128,8 @@ def _conclude(app: Application, report: CheckReport) -> int:
         for field in dataclasses.fields(report)
         if field.name not in ("findings", "unlisted")
     }
-    app.out.summary(report.exit_code, complete=True, **fields)
+    advice = remedies(report.findings)
+    app.out.summary(report.exit_code, complete=True, **fields, remedies=advice)
     if not app.out.json_mode:
         app.out.line(
             f"{counted(report.partitions, 'partition')}"
@@ -137,6 +144,8 @@ def _conclude(app: Application, report: CheckReport) -> int:
         if report.unchecked:
             number, have = counted(report.unchecked, "object"), "has" if report.unchecked == 1 else "have"
             app.out.line(f"{number} {have} no checksum that the store tells: --read-data judges the bytes")
+        for line in advice:
+            app.out.line(f"next: {line}")
         app.out.line(
             "OK"
             if not report.exit_code

@@ -13,15 +13,17 @@ import click
 from tiered.config import LogConfig
 from tiered.errors import NotFoundError, RemotePermissionError, TieredError
 from tiered.format.checkpoint import decode_meta_properties
+from tiered.format.kernels import AT_WORK, PURE
 from tiered.format.keys import TOPICS_PREFIX
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.doors import directory_error, location, open_remote
+from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import lock_holders
 from tiered.program.patience import PATIENCE_SECONDS
+from tiered.program.stores import location, open_remote
 from tiered.program.versions import part_versions, product_version
 from tiered.store.base import Get, Head, List, Object, Page, Store
 from tiered.store.driver import drive
@@ -107,6 +109,7 @@ def _examine(app: Application, *, write_probe: bool) -> Iterator[Diagnosis]:
         yield from _remote(app, write_probe=write_probe)
     else:
         yield Diagnosis("remote", SKIP, "none was named (--remote)")
+    yield Diagnosis("kernels", OK, AT_WORK, "" if AT_WORK != PURE else "all works, slower: install with a C compiler")
 
 
 def _attempt(name: str, check: Callable[[], Diagnosis]) -> Diagnosis:

@@ -42,7 +42,8 @@ def run_command(app: Application, *, selected: str | None, orphans: bool, yes: b
     """Delete it, but for what a reader's pin or a snapshot holds. Each cycle leaves a line below jobs/gc/.
 
     Orphans are deleted a day after they came, if the key tells that nobody can commit them any more; multipart uploads
-    that were never finished are aborted then, too.
+    that were never finished are aborted then, too. What a Spark sink staged and did not commit goes after gc.grace.ms,
+    once it is decided that it is never committed; so do old decisions of sinks, if no topic is named.
 
     \b
     Example:

@@ -9,7 +9,7 @@ import click
 from tiered.errors import ConfigError
 from tiered.plan.access import ROLES, policy
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.doors import location
+from tiered.program.stores import location
 
 FAMILIES = {"cn-": "aws-cn", "us-gov-": "aws-us-gov"}
 """How ARNs begin in regions that are not of the common AWS."""

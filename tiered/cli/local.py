@@ -1,4 +1,4 @@
-"""``tiered local tasks|run|metrics|clean|move``: care of log directories as such."""
+"""``tiered local tasks|run|metrics|clean|drop|move``: care of log directories as such."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 import click
 
+from tiered.care.check import EXIT_WARNINGS
+from tiered.config import MAX_LONG
 from tiered.errors import ConfigError, DiskFullError
 from tiered.local.cleaning.cleaner import CleaningStatus
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.figures import read_report
 from tiered.local.directory.manager import LocalLog
 from tiered.local.directory.tasks import TaskStatus
 from tiered.local.disk.files import PosixFiles
+from tiered.local.partition.partition import PartitionLog
 from tiered.metrics import render
 from tiered.model import TopicPartition
 from tiered.plan.batch_filter import CleaningReport
@@ -28,8 +31,9 @@ from tiered.program.application import (
     pass_application,
     split_topic,
 )
-from tiered.program.doors import chosen_partitions, folder, need_directory, need_topic, open_directory
+from tiered.program.doors import chosen_partitions, folder, need_directory, need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
+from tiered.program.tiers import open_directory
 from tiered.times import format_time
 
 MAX_ROUNDS = 1000
@@ -247,6 +251,88 @@ def _line(tp: TopicPartition, report: CleaningReport) -> str:
     return f"{tp}: {kept:,} of {read:,} records kept, {report.bytes_written:,} of {report.bytes_read:,} bytes"
 
 
+@command.command("drop", short_help="Let what the bucket holds leave the disk now.")
+@click.argument("selected", metavar="TOPIC[:P]")
+@click.option("--before", type=click.IntRange(min=0), metavar="OFFSET", help="only segments of earlier offsets")
+@destructive
+@pass_application
+def drop_command(app: Application, *, selected: str, before: int | None, dry_run: bool, yes: bool) -> int:
+    """Let sealed segments that the bucket holds leave the disk now, whatever local.retention.* keeps.
+
+    The log stays as it is: it is read from the bucket there. For a disk that is full, and after `tiered erase`. The
+    directory must have no writer at the moment. Segments go oldest first; with --before up to and with the one that
+    holds the record before OFFSET. Exit code 3: some that were meant stay, for they are not in the bucket yet.
+
+    \b
+    Examples:
+      tiered local drop users --log-dir data --dry-run
+      tiered local drop users:3 --before 120000 --log-dir data --yes
+    """
+    topic, partition = split_topic(selected)
+    with open_directory(app) as log:
+        need_topic(topic, log.topics())
+        numbers = chosen_partitions(topic, log.topics()[topic].partitions, partition)
+        found = [_Drop(log.partition(TopicPartition(topic, number)), before) for number in numbers]
+        lines = [line for drop in found for line in drop.lines()]
+        if not dry_run:
+            for line in lines:
+                app.out.say(line)
+            segments = sum(len(drop.going) for drop in found)
+            confirm(app, "local drop", f"Let {counted(segments, 'segment')} leave the disk?", yes=yes)
+            for drop in found:
+                drop.carry_out()
+    fields = {"dry_run": dry_run, "topic": topic, "partitions": [drop.fields() for drop in found]}
+    return app.out.result("local drop", fields, lines, EXIT_WARNINGS if any(drop.stays for drop in found) else 0)
+
+
+class _Drop:
+    """What leaves the disk of one partition: its sealed segments below what the checkpoint says is in the bucket."""
+
+    def __init__(self, partition: PartitionLog, before: int | None) -> None:
+        if partition.upload is None:
+            raise ConfigError(
+                f"{partition.tp} is not tiered: no bucket holds what would leave the disk",
+                hint="`tiered truncate` and retention.* delete records of a log that lies on the disk alone",
+            )
+        self._partition = partition
+        self._uploaded = partition.upload.end_offset
+        view = partition.positions()
+        last = view.end_offset if before is None else min(before, view.end_offset)
+        meant = [each for each in partition.sealed_segments() if each.base_offset < last]
+        self.going = [each for each in meant if each.end_offset <= self._uploaded]
+        end = self.going[-1].end_offset if self.going else view.local_start_offset
+        self.stays = max(last - end, 0)
+
+    def carry_out(self) -> None:
+        """Their files are unlinked when it returns."""
+        if self.going:
+            self._partition.delete_local_before(self.going[-1].end_offset)
+            self._partition.to_write().retention.empty_trash(MAX_LONG)
+
+    def lines(self) -> list[str]:
+        size_bytes = sum(segment.size_bytes for segment in self.going)
+        gone = f"{self._partition.tp}: {counted(len(self.going), 'segment')}, {human_bytes(size_bytes)}"
+        if not self.stays:
+            return [gone]
+        return [
+            gone,
+            f"{self._partition.tp}: {counted(self.stays, 'offset')} that were meant stay: the bucket holds what is "
+            f"below {self._uploaded}, as this disk knows it; `tiered-uploader sync` seals and uploads the rest",
+        ]
+
+    def fields(self) -> dict[str, Any]:
+        ends = [self.going[0].base_offset, self.going[-1].end_offset] if self.going else [-1, -1]
+        return {
+            "partition": self._partition.tp.partition,
+            "segments": len(self.going),
+            "bytes": sum(segment.size_bytes for segment in self.going),
+            "start_offset": ends[0],
+            "end_offset": ends[1],
+            "uploaded_offset": self._uploaded,
+            "stays": self.stays,
+        }
+
+
 @command.command("move", short_help="Move a partition to another log directory.")
 @click.argument("partition", metavar="TOPIC:P")
 @click.argument("target", metavar="DIR", type=click.Path(file_okay=False))
@@ -283,7 +369,7 @@ def move_command(app: Application, *, partition: str, target: str, dry_run: bool
     if not dry_run:
         app.out.say(f"{tp}: {human_bytes(size_bytes)} from {source} to {place}{made}")
         confirm(app, "local move", f"Move {tp} to {place}?", yes=yes)
-        with LocalLogs.open([source, place], clock=app.clock, ids=app.ids) as logs:
+        with LocalTier.open([source, place], clock=app.clock, ids=app.ids) as logs:
             logs.move(tp, place)
             fields["end_offset"] = logs.partition(tp).positions().end_offset
     count = counted(fields["end_offset"] - fields["start_offset"], "offset")

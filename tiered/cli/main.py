@@ -13,55 +13,74 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import logging
 import os
-import signal
 import sys
-import threading
-import traceback
-from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import click
 
-from tiered.errors import TieredError
 from tiered.program.application import Group
-from tiered.program.output import Output, StdoutClosed, counted
-from tiered.program.run import EXIT_INTERRUPTED
-from tiered.program.wording import KAFKA_OPTIONS, as_error, in_cli_words
+from tiered.program.command_line import run_command
 
-EXIT_TERMINATED = 143
+
+class Entry(NamedTuple):
+    """A command of the list: the module that holds it, and its line in the help."""
+
+    module: str
+    about: str
+
 
 COMMANDS = {
-    "append": "tiered.cli.append",
-    "cat": "tiered.cli.cat",
-    "tail": "tiered.cli.tail",
-    "topics": "tiered.cli.topics",
-    "offsets": "tiered.cli.offsets",
-    "status": "tiered.cli.status",
-    "segments": "tiered.cli.segments",
-    "dump-segment": "tiered.cli.dump_segment",
-    "doctor": "tiered.cli.doctor",
-    "iam-policy": "tiered.cli.iam_policy",
-    "check": "tiered.cli.check",
-    "restore": "tiered.cli.restore",
-    "repair": "tiered.cli.repair",
-    "maintain": "tiered.cli.maintain",
-    "gc": "tiered.cli.gc",
-    "snapshot": "tiered.cli.snapshot",
-    "local": "tiered.cli.local",
-    "transactions": "tiered.cli.transactions",
-    "truncate": "tiered.cli.truncate",
-    "config": "tiered.cli.config",
+    "append": Entry("tiered.cli.append", "Append records from standard input."),
+    "cat": Entry("tiered.cli.cat", "Print records: what is on S3 first, then what is on this disk."),
+    "tail": Entry("tiered.cli.tail", "Print the last records of a topic."),
+    "topics": Entry("tiered.cli.topics", "List, create, describe, alter, delete and hand over topics."),
+    "offsets": Entry(
+        "tiered.cli.offsets",
+        "Print offsets: the earliest, the latest (where the next record goes), and the first at or after a time.",
+    ),
+    "status": Entry("tiered.cli.status", "Positions, segments, lag and health of every partition."),
+    "segments": Entry("tiered.cli.segments", "List segments: offsets, sizes, times, and which tier holds them."),
+    "dump-segment": Entry(
+        "tiered.cli.dump_segment",
+        "Print batches, records, index entries, snapshots and checkpoints; works on any Kafka log directory.",
+    ),
+    "doctor": Entry(
+        "tiered.cli.doctor",
+        "Check the program, the settings, the log directory and the store, and say what to change.",
+    ),
+    "iam-policy": Entry(
+        "tiered.cli.iam_policy",
+        "Print the policy for one kind of program: exactly the keys of --remote, and no action that it does without.",
+    ),
+    "check": Entry(
+        "tiered.cli.check",
+        "Verify a log: every local byte, the catalog's invariants, every object and index of the bucket.",
+    ),
+    "restore": Entry(
+        "tiered.cli.restore",
+        "Build a log directory from the bucket alone, ready to be opened for writing.",
+    ),
+    "repair": Entry("tiered.cli.repair", "Bring a log back to work; nothing is ever deleted."),
+    "maintain": Entry("tiered.cli.maintain", "Retention, merging and compaction of what is in the bucket."),
+    "gc": Entry("tiered.cli.gc", "Delete what the catalog names no more, once nobody can need it."),
+    "erase": Entry("tiered.cli.erase", "Take the records of some keys out of the bucket, for good."),
+    "spark": Entry("tiered.cli.spark", "Bulk jobs over a bucket on Spark, for what outgrows one machine."),
+    "snapshot": Entry(
+        "tiered.cli.snapshot",
+        "Keep a version of the bucket readable: nothing that it names is collected.",
+    ),
+    "local": Entry("tiered.cli.local", "Background tasks and log directories of this machine."),
+    "transactions": Entry(
+        "tiered.cli.transactions",
+        "Transactions of a log directory: by id, by partition, and those that hang.",
+    ),
+    "truncate": Entry("tiered.cli.truncate", "Remove the records of a partition from an offset on."),
+    "config": Entry("tiered.cli.config", "Settings of the command line."),
 }
-"""Command and module; a module is imported only when its command is asked for, which keeps the start quick."""
-
-
-class Terminated(BaseException):
-    """SIGTERM came; like KeyboardInterrupt it passes every ``except Exception``, so that files get closed."""
+"""Name, and what is known of a command without it; its module is imported only when it is asked for."""
 
 
 class Commands(Group):
@@ -73,11 +92,16 @@ class Commands(Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The module's ``command``."""
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
             return None
-        command: click.Command = importlib.import_module(module).command
+        command: click.Command = importlib.import_module(entry.module).command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """From the list: the help alone imports no command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.about) for name, entry in COMMANDS.items()])
 
 
 @click.group(cls=Commands, name="tiered")
@@ -97,108 +121,4 @@ def run(arguments: Sequence[str]) -> int:
     """Runs one command line and gives its exit code. Never raises, never prints a traceback without ``--debug``."""
     if "_TIERED_COMPLETE" in os.environ:
         tiered.main(args=list(arguments), prog_name="tiered")
-    output = Output(json_mode="--json" in arguments)
-    flags: dict[str, Any] = {"output": output}
-    try:
-        with _sigterm_raises(), _library_warnings(output):
-            code = _invoke(list(arguments), flags)
-            output.flush()
-            return code
-    except (StdoutClosed, BrokenPipeError):  # click prints the help itself
-        _discard_stdout()
-        return 0
-    except click.exceptions.Exit as end:
-        return end.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        return _stopped(output, "interrupted", EXIT_INTERRUPTED)
-    except Terminated:
-        return _stopped(output, "terminated", EXIT_TERMINATED)
-    except Exception as cause:  # noqa: BLE001 - the last line of defence: one sentence instead of a traceback
-        return _failed(cause, output, debug=_wants_debug(flags, arguments))
-
-
-def _invoke(arguments: list[str], flags: dict[str, Any]) -> int:
-    # Not Group.main: it turns a closed pipe into a failure and catches what this module has to see.
-    with tiered.make_context("tiered", arguments, obj=flags) as context:
-        code = tiered.invoke(context)
-        return code if isinstance(code, int) else 0
-
-
-def _failed(cause: Exception, output: Output, *, debug: bool) -> int:
-    if debug:
-        traceback.print_exception(cause)
-    error = as_error(cause, "tiered", KAFKA_OPTIONS)
-    in_cli_words(error)
-    try:
-        output.failure(error)
-        output.flush()
-    except (StdoutClosed, TieredError):
-        # The output itself may be what failed, and it has been told.
-        _discard_stdout()
-    return error.exit_code
-
-
-def _stopped(output: Output, word: str, code: int) -> int:
-    done = output.summary_fields.get("records")
-    shown = counted(done, "record") if isinstance(done, int) else ""
-    if output.command == "append" and shown:
-        output.say(f"{word}: {shown} of the input {'was' if done == 1 else 'were'} appended")
-    elif output.endless:
-        output.say(word + (f" after {shown}" if shown else ""))
-    else:
-        output.say(f"{word} before the end" + (f", after {shown}" if shown else ""))
-    with contextlib.suppress(StdoutClosed, TieredError):
-        if output.command:
-            output.summary(code, complete=output.endless)
-        output.flush()
-    return code
-
-
-def _wants_debug(flags: dict[str, Any], arguments: Sequence[str]) -> bool:
-    return bool(flags.get("debug")) or "--debug" in arguments
-
-
-def _discard_stdout() -> None:
-    """Points stdout at nothing, so that the interpreter's last flush does not complain about the closed pipe."""
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())
-        os.close(devnull)
-
-
-class _Talk(logging.Handler):
-    """What the library warns of is talk of the command that is running."""
-
-    def __init__(self, output: Output) -> None:
-        super().__init__(logging.WARNING)
-        self._output = output
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """One line on stderr."""
-        self._output.caution(record.getMessage())
-
-
-@contextlib.contextmanager
-def _library_warnings(output: Output) -> Iterator[None]:
-    handler, logger = _Talk(output), logging.getLogger("tiered")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-
-
-@contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return run_command(tiered, "tiered", arguments)

@@ -10,26 +10,38 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
 import click
 
 from tiered.config import TopicConfig, parse_duration_ms
-from tiered.errors import ConfigError, CorruptionError, FencedError, LogDestroyedError, TieredError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    FencedError,
+    LogDestroyedError,
+    RemotePermissionError,
+    TieredError,
+)
 from tiered.format.root import STATE_DELETING
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import Action, Kind, PartitionPlan
+from tiered.plan.maintenance import ROUTINE, Action, Kind, PartitionPlan
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
-from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_remote, open_tiers
+from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
-from tiered.program.upkeep import EVERY_MS, Scope, Upkeep
+from tiered.program.store_limits import store_limits, with_limits
+from tiered.program.stores import open_remote
+from tiered.program.tiers import Tiers, TopicFacts, open_tiers
+from tiered.program.upkeep import EVERY_MS, Scope, Upkeep, room_for
 from tiered.remote.deletion import tend_deletion
 from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.sweep import Swept
+from tiered.remote.sweep_staged import sweep_decisions
+from tiered.store.limit import Limits, Slots
 from tiered.store.probe import check_capabilities, probe
 from tiered.times import format_time
 
@@ -47,7 +59,7 @@ def command() -> None:
 
 def _only(_context: click.Context, _parameter: click.Parameter, value: str | None) -> tuple[Kind, ...]:
     if value is None:
-        return tuple(Kind)
+        return ROUTINE
     words = [word.strip() for word in value.split(",")]
     unknown = [word for word in words if word not in set(Kind)]
     if unknown:
@@ -65,7 +77,14 @@ def _every(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 
 _SELECTED = click.argument("selected", required=False, metavar="[TOPIC[:P]]")
-_KINDS = click.option("--only", "kinds", callback=_only, metavar="KINDS", help="retention,merge,compact,collect")
+_KINDS = click.option(
+    "--only",
+    "kinds",
+    callback=_only,
+    metavar="KINDS",
+    help="retention,merge,compact,collect: all of them by default; reencode: what is there in the topic's "
+    "compression.type, and in the batch format of today",
+)
 _BEGIN = click.option(
     "--start-offset", "begin_at", type=click.IntRange(0), metavar="N", help="the partition is to begin at offset N"
 )
@@ -95,6 +114,7 @@ def plan_command(app: Application, *, selected: str | None, kinds: tuple[Kind, .
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option("--loop", is_flag=True, help="again and again until SIGTERM, which ends between two actions; needs --yes")
 @click.option("--every", callback=_every, metavar="TIME", help="with --loop: the rest between rounds, 10m by default")
+@with_limits
 @pass_application
 def run_command(
     app: Application,
@@ -106,13 +126,17 @@ def run_command(
     yes: bool,
     loop: bool,
     every: int | None,
+    **limits: str | None,
 ) -> int:
     """Do what `maintain plan` prints, one action after the other. Readers and writers go on meanwhile.
+
+    The limits are those of the daemon: TIERED_UPLOADER_MEMORY and so on, or the table [uploader] of the file.
 
     \b
     Examples:
       tiered maintain run flights --remote s3://acme-logs/prod --dry-run
       tiered maintain run --remote s3://acme-logs/prod --only retention,merge --yes
+      tiered maintain run flights --remote s3://acme-logs/prod --only reencode
       tiered maintain run --remote s3://acme-logs/prod --loop --every 1h --yes
     """
     if loop:
@@ -122,29 +146,39 @@ def run_command(
                 f"{wrong} is for one run, --loop for many" if wrong else "--loop never asks before it acts",
                 hint="leave one of them out" if wrong else "pass --yes; `tiered maintain plan` prints what is due now",
             )
-        return _loop(app, selected, kinds, EVERY_MS if every is None else every)
+        return _loop(app, Wanted(selected, kinds, limits=limits), EVERY_MS if every is None else every)
     if every is not None:
         raise ConfigError("--every is for --loop", hint="pass --loop, too")
-    return maintain(app, "maintain run", Wanted(selected, kinds, begin_at), dry_run=dry_run, yes=yes)
+    return maintain(app, "maintain run", Wanted(selected, kinds, begin_at, limits=limits), dry_run=dry_run, yes=yes)
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which partitions and which kinds of maintenance. ``orphans``: also what no root ever named."""
+    """Which partitions and which kinds of maintenance. ``orphans``: also what no root ever named.
+
+    ``limits``: what the command line says of them; the environment and the file may say more.
+    """
 
     selected: str | None
     kinds: tuple[Kind, ...]
     begin_at: int | None = None
     orphans: bool = False
+    limits: Mapping[str, str | None] = field(default_factory=dict)
+
+
+def limits_of(app: Application, flags: Mapping[str, str | None]) -> Limits:
+    """What this run may ask of the store, and hold."""
+    return Limits.of(store_limits(flags, os.environ, app.config), clock=app.clock)
 
 
 def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes: bool = False) -> int:
     """Plans, asks, does it, and says what was done."""
     app.need_remote()
+    limits = limits_of(app, wanted.limits)
     done: list[Done] = []
     swept: dict[TopicPartition, Swept] = {}
     failed: Failed = {}
-    with open_tiers(app, with_local=False) as tiers:
+    with open_tiers(app, with_local=False, limits=limits) as tiers:
         topic = split_topic(wanted.selected)[0] if wanted.selected is not None else None
         topics = tiers.topics() if topic is None else {topic: tiers.need_topic(topic)}
         planned = list(_planned(tiers, topics, wanted, failed))
@@ -155,18 +189,39 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
                 app.out.say(line)
             what = f"Do {counted(len(work), 'action')}" + (", delete orphans?" if wanted.orphans else "?")
             confirm(app, name, what, yes=yes)
-            done = _carry_out(app, tiers, work, failed)
+            done = _carry_out(app, tiers, work, failed, limits.memory)
         for each, plan in planned if wanted.orphans else ():
             with _by_itself(plan.tp, failed):
                 swept[plan.tp] = tiers.run(each.sweep(delete=not dry_run))
+        damaged = _sweep_decisions(app, tiers, delete=not dry_run) if wanted.orphans and topic is None else []
         for facts in topics.values() if not dry_run else ():
             if facts.entry is not None and facts.entry.state == STATE_DELETING:
                 with _by_itself(TopicPartition(facts.name, 0), failed):
                     tiers.run(tend_deletion(facts.entry, _owner()))
     for tp, error in failed.items():
-        app.out.warn(f"{tp}: {error.message}")
-    code = next((error.exit_code for error in failed.values()), 0)
+        app.out.warn(f"{tp}: {_told(error)}")
+    code = next((error.exit_code for error in (*failed.values(), *damaged)), 0)
     return _conclude(app, name, plans, None if dry_run else done, swept, code)
+
+
+def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[CorruptionError]:
+    """What sinks of all topics decided and nobody can need any more. Gives what it could not judge, said by then."""
+    try:
+        old = tiers.run(sweep_decisions(delete=delete))
+    except RemotePermissionError as error:  # a role from before there were sinks
+        app.out.warn(f"old decisions of sinks are not known: {error.message} ({error.hint})")
+        return []
+    for key, why in old.failed:
+        app.out.warn(f"{key} was not deleted: {why}")
+    for key, damage in old.damaged.items():
+        app.out.warn(f"{key} cannot be read: {_told(damage)}")
+    if old.keys:
+        app.out.say(f"{counted(len(old.keys), 'old decision')} of sinks {'deleted' if delete else 'would be deleted'}")
+    return list(old.damaged.values())
+
+
+def _told(error: TieredError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 @contextlib.contextmanager
@@ -179,7 +234,11 @@ def _by_itself(tp: TopicPartition, failed: Failed) -> Iterator[None]:
 
 
 def _carry_out(
-    app: Application, tiers: Tiers, work: Sequence[tuple[Maintainer, PartitionPlan, Action]], failed: Failed
+    app: Application,
+    tiers: Tiers,
+    work: Sequence[tuple[Maintainer, PartitionPlan, Action]],
+    failed: Failed,
+    memory: Slots,
 ) -> list[Done]:
     """One action after the other, under a bar."""
     capabilities = tiers.run(probe())
@@ -195,8 +254,8 @@ def _carry_out(
 
             if plan.tp in failed:
                 continue
-            with _by_itself(plan.tp, failed):
-                done.append(tiers.run(maintainer.run(action, capabilities, spend=spend)))
+            with _by_itself(plan.tp, failed), room_for(action, memory) as map_bytes:
+                done.append(tiers.run(maintainer.run(action, capabilities, spend=spend, memory_bytes=map_bytes)))
                 if done[-1].note:
                     app.out.warn(f"{note} {action.start} to {action.end}: {done[-1].note}")
     return done
@@ -269,9 +328,10 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 
 
-def _loop(app: Application, selected: str | None, kinds: tuple[Kind, ...], every_ms: int) -> int:
+def _loop(app: Application, wanted: Wanted, every_ms: int) -> int:
     """Rounds on a thread of their own: a signal handler must not meet a lock that its own thread holds."""
-    name, partition = split_topic(selected) if selected is not None else (None, None)
+    name, partition = split_topic(wanted.selected) if wanted.selected is not None else (None, None)
+    limits = limits_of(app, wanted.limits)
 
     def on_done(tp: TopicPartition, done: Done) -> None:
         size = f"{human_bytes(done.bytes_read)} read, {human_bytes(done.bytes_written)} written"
@@ -282,18 +342,19 @@ def _loop(app: Application, selected: str | None, kinds: tuple[Kind, ...], every
         app.out.flush()
 
     def on_failed(tp: TopicPartition | None, error: TieredError) -> None:
-        app.out.warn(f"{tp}: {error.message}" if tp is not None else error.message)
+        app.out.warn(f"{tp}: {_told(error)}" if tp is not None else _told(error))
 
     app.out.begin("maintain run", rounds=0, actions=0)
-    store = open_remote(app)
+    store = open_remote(app, limits)
     upkeep = Upkeep(
         store,
         owner=_owner(),
         clock=app.clock,
         ids=app.ids,
-        scope=Scope(kinds, name, partition),
+        scope=Scope(wanted.kinds, name, partition),
         on_done=on_done,
         on_failed=on_failed,
+        memory=limits.memory,
     )
     try:
         with ThreadPoolExecutor(1, "maintain") as thread, _ends_by_sigterm(upkeep):

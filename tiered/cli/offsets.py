@@ -9,8 +9,8 @@ from tiered.program.application import Application, Command, pass_application, s
 from tiered.program.doors import chosen_partitions, need_topic, open_reader
 from tiered.program.output import columns
 from tiered.program.patience import Patience
+from tiered.read.topic import TopicReads
 from tiered.times import format_time, parse_time
-from tiered.topic import TopicReads
 
 MAX_TIMES = 100
 """Times of one command."""

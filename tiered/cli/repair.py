@@ -35,8 +35,9 @@ from tiered.program.application import (
     one_partition,
     pass_application,
 )
-from tiered.program.doors import need_directory, need_topic, open_tiers
+from tiered.program.doors import need_directory, need_topic
 from tiered.program.output import columns, counted
+from tiered.program.tiers import open_tiers
 from tiered.remote.fence import owner_of
 from tiered.store.base import Store
 
@@ -95,7 +96,7 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
 @destructive
 @pass_application
 def rebuild_command(app: Application, *, selected: str, accept_loss: bool, dry_run: bool, yes: bool) -> int:
-    """Make a partition's root anew, which is lost or damaged, from its history and its objects. Deletes nothing.
+    """Make a root anew that is lost or damaged, or whose pages are, from its history and objects. Deletes nothing.
 
     --accept-loss is refused where a transaction's marker, or the producers at the end of the log, would be lost: that
     changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
@@ -168,8 +169,8 @@ def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], d
     Without offsets: all segments whose object is gone or is not what the catalog names. The plan names the offsets
     that are lost, and the root keeps the reason. Before: put the object back from a version or a backup of the bucket.
 
-    Refused where a transaction's marker, or the producers at the end of the log, would be lost: that changes what is
-    shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
+    Refused where a transaction's marker would be lost, or nothing tells the producers at the end of the log: that
+    changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
 
     \b
     Examples:
@@ -229,6 +230,8 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
     """Shows what root would be written, asks, writes it."""
     tp, root = plan.tp, plan.root
     source = f"version {plan.copy_version} of hist/" if plan.copy_version else "no copy in hist/"
+    if plan.torn_pages:
+        source = f"version {plan.copy_version}, which has lost {counted(plan.torn_pages, 'page')},"
     app.out.say(
         f"{tp}: offsets {root.start_offset} to {root.next_offset} in {counted(root.added.segments, 'segment')}, "
         f"from {source} and {counted(plan.found, 'segment')} that it does not name"
@@ -247,6 +250,7 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
         "topic": tp.topic,
         "partition": tp.partition,
         "copy_version": plan.copy_version,
+        "torn_pages": plan.torn_pages,
         "version": root.version,
         "start_offset": root.start_offset,
         "next_offset": root.next_offset,

@@ -11,9 +11,10 @@ from tiered.care.run import restore
 from tiered.config import parse_bytes
 from tiered.errors import ConfigError
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import folder, open_remote, refuse_file
+from tiered.program.doors import folder, refuse_file
 from tiered.program.output import columns, counted, human_bytes
 from tiered.program.progress import Progress
+from tiered.program.stores import open_remote
 from tiered.times import parse_time
 
 

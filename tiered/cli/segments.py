@@ -11,8 +11,9 @@ from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.program.application import Application, Command, pass_application, split_topic
-from tiered.program.doors import Tiers, TopicFacts, chosen_partitions, open_tiers
+from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, human_bytes
+from tiered.program.tiers import Tiers, TopicFacts, open_tiers
 from tiered.times import format_time
 
 

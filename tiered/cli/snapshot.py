@@ -7,18 +7,19 @@ from typing import Any
 
 import click
 
-from tiered.errors import ConfigError, NotFoundError
+from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.keys import check_snapshot_name
-from tiered.format.root import Root
 from tiered.model import TopicPartition
 from tiered.program.application import Application, Command, Group, confirm, pass_application, split_topic
-from tiered.program.doors import Tiers, chosen_partitions, open_tiers
+from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, counted
-from tiered.remote.past import Taken, create_snapshot, delete_snapshot, list_snapshots, load_snapshot
+from tiered.program.tiers import Tiers, open_tiers
+from tiered.remote.past import Taken, create_snapshot, delete_snapshot, load_snapshot, survey_snapshots
 from tiered.remote.root_view import RootView
 from tiered.times import format_time
 
 _NAME = click.argument("name", metavar="NAME")
+_SHOWN = ("start_offset", "end_offset", "state")
 _SELECTED = click.argument("selected", nargs=-1, metavar="[TOPIC[:P]]...")
 
 
@@ -55,7 +56,7 @@ def create_command(app: Application, *, name: str, selected: tuple[str, ...]) ->
 @_SELECTED
 @pass_application
 def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
-    """List snapshots: what each holds, and since when.
+    """List snapshots: what each holds, and since when. Exit code 13 if one is damaged; the others are shown.
 
     \b
     Example:
@@ -63,8 +64,16 @@ def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
     """
     app.need_remote()
     with open_tiers(app, with_local=False) as tiers:
-        found = [(tp, taken) for tp, view in _views(tiers, selected) for taken in tiers.run(list_snapshots(view))]
-    return _print(app, "snapshot list", found)
+        found: list[tuple[TopicPartition, Taken]] = []
+        damaged: list[tuple[TopicPartition, str]] = []
+        for tp, view in _views(tiers, selected):
+            whole, broken = tiers.run(survey_snapshots(view))
+            found += [(tp, taken) for taken in whole]
+            damaged += [(tp, name) for name in broken]
+            for name, damage in broken.items():
+                app.out.warn(f"{tp}: snapshot {name} cannot be read: {damage.message}; {damage.hint}")
+    code = _print(app, "snapshot list", found, damaged)
+    return CorruptionError.exit_code if damaged else code
 
 
 @command.command("delete", cls=Command)
@@ -73,7 +82,7 @@ def list_command(app: Application, *, selected: tuple[str, ...]) -> int:
 @click.option("--yes", is_flag=True, help="do not ask")
 @pass_application
 def delete_command(app: Application, *, name: str, selected: tuple[str, ...], yes: bool) -> int:
-    """Delete a snapshot. What nothing else holds goes with the next `tiered gc run`.
+    """Delete a snapshot, also one that is damaged. What nothing else holds goes with the next `tiered gc run`.
 
     \b
     Example:
@@ -82,19 +91,26 @@ def delete_command(app: Application, *, name: str, selected: tuple[str, ...], ye
     check_snapshot_name(name)
     app.need_remote()
     with open_tiers(app, with_local=False) as tiers:
-        held: list[tuple[TopicPartition, RootView, Root]] = []
+        held: list[tuple[TopicPartition, RootView, Taken]] = []
+        damaged: list[tuple[TopicPartition, RootView]] = []
         for tp, view in _views(tiers, selected):
-            root = tiers.run(load_snapshot(view, name))
-            if root is not None:
-                held.append((tp, view, root))
-        if not held:
+            try:
+                taken = tiers.run(load_snapshot(view, name))
+            except CorruptionError as damage:
+                app.out.warn(f"{tp}: snapshot {name} cannot be read, and goes all the same: {damage.message}")
+                damaged.append((tp, view))
+                continue
+            if taken is not None:
+                held.append((tp, view, taken))
+        if not held and not damaged:
             raise NotFoundError(
                 f"there is no snapshot {name}", hint="`tiered snapshot list` shows those that there are"
             )
-        confirm(app, "snapshot delete", f"Delete snapshot {name} of {counted(len(held), 'partition')}?", yes=yes)
-        for _, view, _ in held:
+        partitions = counted(len(held) + len(damaged), "partition")
+        confirm(app, "snapshot delete", f"Delete snapshot {name} of {partitions}?", yes=yes)
+        for _, view in (*((tp, view) for tp, view, _ in held), *damaged):
             tiers.run(delete_snapshot(view, name))
-    return _print(app, "snapshot delete", [(tp, Taken(f"snapshot {name}", root)) for tp, _, root in held])
+    return _print(app, "snapshot delete", [(tp, taken) for tp, _, taken in held])
 
 
 def _views(tiers: Tiers, selected: Sequence[str]) -> Iterator[tuple[TopicPartition, RootView]]:
@@ -110,13 +126,21 @@ def _views(tiers: Tiers, selected: Sequence[str]) -> Iterator[tuple[TopicPartiti
                 yield tp, RootView(facts.entry.topic_id, number, name)
 
 
-def _print(app: Application, verb: str, found: Sequence[tuple[TopicPartition, Taken]]) -> int:
+def _print(
+    app: Application,
+    verb: str,
+    found: Sequence[tuple[TopicPartition, Taken]],
+    damaged: Sequence[tuple[TopicPartition, str]] = (),
+) -> int:
     entries = [_entry(tp, taken) for tp, taken in found]
-    header = ["snapshot", "partition", "version", "time", "from", "to"]
+    header = ["snapshot", "partition", "version", "time", "from", "to", "state"]
     rows = [
-        [one["name"], tp, one["version"], format_time(one["time"]), one["start_offset"], one["end_offset"]]
+        [one["name"], tp, one["version"], format_time(one["time"]), *[one[each] for each in _SHOWN]]
         for (tp, _), one in zip(found, entries, strict=True)
     ]
+    for tp, name in damaged:
+        entries.append({"name": name, "topic": tp.topic, "partition": tp.partition, "state": "damaged"})
+        rows.append([name, tp, "", "", "", "", "damaged"])
     return app.out.result(verb, {"snapshots": entries}, columns(header, rows) if rows else ["no snapshots"])
 
 
@@ -130,4 +154,5 @@ def _entry(tp: TopicPartition, taken: Taken) -> dict[str, Any]:
         "time": root.commit.ts_ms,
         "start_offset": root.start_offset,
         "end_offset": root.next_offset,
+        "state": "begun" if taken.begun else "kept",
     }

@@ -17,4 +17,4 @@ def _load() -> Callable[[], object]:
 
 def main() -> NoReturn:
     """``tiered``."""
-    run_program(_load)
+    run_program(_load, extra="cli")

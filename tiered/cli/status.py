@@ -12,9 +12,10 @@ from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
-from tiered.program.doors import Tiers, directory_error, open_tiers
+from tiered.program.doors import directory_error
 from tiered.program.output import counted, human_bytes, human_duration
 from tiered.program.partition_status import PartitionStatus, gather, lock_holders
+from tiered.program.tiers import Tiers, open_tiers
 from tiered.times import format_time
 
 EXIT_UNHEALTHY = 3

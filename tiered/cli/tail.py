@@ -9,11 +9,11 @@ import click
 
 from tiered.cli.cat import ISOLATION, last_offset, print_records, renderer
 from tiered.config import MAX_LONG
-from tiered.model import ConsumerRecord
+from tiered.format.kernels import ConsumerRecord
 from tiered.program.application import Application, Command, Seconds, pass_application, split_topic
 from tiered.program.doors import chosen_partitions, need_topic, open_reader
 from tiered.program.patience import Patience
-from tiered.topic import TopicReads
+from tiered.read.topic import TopicReads
 
 LAST_RECORDS = 10
 """Records printed of each partition before it follows."""

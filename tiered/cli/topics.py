@@ -1,4 +1,4 @@
-"""``tiered topics list|create|describe|alter|delete``."""
+"""``tiered topics list|create|describe|alter|delete|handover``."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import click
 
+from tiered.cli.handover import handover
 from tiered.config import MAX_LONG, MAX_PARTITIONS, OF_SEGMENT, UNLIMITED, TopicConfig, unknown_key
 from tiered.errors import ConfigError, NotFoundError
 from tiered.format.keys import check_topic_name
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
 from tiered.program.application import (
     Application,
@@ -21,17 +23,17 @@ from tiered.program.application import (
     confirm,
     destructive,
     pass_application,
-    refuse_internal,
     split_topic,
 )
-from tiered.program.doors import chosen_partitions, need_topic, open_log, open_tiers, topic_config
+from tiered.program.doors import chosen_partitions, need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
 from tiered.program.partition_status import partition_status
+from tiered.program.tiers import open_log, open_tiers, refuse_internal, topic_config
 from tiered.remote.deletion import begin_deletion
 from tiered.remote.fence import owner_of
 from tiered.remote.past import delete_snapshot, list_snapshots
 from tiered.remote.root_view import RootView
-from tiered.remote.topics import TopicEntry, update_topic
+from tiered.remote.topics import TopicEntry, register_topic, update_topic
 
 SAME_AS_WHOLE = -2
 """What ``local.retention.*`` says for "the same as ``retention.*``"."""
@@ -39,7 +41,10 @@ SAME_AS_WHOLE = -2
 
 @click.group(cls=Group, name="topics")
 def command() -> None:
-    """List, create, describe, alter and delete topics."""
+    """List, create, describe, alter, delete and hand over topics."""
+
+
+command.add_command(handover)
 
 
 @command.command("list")
@@ -82,29 +87,52 @@ def list_topics(app: Application) -> int:
 def create(app: Application, topic: str, partitions: int, settings: tuple[str, ...], if_not_exists: bool) -> int:
     """Create a topic, and the log directory if it is missing.
 
+    With --remote alone it is made in the bucket, for Spark sinks: the first that writes to a partition takes it.
+
     \b
-    Example:
+    Examples:
       tiered topics create flights --log-dir data --remote s3://acme-logs/prod --partitions 3 --set segment.bytes=64MiB
+      tiered topics create flights --remote s3://acme-logs/prod --partitions 3
     """
     check_topic_name(topic)
     config = topic_config(settings) if settings else None
-    with open_log(app, create=True) as log:
-        exists = topic in log.topics()
-        if exists and not if_not_exists:
-            raise ConfigError(f"topic {topic} exists already", hint="pass --if-not-exists, or choose another name")
-        made = log.topic(topic) if exists else log.topic(topic, partitions=partitions, create=True, config=config)
-        info = log.topics()[made.name]
+    app.need_a_tier()
+    create_it = _created_on_disk if app.log_dir is not None else _created_in_bucket
+    created, made = create_it(app, topic, partitions, config)
+    if not created and not if_not_exists:
+        raise ConfigError(f"topic {topic} exists already", hint="pass --if-not-exists, or choose another name")
     fields = {
         "topic": topic,
-        "created": not exists,
-        "partitions": info.partitions,
-        "topic_id": str(info.topic_id),
-        "config": info.config.to_properties(),
+        "created": created,
+        "partitions": made.partitions,
+        "topic_id": str(made.topic_id),
+        "config": made.config.to_properties(),
     }
-    verb = "exists" if exists else "created"
+    verb = "created" if created else "exists"
     return app.out.result(
-        "topics create", fields, [f"{verb} {topic}: {counted(info.partitions, 'partition')}, id {info.topic_id}"]
+        "topics create", fields, [f"{verb} {topic}: {counted(made.partitions, 'partition')}, id {made.topic_id}"]
     )
+
+
+def _created_on_disk(
+    app: Application, topic: str, partitions: int, config: TopicConfig | None
+) -> tuple[bool, TopicInfo]:
+    with open_log(app, create=True) as log:
+        exists = topic in log.topics()
+        if not exists:
+            log.topic(topic, partitions=partitions, create=True, config=config)
+        return not exists, log.topics()[topic]
+
+
+def _created_in_bucket(
+    app: Application, topic: str, partitions: int, config: TopicConfig | None
+) -> tuple[bool, TopicInfo]:
+    settings = {} if config is None else config.to_text(changed_only=True)
+    wanted = app.ids.uuid()
+    with open_tiers(app, with_local=False) as tiers:
+        entry = tiers.run(register_topic(topic, wanted, partitions, settings))
+    info = TopicInfo(entry.name, entry.topic_id, entry.partitions, TopicConfig.from_properties(entry.config))
+    return entry.topic_id == wanted, info
 
 
 @command.command("describe")

@@ -15,10 +15,9 @@ from tiered.program.application import (
     destructive,
     one_partition,
     pass_application,
-    refuse_internal,
 )
-from tiered.program.doors import open_directory
 from tiered.program.output import counted
+from tiered.program.tiers import open_directory, refuse_internal
 
 
 @click.command("truncate", cls=Command, short_help="Remove the records of a partition from an offset on.")

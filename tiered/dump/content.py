@@ -18,9 +18,9 @@ from tiered.format.coordinator_records import (
     UnknownRecordError,
     record_as_json,
 )
+from tiered.format.kernels import Record
 from tiered.format.layouts import Layout
 from tiered.local.directory.view import PartitionFolder, folder_named
-from tiered.model import Record
 from tiered.program.record_format import encoded_fields
 
 DECODERS = ("auto", "utf-8", "hex", "base64", "json", "integer", "long")

@@ -15,9 +15,10 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, control_type, decode_records, read_header, verify_batch
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, decompress
 from tiered.format.control import control_message
+from tiered.format.kernels import Record
 from tiered.format.keys import MAX_INT64
 from tiered.format.legacy import Message, inner_messages, read_message, verify_message
-from tiered.model import ByteSource, Record
+from tiered.model import ByteSource
 from tiered.times import format_time
 
 _PLACES = {"index_entry": "offset", "time_index_entry": "offset", "aborted_txn": "last_offset"}

@@ -14,8 +14,9 @@ from tiered.format.batch import BatchHeader, ControlType, control_type
 from tiered.format.codecs import Codec
 from tiered.format.control import control_message
 from tiered.format.crc import crc32c
+from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import SNAPSHOT_HEADER_BYTES, ProducerEntry
-from tiered.model import AbortedTxn, Headers, Record
+from tiered.model import AbortedTxn, Headers
 
 BOOTSTRAP_NAME = "bootstrap.checkpoint"
 _SNAPSHOT_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")

@@ -24,17 +24,9 @@ from tiered.format.offset_index import OffsetIndex
 from tiered.format.page import Pointer, Pointers, decode_stored_page
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import decode_root
-from tiered.format.rows import (
-    TRASH_LIST,
-    TRASH_MAINTAINER,
-    TRASH_OBJECT,
-    TRASH_PAGE,
-    TRASH_ROWS,
-    TRASH_TREE,
-    Rows,
-    Trash,
-)
+from tiered.format.rows import Rows, Trash
 from tiered.format.time_index import TimeIndex
+from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.format.txn_index import TXN_ENTRY_BYTES, decode_txns
 from tiered.local.disk.checkpoints import CLEAN_SHUTDOWN_NAME, META_PROPERTIES_NAME
 from tiered.local.disk.epochs import EPOCHS_NAME

@@ -17,8 +17,8 @@ from tiered.local.segment.sealed import FileSource
 from tiered.model import ByteSource, TopicPartition
 from tiered.plan.known import Known
 from tiered.program.application import Application
-from tiered.program.doors import open_remote, store_options
 from tiered.program.patience import PATIENCE_SECONDS
+from tiered.program.stores import open_remote, store_options
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import load_topic
 from tiered.store.driver import drive

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from tiered.errors import CorruptionError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tiered.format import _kernels, legacy
+from tiered.format import kernels, legacy
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, Codec, codec_of, compress, decompress
 from tiered.format.control import ControlType, control_type
 from tiered.format.crc import crc32c
@@ -32,7 +32,10 @@ from tiered.format.header import (
     header_of_message,
     read_header,
 )
-from tiered.model import NewRecord, Record, TimestampType
+from tiered.format.kernels import ConsumerRecord, Record, assign_offsets, scan
+from tiered.format.pure_kernels import Shown, as_bytes, chosen
+from tiered.format.walk import walk_headers as walk
+from tiered.model import NewRecord, TimestampType
 
 __all__ = [
     "HEADER_BYTES",
@@ -41,18 +44,37 @@ __all__ = [
     "BatchHeader",
     "ControlType",
     "assign_offsets",
+    "consumer_records",
     "control_type",
     "decode_records",
     "encode_batch",
+    "encode_joined",
     "least_timestamp",
     "read_header",
+    "rebased",
     "rebuild_batch",
+    "scan",
     "verify_batch",
+    "walk",
 ]
 
 _CRC_START = 21
 _CHECKED = struct.Struct(">hiqqqhii")  # attributes to records_count: the part of the header under the CRC
 _UNCHECKED = struct.Struct(">qiibI")  # base offset to CRC
+_BASE_OFFSET = struct.Struct(">q")
+_LEADER_EPOCH = struct.Struct(">i")
+_LEADER_EPOCH_AT = 12
+
+
+def rebased(
+    batch: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int
+) -> tuple[BatchHeader, memoryview]:
+    """A copy of a v2 batch that lies ``base_offset`` further, under another leader epoch: 12 bytes outside its CRC."""
+    moved = header._replace(base_offset=header.base_offset + base_offset, leader_epoch=leader_epoch)
+    data = bytearray(batch)
+    _BASE_OFFSET.pack_into(data, 0, moved.base_offset)
+    _LEADER_EPOCH.pack_into(data, _LEADER_EPOCH_AT, leader_epoch)
+    return moved, memoryview(data).toreadonly()
 
 
 def verify_batch(buf: Buffer, header: BatchHeader | None = None) -> BatchHeader:
@@ -95,26 +117,46 @@ def decode_records(buf: Buffer, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> I
     LogAppendTime batch all report its ``max_timestamp``. Raises ``CorruptionError`` with the position in the
     (decompressed) records, as late as the damaged record is reached.
     """
+    quickly = kernels.batch_records(buf, None)
+    if quickly is not None:
+        return cast("Iterator[Record]", quickly)
+    header = _whole(buf)
+    if header.magic < 2:
+        return legacy.decode_message(buf, legacy.read_message(buf, 0), max_bytes)
+    if header.records_count == 0:
+        return iter(())
+    return kernels.decode_records(*_payload(buf, header, max_bytes))
+
+
+def consumer_records(buf: Buffer, shown: Shown) -> Iterator[ConsumerRecord]:
+    """As :func:`decode_records`: those that a reader wants to see of the batch, as it sees them."""
+    quickly = kernels.batch_records(buf, shown)
+    if quickly is not None:
+        return cast("Iterator[ConsumerRecord]", quickly)
+    header = _whole(buf)
+    if header.magic < 2:
+        return chosen(legacy.decode_message(buf, legacy.read_message(buf, 0), MAX_DECOMPRESSED_BYTES), shown)
+    if header.records_count == 0:
+        return iter(())
+    data, count, offset, timestamp, append_time, begin = _payload(buf, header, MAX_DECOMPRESSED_BYTES)
+    return kernels.consumer_records(data, count, offset, timestamp, append_time, shown, begin)
+
+
+def _whole(buf: Buffer) -> BatchHeader:
     header = read_header(buf)
     if header.batch_length + LOG_OVERHEAD_BYTES != len(buf):
         raise CorruptionError(f"batch of {header.size_bytes} bytes in a buffer of {len(buf)}", position=0)
-    if header.magic < 2:
-        return legacy.decode_message(buf, legacy.read_message(buf, 0), max_bytes)
+    return header
+
+
+def _payload(buf: Buffer, header: BatchHeader, max_bytes: int) -> tuple[Buffer, int, int, int, int | None, int]:
+    """The records of a v2 batch, not compressed, with what is needed to decode them and where they begin."""
     attributes = header.attributes
-    records = memoryview(buf)[HEADER_BYTES:]
-    if attributes & CODEC_MASK:
-        if header.records_count == 0:
-            return iter(())
-        data = decompress(codec_of(attributes), records, max_bytes=max_bytes)
-    else:
-        data = bytes(records)
-    return _kernels.decode_records(
-        data,
-        header.records_count,
-        header.base_offset,
-        header.base_timestamp,
-        header.max_timestamp if attributes & LOG_APPEND_TIME_BIT else None,
-    )
+    compressed = attributes & CODEC_MASK
+    data = decompress(codec_of(attributes), memoryview(buf)[HEADER_BYTES:], max_bytes=max_bytes) if compressed else buf
+    append_time = header.max_timestamp if attributes & LOG_APPEND_TIME_BIT else None
+    begin = 0 if compressed else HEADER_BYTES
+    return data, header.records_count, header.base_offset, header.base_timestamp, append_time, begin
 
 
 def least_timestamp(header: BatchHeader, batch: Buffer) -> int:
@@ -160,20 +202,23 @@ def encode_batch(
         raise InvalidRecordError("a batch needs at least one record")
     if timestamp_type and append_time_ms < 0:
         raise InvalidTimestampError(f"LogAppendTime needs a time, not {append_time_ms}")
-    attributes = 0
+    attributes = LOG_APPEND_TIME_BIT if timestamp_type else 0
+    attributes |= (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
+    if not codec:
+        producer = (producer_id, producer_epoch, base_sequence)
+        whole = kernels.encode_batch(
+            records, -1, False, MAX_BATCH_BYTES, base_offset, leader_epoch, attributes, append_time_ms, *producer, False
+        )
+        if whole is not None:
+            return bytes(whole[0])
     try:
         base_timestamp = records[0][2]
-        data, max_timestamp = _kernels.encode_records(records, base_timestamp)
+        data, max_timestamp = kernels.encode_records(records, base_timestamp)
         if timestamp_type:
-            attributes |= LOG_APPEND_TIME_BIT
             max_timestamp = append_time_ms
         if codec:
             attributes |= int(codec)
             data = compress(codec, _readable(data), level)
-        if transactional:
-            attributes |= TRANSACTIONAL_BIT
-        if control:
-            attributes |= CONTROL_BIT
         count = len(records)
         checked = _CHECKED.pack(
             attributes, count - 1, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
@@ -191,7 +236,53 @@ def encode_batch(
     return _assemble(base_offset, leader_epoch, checked, data)
 
 
-def _readable(data: bytes) -> bytes:
+def encode_stamped(
+    records: Sequence[NewRecord],
+    now_ms: int,
+    *,
+    timestamp_type: TimestampType,
+    keyed: bool,
+    most_bytes: int,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> tuple[bytearray, int, int, int] | None:
+    """One v2 batch at offset 0 of records that nobody has looked at; their first, least and greatest timestamp.
+
+    ``now_ms`` is stored where a timestamp is -1, and is the time of a LogAppendTime batch. ``producer``: id, epoch and
+    base sequence of a transaction's. None if only :func:`encode_batch` can encode it, or say why it cannot be: always
+    without the compiled kernels, beyond ``most_bytes``, for a record without a key where the topic is ``keyed``.
+    """
+    attributes = (LOG_APPEND_TIME_BIT if timestamp_type else 0) | (TRANSACTIONAL_BIT if producer[0] >= 0 else 0)
+    most_bytes = min(most_bytes, MAX_BATCH_BYTES)
+    whole = kernels.encode_batch(records, now_ms, keyed, most_bytes, 0, -1, attributes, now_ms, *producer, True)
+    return cast("tuple[bytearray, int, int, int] | None", whole)
+
+
+def encode_joined(
+    data: Buffer,
+    count: int,
+    *,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """One v2 batch of ``count`` records that are encoded already and stand one behind the other.
+
+    For encoders other than ``kernels``; nothing in ``data`` is looked at. Raises ``RecordTooLargeError`` as
+    :func:`encode_batch` does.
+    """
+    attributes = LOG_APPEND_TIME_BIT if timestamp_type else 0
+    if codec:
+        attributes |= int(codec)
+        data = compress(codec, _readable(data), level)
+    checked = _CHECKED.pack(attributes, count - 1, base_timestamp, max_timestamp, -1, -1, -1, count)
+    return _assemble(base_offset, leader_epoch, checked, data)
+
+
+def _readable(data: Buffer) -> Buffer:
     """Records that are to be compressed, if they may be decompressed again."""
     if len(data) > MAX_DECOMPRESSED_BYTES:
         raise RecordTooLargeError(
@@ -201,7 +292,7 @@ def _readable(data: bytes) -> bytes:
     return data
 
 
-def _assemble(base_offset: int, leader_epoch: int, checked: bytes, data: bytes) -> bytes:
+def _assemble(base_offset: int, leader_epoch: int, checked: bytes, data: Buffer) -> bytes:
     size = HEADER_BYTES + len(data)
     if size > MAX_BATCH_BYTES:
         raise RecordTooLargeError(f"batch of {size} bytes exceeds the format's {MAX_BATCH_BYTES}")
@@ -222,7 +313,7 @@ def _not_bytes(what: str, field: object, index: int) -> InvalidRecordError | Non
     if field is None:
         return None
     try:
-        _kernels.as_bytes(field)
+        as_bytes(field)
     except (TypeError, ValueError, BufferError):
         try:
             view = memoryview(field)  # type: ignore[arg-type]  # TypeError: no buffer
@@ -266,6 +357,31 @@ def _blame(records: Sequence[Any], cause: Exception) -> InvalidRecordError:
     return InvalidRecordError(f"batch cannot be encoded: {cause}")
 
 
+def recoded_batch(header: BatchHeader, batch: Buffer, codec: Codec, level: int | None = None) -> bytes:
+    """The verified v2 batch in another codec: the same records, byte for byte, under the same header but for its codec.
+
+    Records are not decoded. Raises ``CorruptionError`` if what is compressed cannot be read.
+    """
+    data = decompress(header.codec, memoryview(batch)[HEADER_BYTES:])
+    checked = _CHECKED.pack(
+        header.attributes & ~CODEC_MASK | int(codec),
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.records_count,
+    )
+    return _assemble(header.base_offset, header.leader_epoch, checked, compress(codec, data, level))
+
+
+def empty_batch(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
+    """A batch over offsets that holds nothing and that no producer wrote: 61 bytes, as compaction leaves them."""
+    checked = _CHECKED.pack(0, end_offset - base_offset - 1, -1, -1, -1, -1, -1, 0)
+    return _assemble(base_offset, leader_epoch, checked, b"")
+
+
 def rebuild_batch(
     header: BatchHeader,
     records: Sequence[Record],
@@ -280,26 +396,48 @@ def rebuild_batch(
     kept. With no records left it is Kafka's empty batch: 61 bytes, base timestamp -1, no codec, no horizon.
     ``codec`` None keeps the batch's own.
     """
+    if not records:
+        return rebuild_encoded(header, b"", 0, base_timestamp=-1, max_timestamp=-1)
     horizon = header.delete_horizon_ms if delete_horizon_ms is None else delete_horizon_ms
+    base_timestamp = records[0].timestamp if horizon is None else horizon
+    data = b"".join(
+        kernels.encode_record_at(r.offset - header.base_offset, r.timestamp - base_timestamp, r.key, r.value, r.headers)
+        for r in records
+    )
+    return rebuild_encoded(
+        header,
+        data,
+        len(records),
+        base_timestamp=base_timestamp,
+        max_timestamp=max(r.timestamp for r in records),
+        codec=codec,
+        has_horizon=horizon is not None,
+    )
+
+
+def rebuild_encoded(
+    header: BatchHeader,
+    data: bytes,
+    count: int,
+    *,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: Codec | None = None,
+    has_horizon: bool = False,
+) -> bytes:
+    """As :func:`rebuild_batch`, of ``count`` records that are encoded already against ``base_timestamp``.
+
+    With ``has_horizon`` that is the delete horizon.
+    """
     attributes = header.attributes & (LOG_APPEND_TIME_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
-    max_timestamp = header.max_timestamp
-    data = b""
-    base_timestamp = -1
-    if records:
-        base_timestamp = records[0].timestamp if horizon is None else horizon
-        attributes |= 0 if horizon is None else DELETE_HORIZON_BIT
-        data = b"".join(
-            _kernels.encode_record_at(
-                r.offset - header.base_offset, r.timestamp - base_timestamp, r.key, r.value, r.headers
-            )
-            for r in records
-        )
+    if count:
+        attributes |= DELETE_HORIZON_BIT if has_horizon else 0
         codec = header.codec if codec is None else codec
         if codec:
             attributes |= int(codec)
             data = compress(codec, _readable(data))
-        if not attributes & LOG_APPEND_TIME_BIT:
-            max_timestamp = max(r.timestamp for r in records)
+    if not count or attributes & LOG_APPEND_TIME_BIT:
+        max_timestamp = header.max_timestamp
     checked = _CHECKED.pack(
         attributes,
         header.last_offset_delta,
@@ -308,12 +446,6 @@ def rebuild_batch(
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
-        len(records),
+        count,
     )
     return _assemble(header.base_offset, header.leader_epoch, checked, data)
-
-
-def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
-    """Writes base offset and leader epoch into the v2 batch at the start of ``buf``; the CRC does not cover them."""
-    struct.pack_into(">q", buf, 0, base_offset)
-    struct.pack_into(">i", buf, 12, leader_epoch)

@@ -12,7 +12,9 @@ range. Nothing in it is unique: it can be rebuilt from the ``.log`` object alone
     512  the sections, one after the other, in the order of the table
 
 Offset index, time index, transaction index and producer snapshot are byte-identical to Kafka's files, trimmed.
-Leader epochs are entries of ``epoch i4 | start_offset i8``. Unknown kinds are kept in the table and ignored.
+Leader epochs are entries of ``epoch i4 | start_offset i8``. The section ``TXN``, of what a sink staged alone, is the
+id of its transaction in UTF-8; the offsets of such a segment's descriptor and indexes begin at 0. Unknown kinds are
+kept in the table and ignored.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class SectionKind(enum.IntEnum):
     TXN_INDEX = 3
     PRODUCER_SNAPSHOT = 4
     LEADER_EPOCHS = 5
+    TXN = 6
 
 
 class Section(NamedTuple):
@@ -90,6 +93,7 @@ class Bundle:
 
     head: BundleHead
     indexes: SealedIndexes
+    txn: str = ""
 
     @property
     def descriptor(self) -> SegmentDescriptor:
@@ -107,7 +111,7 @@ class Bundle:
         return self.head.sections
 
 
-def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_epoch: int) -> bytes:
+def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_epoch: int, txn: str = "") -> bytes:
     """The object's bytes. Empty sections are left out. Raises ConfigError if it would exceed ``MAX_BUNDLE_BYTES``."""
     contents = [
         (SectionKind.OFFSET_INDEX, indexes.offset_index),
@@ -115,6 +119,7 @@ def encode_bundle(descriptor: SegmentDescriptor, indexes: SealedIndexes, claim_e
         (SectionKind.TXN_INDEX, indexes.txn_index),
         (SectionKind.PRODUCER_SNAPSHOT, indexes.producer_snapshot),
         (SectionKind.LEADER_EPOCHS, encode_leader_epochs(indexes.leader_epochs)),
+        (SectionKind.TXN, txn.encode()),
     ]
     sections, position = [], HEAD_BYTES
     for kind, data in contents:
@@ -166,7 +171,11 @@ def decode_bundle(data: bytes, *, key: str = "") -> Bundle:
         producer_snapshot=found.get(SectionKind.PRODUCER_SNAPSHOT, b""),
         leader_epochs=decode_leader_epochs(found.get(SectionKind.LEADER_EPOCHS, b""), key=key),
     )
-    return Bundle(head, indexes)
+    try:
+        txn = found.get(SectionKind.TXN, b"").decode()
+    except UnicodeDecodeError as error:
+        _refuse(key, -1, f"the id of its transaction: {error}")
+    return Bundle(head, indexes, txn)
 
 
 def verify_section(section: Section, data: bytes | memoryview, *, key: str = "") -> bytes:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import enum
 
+from tiered.config import TopicConfig
 from tiered.errors import CodecUnavailableError, ConfigError
 from tiered.format import gzip_members, lz4_frame, snappy, zstd_frame
 from tiered.format.decompression import MAX_DECOMPRESSED_BYTES, Buffer, too_large
@@ -33,6 +34,7 @@ __all__ = [
     "Codec",
     "codec_of",
     "compress",
+    "configured",
     "decompress",
 ]
 
@@ -68,6 +70,27 @@ def codec_of(attributes: int) -> Codec:
             f"unknown compression codec {attributes & 7} in attributes {attributes:#x}",
             hint="the batch is damaged, or was written by a newer Kafka",
         ) from None
+
+
+_SETTINGS = {
+    "producer": Codec.NONE,
+    "uncompressed": Codec.NONE,
+    "gzip": Codec.GZIP,
+    "snappy": Codec.SNAPPY,
+    "lz4": Codec.LZ4,
+    "zstd": Codec.ZSTD,
+}
+
+
+def configured(config: TopicConfig) -> tuple[Codec, int | None]:
+    """What ``compression.type`` and the level beside it say; ``producer``, which leaves batches alone, is none."""
+    codec = _SETTINGS[config.compression_type]
+    levels = {
+        Codec.GZIP: config.compression_gzip_level,
+        Codec.LZ4: config.compression_lz4_level,
+        Codec.ZSTD: config.compression_zstd_level,
+    }
+    return codec, levels.get(codec)
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:

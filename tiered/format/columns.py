@@ -4,7 +4,7 @@ Records are length-prefixed, so finding where each begins is a loop; everything 
 records by one numpy call a varint. Keys and values stay where they are: key ``i`` is
 ``buffer[key_at[i] : key_at[i] + key_len[i]]``, a negative length means null.
 
-The loop of ``_kernels.decode_records`` is the oracle: what is odd is handed to it, to be refused in its words.
+The loop of ``pure_kernels.decode_records`` is the oracle: what is odd is handed to it, to be refused in its words.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tiered.errors import CorruptionError
-from tiered.format._kernels import MIN_RECORD_BYTES, header_name, read_varint
 from tiered.format.batch import HEADER_BYTES, BatchHeader, decode_records
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
 from tiered.format.header import CODEC_MASK
+from tiered.format.pure_kernels import MIN_RECORD_BYTES, header_name, read_varint
 from tiered.model import Headers, TimestampType
 
 Int64s = npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class Columns:
         data, position, end = self.buffer, int(self.headers_at[index]), int(self.ends[index])
         if not data[position]:
             return None
-        found: Headers = []
+        found: list[tuple[str, bytes | None]] = []
         count, position = read_varint(data, position)
         _within(count * 2, end - position)  # a header takes at least two bytes
         for _ in range(count):

@@ -44,6 +44,9 @@ _HEAD = struct.Struct("<4sHHI")
 _CRC = struct.Struct("<I")
 _DTYPES: dict[str, np.dtype[np.int64] | np.dtype[np.int32]] = {"<i8": np.dtype("<i8"), "<i4": np.dtype("<i4")}
 
+_NO_VALUES = np.empty(0, np.int64)
+"""Any column of a table without rows, as most tables of most catalogs are."""
+
 Columns = Mapping[str, npt.NDArray[np.int64]]
 
 
@@ -53,6 +56,7 @@ class TableLayout:
     def __init__(self, name: str, columns: Sequence[tuple[str, str]]) -> None:
         self.name = name
         self.columns = columns
+        self.names = [name for name, _ in columns]
         self.described = [list(column) for column in columns]
         self.described_text = _json(self.described)
         self.row_bytes = sum(_DTYPES[dtype].itemsize for _, dtype in columns)
@@ -98,6 +102,19 @@ def pack(header: Mapping[str, Any], tables: Sequence[Packed], *, fmt: int) -> by
     body = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(raw)
     data = b"".join([_HEAD.pack(MAGIC, fmt, 0, len(text)), text, body])
     return data + _CRC.pack(crc32c(data))
+
+
+def with_field(data: bytes, name: str, value: str) -> bytes:
+    """A container with one field more in front of its header; ``data`` is one that was read and is whole."""
+    _, fmt, flags, header_len = _HEAD.unpack_from(data)
+    text = f"{{{_json(name)}:{_json(value)},".encode() + data[_HEAD.size + 1 : _HEAD.size + header_len]
+    made = _HEAD.pack(MAGIC, fmt, flags, len(text)) + text + data[_HEAD.size + header_len : -_CRC.size]
+    return made + _CRC.pack(crc32c(made))
+
+
+def has_first_field(data: bytes, name: str) -> bool:
+    """Whether :func:`with_field` gave it ``name`` last."""
+    return data.startswith(f"{{{_json(name)}:".encode(), _HEAD.size)
 
 
 def unpack(
@@ -174,6 +191,9 @@ def _tables(
         if type(rows) is not int or not 0 <= rows * layout.row_bytes <= len(raw) - at:
             header.refuse(where, f"claims {str(rows)[:24]} rows, more than the body holds")
         table = tables[name] = {}
+        if not rows:
+            table.update(dict.fromkeys(layout.names, _NO_VALUES))
+            continue
         for column, dtype in layout.columns:
             table[column] = np.frombuffer(raw, dtype=_DTYPES[dtype], count=rows, offset=at).astype(np.int64)
             at += rows * _DTYPES[dtype].itemsize

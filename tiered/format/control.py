@@ -15,8 +15,9 @@ import struct
 from typing import Any
 
 from tiered.errors import CorruptionError
+from tiered.format.kernels import Record
 from tiered.format.layouts import Layout, as_json, read_struct
-from tiered.model import NewRecord, Record
+from tiered.model import NewRecord
 
 _KEY = struct.Struct(">hh")
 _MARKER = struct.Struct(">hi")

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tiered.errors import ConfigError, CorruptionError
+from tiered.format.kernels import Record
 from tiered.format.layouts import FOREVER, Layout, as_json, read_struct, write_struct
 from tiered.format.wire import WireReader, WireWriter
-from tiered.model import Record, TopicPartition
+from tiered.model import TopicPartition
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 """Kafka's internal topic of transaction coordinators; it is of its log directory and is never tiered."""

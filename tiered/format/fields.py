@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from tiered.errors import CorruptionError
@@ -99,12 +99,27 @@ class Fields:
             named = {f"[{index}]": entry for index, entry in enumerate(entries)}
             return list(self.take(dict.fromkeys(named, of), named, path).values())
         found = []
+        plain = all(isinstance(kind, Kind) and not kind.is_hex for kind in of.values())
         for index, entry in enumerate(entries):
+            if plain and _are(of.values(), entry):
+                found.append(entry)
+                continue
             if not isinstance(entry, list) or len(entry) != len(of):
                 self.refuse(f"{path}[{index}]", f"is not a list of {len(of)}")
             taken = self.take(of, dict(zip(of, entry, strict=True)), f"{path}[{index}].")
             found.append(list(taken.values()))
         return found
+
+
+def _are(kinds: Collection[Kind], entry: Any) -> bool:
+    """Whether an entry is a list of these: as good as always, and told without a name for each value."""
+    if type(entry) is not list or len(entry) != len(kinds):
+        return False
+    for (wanted, low, high, _), value in zip(kinds, entry, strict=True):
+        of = type(value)
+        if of is not wanted or not low <= (value if of is int else len(value)) <= high:
+            return False
+    return True
 
 
 def _refuse_constant(name: str) -> NoReturn:

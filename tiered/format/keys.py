@@ -5,12 +5,15 @@ Object keys, relative to the URL that the store was opened with::
     topics/{topic}
     {h2}/{topic_id}-{partition}/root
     {h2}/{topic_id}-{partition}/s/{role}{epoch:08x}/{base:020d}-{uid}.log   and .idx, same uid
+    {h2}/{topic_id}-{partition}/s/t/{uid}.log   and .idx: staged by a sink, offsets from 0
     {h2}/{topic_id}-{partition}/p/{role}{epoch:08x}/{uid}.page
     {h2}/{topic_id}-{partition}/pin/{uid}
     {h2}/{topic_id}-{partition}/snap/{name}
     {h2}/{topic_id}-{partition}/hist/{version:016x}
     {h2}/{topic_id}-{partition}/aside/{uid}
     jobs/gc/{topic_id}-{partition}/{version:016x}-{uid}
+    jobs/{job id}/{name}.json
+    txn/{id}/{batch}   and {batch}.{generation} after as many aborts: what a batch of a sink decided
     probe/{uid}
 
 ``h2`` spreads partitions over the key space: S3 splits its load by prefix. ``topic_id`` is Kafka's UUID as 32 hex
@@ -18,7 +21,8 @@ digits, so that a topic that was deleted and created again never meets its old o
 each key because a fenced epoch can never commit again: that is what proves an orphan dead.
 
 Parsers of object keys are strict and give None for what is not exactly such a key (a bucket holds strangers'
-objects, too). Parsers of local names follow Kafka and raise ``ConfigError`` where Kafka refuses to start.
+objects, too). The id of a transaction is percent-encoded in its key. Parsers of local names follow Kafka and raise
+``ConfigError`` where Kafka refuses to start.
 """
 
 from __future__ import annotations
@@ -28,11 +32,12 @@ import functools
 import hashlib
 import re
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from tiered.config import MAX_PARTITIONS
 from tiered.errors import ConfigError
-from tiered.format.rows import TRASH_MAINTAINER, TrashEntry
+from tiered.format.trash import TRASH_MAINTAINER, TRASH_STAGED, TrashEntry
 from tiered.model import Row, TopicPartition
 
 MAX_TOPIC_CHARS = 249
@@ -40,6 +45,7 @@ MAX_DIR_CHARS = 255
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
 TOPICS_PREFIX = "topics/"
+DECISIONS_PREFIX = "txn/"
 PREFIXES_KEPT = 4096
 """Prefixes of partitions that are remembered: each costs a hash."""
 
@@ -49,7 +55,16 @@ FLAG_HOLE = 0x2
 """Row flag: the range holds no records any more and has no objects."""
 FLAG_ABORTED_TXNS = 0x4
 """Row flag: the bundle holds a transaction index, i.e. the segment has records of aborted transactions."""
-KNOWN_FLAGS = FLAG_MAINTAINER | FLAG_HOLE | FLAG_ABORTED_TXNS
+FLAG_STAGED = 0x8
+"""Row flag: the objects are a sink's, ``s/t/{uid}``: offsets of their batches and indexes begin at 0, the row's base is
+added to them."""
+KNOWN_FLAGS = FLAG_MAINTAINER | FLAG_HOLE | FLAG_ABORTED_TXNS | FLAG_STAGED
+MAX_BATCH = 2**32 - 1
+"""Batch numbers of a sink are 32 bits in the names of what it stages."""
+STEM_CHARS = 24
+"""Of the uid of what a sink stages so many tell its transaction and batch."""
+MAX_TXN_CHARS = 200
+"""Characters that the id of a transaction takes in a key, percent-encoded: stores take 255 between two slashes."""
 
 
 class Role(enum.StrEnum):
@@ -65,12 +80,16 @@ class Role(enum.StrEnum):
 
 
 class SegmentName(NamedTuple):
-    """What tells one uploaded segment from all others of its partition. ``uid`` is 32 hex digits."""
+    """What tells one uploaded segment from all others of its partition. ``uid`` is 32 hex digits.
+
+    A ``staged`` one has its uid alone in its key: neither epoch nor base are known when it is stored.
+    """
 
     role: Role
     epoch: int
     base: int
     uid: str
+    staged: bool = False
 
 
 class PageName(NamedTuple):
@@ -96,6 +115,23 @@ class SegmentKey(NamedTuple):
     partition: int
     name: SegmentName
     suffix: str
+
+
+class StagedKey(NamedTuple):
+    """A parsed key of what a sink staged; ``suffix`` is ``log`` or ``idx``."""
+
+    topic_id: UUID
+    partition: int
+    uid: str
+    suffix: str
+
+
+class DecisionKey(NamedTuple):
+    """A parsed key of a decision: ``generation`` counts the aborts before it."""
+
+    txn: str
+    batch: int
+    generation: int
 
 
 # -- topic names -------------------------------------------------------------------------------------------------
@@ -125,10 +161,15 @@ _SEGMENT_KEY = re.compile(
     _PARTITION
     + r"s/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<base>[0-9]{20})-(?P<uid>[0-9a-f]{32})\.(?P<suffix>log|idx)"
 )
+_STAGED_KEY = re.compile(_PARTITION + r"s/t/(?P<uid>[0-9a-f]{32})\.(?P<suffix>log|idx)")
+_DECISION_KEY = re.compile(
+    r"txn/(?P<id>[^/]{1,200})/(?P<batch>0|[1-9][0-9]{0,9})(?:\.(?P<generation>[1-9][0-9]{0,5}))?"
+)
 _PAGE_KEY = re.compile(_PARTITION + r"p/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<uid>[0-9a-f]{32})\.page")
 _SNAPSHOT = r"(?!now(?:[+-]|$))[a-zA-Z][a-zA-Z0-9._-]{0,99}"
 _SNAP_KEY = re.compile(_PARTITION + rf"snap/(?P<name>{_SNAPSHOT})")
 _GC_AUDIT_KEY = re.compile(r"jobs/gc/[0-9a-f]{32}-[0-9]{1,10}/(?P<version>[0-9a-f]{16})-[0-9a-f]{32}")
+_JOB_ID = re.compile(r"(?!gc$)[a-zA-Z][a-zA-Z0-9._-]{0,99}")
 _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
 
 
@@ -205,6 +246,55 @@ def index_key(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str
     return index_key_of(segment_key(topic_id, partition, segment))
 
 
+def staged_key(topic_id: UUID, partition: int, uid: str) -> str:
+    """The ``.log`` object that a sink stages; :func:`index_key_of` gives the ``.idx`` beside it."""
+    return f"{staged_prefix(topic_id, partition)}{_check_uid(uid)}.log"
+
+
+def staged_prefix(topic_id: UUID, partition: int) -> str:
+    """What the keys of all staged objects of a partition begin with."""
+    return partition_prefix(topic_id, partition) + "s/t/"
+
+
+def staged_uid(txn: str, batch: int, random32: int) -> str:
+    """The uid of one attempt at one staged segment: 64 bits of a hash of the id, the batch, 32 random bits."""
+    return f"{staged_stem(txn, batch)}{_bounded(random32, MAX_BATCH, 'random part'):08x}"
+
+
+def staged_stem(txn: str, batch: int) -> str:
+    """What the uids of all that one batch stages begin with: 24 hex digits."""
+    return f"{_txn_hash(check_txn(txn))}{_bounded(batch, MAX_BATCH, 'batch'):08x}"
+
+
+def _txn_hash(txn: str) -> str:
+    return hashlib.blake2b(txn.encode(), digest_size=8).hexdigest()
+
+
+def check_txn(txn: str) -> str:
+    """The id of a transaction itself, if a key can hold it, or ConfigError."""
+    if not txn or len(_quoted(txn)) > MAX_TXN_CHARS or not txn.isprintable():
+        raise ConfigError(
+            f"transaction id {txn[:80]!r} is not allowed",
+            hint=f"printable text that takes 1 to {MAX_TXN_CHARS} characters, percent-encoded",
+        )
+    return txn
+
+
+def _quoted(txn: str) -> str:
+    return quote(txn, safe="", errors="surrogatepass").replace(".", "%2E")
+
+
+def decision_key(txn: str, batch: int, generation: int = 0) -> str:
+    """What a sink decided about a batch, create-only."""
+    number = f"{_bounded(batch, MAX_BATCH, 'batch')}"
+    return f"{decision_prefix(txn)}{number}.{generation}" if generation else f"{decision_prefix(txn)}{number}"
+
+
+def decision_prefix(txn: str) -> str:
+    """What the keys of all decisions of one transaction id begin with."""
+    return f"{DECISIONS_PREFIX}{_quoted(check_txn(txn))}/"
+
+
 def index_key_of(log_key: str) -> str:
     """The key of the ``.idx`` bundle beside a ``.log`` object."""
     return log_key.removesuffix(".log") + ".idx"
@@ -232,6 +322,20 @@ def gc_audit_prefix(topic_id: UUID, partition: int) -> str:
     return f"jobs/gc/{topic_id.hex}-{partition}/"
 
 
+def check_job_id(job_id: str) -> str:
+    """The id itself: a letter, then up to 99 of ``[a-zA-Z0-9._-]``, not ``gc`` (audit lines), or ConfigError."""
+    if not _JOB_ID.fullmatch(job_id):
+        raise ConfigError(
+            f"job id {job_id[:100]!r} is not allowed", hint="a letter, then up to 99 of a-z A-Z 0-9 . _ -; not gc"
+        )
+    return job_id
+
+
+def job_key(job_id: str, name: str) -> str:
+    """Something that the bulk job ``job_id`` keeps: its plan, what its tasks have done, its receipt. All are JSON."""
+    return f"jobs/{check_job_id(job_id)}/{name}"
+
+
 def wildcards(role: Role | None = None) -> dict[str, str]:
     """Each kind of key as IAM writes a pattern: ``?`` one character, ``*`` any number of them, slashes too.
 
@@ -243,12 +347,16 @@ def wildcards(role: Role | None = None) -> dict[str, str]:
         "topic": TOPICS_PREFIX + "*",
         "root": partition + "root",
         "segment": f"{partition}s/{epoch}/*",
+        "staged": f"{partition}s/t/*",
         "page": f"{partition}p/{epoch}/*",
         "pin": partition + "pin/*",
         "snapshot": partition + "snap/*",
         "history": partition + "hist/*",
         "aside": partition + "aside/*",
         "audit": "jobs/gc/*",
+        "decision": f"{DECISIONS_PREFIX}*",
+        "erasure": "jobs/erase-*",
+        "job": "jobs/*.json",
         "probe": "probe/*",
     }
 
@@ -296,6 +404,46 @@ def parse_segment_key(key: str) -> SegmentKey | None:
     return SegmentKey(partition[0], partition[1], name, match["suffix"])
 
 
+def parse_staged_key(key: str) -> StagedKey | None:
+    """A key of what a sink staged taken apart, None for any other key."""
+    match = _STAGED_KEY.fullmatch(key)
+    partition = _partition_of(match)
+    return None if match is None or partition is None else StagedKey(*partition, match["uid"], match["suffix"])
+
+
+def segment_uid(key: str) -> str:
+    """The uid in any key of a segment, staged or not; ``""`` for any other key."""
+    parsed = parse_segment_key(key)
+    if parsed is not None:
+        return parsed.name.uid
+    staged = parse_staged_key(key)
+    return "" if staged is None else staged.uid
+
+
+def is_staged_by(row: Row, txn: str) -> bool:
+    """Whether a row is of a segment that a batch of this transaction id staged."""
+    return bool(row.flags & FLAG_STAGED) and join_uid(row.id_hi, row.id_lo).startswith(_txn_hash(txn))
+
+
+def is_stem_of(txn: str, batch: int, uid: str) -> bool:
+    """Whether a batch of this transaction id staged what has this uid; any text is taken."""
+    return uid.startswith(f"{_txn_hash(txn)}{batch:08x}")
+
+
+def staged_batch(uid: str) -> int:
+    """The batch that staged a segment, by its uid."""
+    return int(uid[16:24], 16)
+
+
+def parse_decision_key(key: str) -> DecisionKey | None:
+    """A key of a decision taken apart, None for any other key."""
+    match = _DECISION_KEY.fullmatch(key)
+    if match is None or int(match["batch"]) > MAX_BATCH:
+        return None
+    found = DecisionKey(unquote(match["id"], errors="replace"), int(match["batch"]), int(match["generation"] or 0))
+    return found if _quoted(found.txn) == match["id"] and found.txn.isprintable() else None
+
+
 def parse_page_key(key: str) -> PageKey | None:
     """A page's key taken apart, None for any other key."""
     match = _PAGE_KEY.fullmatch(key)
@@ -316,13 +464,15 @@ def parse_topic_key(key: str) -> str | None:
 def segment_name(row: Row) -> SegmentName:
     """Role, epoch, base and uid of a row's objects."""
     role = Role.MAINTAINER if row.flags & FLAG_MAINTAINER else Role.WRITER
-    return SegmentName(role, row.claim_epoch, row.base, join_uid(row.id_hi, row.id_lo))
+    uid = join_uid(row.id_hi, row.id_lo)
+    return SegmentName(role, row.claim_epoch, row.base, uid, staged=bool(row.flags & FLAG_STAGED))
 
 
 def trashed_segment(entry: TrashEntry) -> SegmentName:
     """The same of an object in the trash."""
     role = Role.MAINTAINER if entry.kind & TRASH_MAINTAINER else Role.WRITER
-    return SegmentName(role, entry.epoch, entry.base, join_uid(entry.id_hi, entry.id_lo))
+    uid = join_uid(entry.id_hi, entry.id_lo)
+    return SegmentName(role, entry.epoch, entry.base, uid, staged=bool(entry.kind & TRASH_STAGED))
 
 
 def split_uid(uid: str) -> tuple[int, int]:
@@ -337,7 +487,9 @@ def join_uid(id_hi: int, id_lo: int) -> str:
 
 
 def _segment_stem(topic_id: UUID, partition: int, segment: Row | SegmentName) -> str:
-    role, epoch, base, uid = segment_name(segment) if isinstance(segment, Row) else segment
+    role, epoch, base, uid, staged = segment_name(segment) if isinstance(segment, Row) else segment
+    if staged:
+        return staged_prefix(topic_id, partition) + _check_uid(uid)
     if not (0 <= epoch <= MAX_INT32 and 0 <= base <= MAX_INT64 and _UID.fullmatch(uid)):
         _bounded(epoch, MAX_INT32, "claim epoch")
         _bounded(base, MAX_INT64, "base offset")

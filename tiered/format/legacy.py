@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from tiered.errors import CorruptionError
 from tiered.format.codecs import Codec, codec_of, decompress
-from tiered.model import Record
+from tiered.format.kernels import Record
 
 _PREFIX = struct.Struct(">qiIbb")
 _I64 = struct.Struct(">q")

@@ -36,22 +36,22 @@ class IndexPace:
     """Decides which batches of a segment get an entry, and keeps the largest timestamp. Each writer of indexes uses it.
 
     An entry goes to the first batch behind more than ``interval_bytes`` since the last one. ``largest`` is the largest
-    timestamp so far, and the last offset of the batch that has it.
+    timestamp so far, and the last offset of the batch that has it; ``since``: bytes behind the last entry.
     """
 
-    __slots__ = ("_interval_bytes", "_since", "largest")
+    __slots__ = ("interval_bytes", "largest", "since")
 
     def __init__(self, interval_bytes: int, largest: tuple[int, int]) -> None:
         self.largest = largest
-        self._interval_bytes = interval_bytes
-        self._since = 0
+        self.interval_bytes = interval_bytes
+        self.since = 0
 
     def take(self, size_bytes: int, last_offset: int, max_timestamp: int) -> bool:
         """Counts the next batch; whether it gets an entry."""
         if max_timestamp > self.largest[0]:
             self.largest = max_timestamp, last_offset
-        is_due = self._since > self._interval_bytes
-        self._since = size_bytes if is_due else self._since + size_bytes
+        is_due = self.since > self.interval_bytes
+        self.since = size_bytes if is_due else self.since + size_bytes
         return is_due
 
 
@@ -162,6 +162,20 @@ class OffsetIndex:
         self._positions.append(position)
         return _ENTRY.pack(relative, position)
 
+    def extend(self, entries: bytes) -> None:
+        """Adds entries of a verified walk: native int32 pairs of relative offset and position, in order.
+
+        Raises ``ConfigError`` if they do not follow the last one, or are too many; nothing is added then.
+        """
+        found = array("i", entries)
+        if found and self._relatives and found[0] <= self._relatives[-1]:
+            first = self.base_offset + found[0]
+            raise ConfigError(f"offset {first} is not above the last indexed one, {self.last_offset}")
+        if len(self._relatives) + len(found) // 2 > self.max_entries:
+            raise ConfigError(f"offset index of base {self.base_offset} is full", hint="roll the segment first")
+        self._relatives.extend(found[0::2])
+        self._positions.extend(found[1::2])
+
     def truncate_to(self, offset: int) -> None:
         """Drops every entry with an offset >= ``offset``."""
         self._cut(bisect.bisect_left(self._relatives, offset - self.base_offset))
@@ -188,7 +202,7 @@ class OffsetIndex:
 
     def to_bytes(self) -> bytes:
         """The trimmed file."""
-        columns = array("i", bytes(self.size_bytes))
+        columns = array("i", bytes(OFFSET_ENTRY_BYTES * len(self._relatives)))
         columns[0::2] = self._relatives
         columns[1::2] = self._positions
         _swap(columns)

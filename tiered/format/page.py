@@ -134,8 +134,12 @@ class Pointers(Table):
 
     def identity(self, index: int) -> Identity:
         """Of the page of one pointer."""
-        views = self.views
-        return views["id_hi"][index], views["id_lo"][index], views["crc"][index]
+        high, low, crc = self._names
+        return high[index], low[index], crc[index]
+
+    @cached_property
+    def _names(self) -> tuple[memoryview, memoryview, memoryview]:
+        return self.columns["id_hi"].data, self.columns["id_lo"].data, self.columns["crc"].data
 
     @cached_property
     def impossible(self) -> int | None:

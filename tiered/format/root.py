@@ -9,14 +9,16 @@ Two shapes, one value. Without pages a root is what releases before pages read a
 by name, the feature ``pages``, the tables ``tail``, ``leaf``, ``inner`` and ``trash`` (56 bytes an entry), and
 ``dead``: what the pages hold below ``start_offset``. The rows of all pages and of the tail, less ``dead``, are what
 lives: one range, inner pages first, then leaves, then the tail. ``cleaned`` is a feature of both shapes: releases that
-do not know it read the root and refuse to write it.
+do not know it read the root and refuse to write it. A root into which a sink has committed has the second shape, the
+feature ``staged`` and ``min_reader`` 3: its rows may name objects whose offsets begin at 0.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -33,30 +35,33 @@ from tiered.format.rows import (
     NO_TRASH,
     ROW_COLUMNS,
     TRASH_COLUMNS,
-    TRASH_KINDS,
     TRASH_RANGE_COLUMNS,
     Column,
     Rows,
     Tally,
     Trash,
 )
+from tiered.format.trash import TRASH_KINDS
 from tiered.model import EpochEntry
 
 FORMAT = 1
 """The container's format that this release writes."""
-READER = PAGE_READER
+STAGED_READER = 3
+"""The ``min_reader`` of roots into which a sink has committed."""
+READER = STAGED_READER
 """Roots with a larger ``min_reader`` are refused."""
 PLAIN_READER = 1
 """The ``min_reader`` of roots without pages."""
 PAGES = "pages"
 CLEANED = "cleaned"
-FEATURES = frozenset({PAGES, CLEANED})
+STAGED = "staged"
+FEATURES = frozenset({PAGES, CLEANED, STAGED})
 """Features that this release keeps intact when it writes a root again."""
 
 SEALED_LIMIT = 64
 """Past epochs per role whose last commit is remembered."""
 TXNS_LIMIT = 64
-"""External transaction ids (Spark queries) remembered."""
+"""External transaction ids (Spark queries) remembered: those that committed last."""
 CLEANED_LIMIT = 64
 """Compacted ranges with a delete horizon of their own."""
 
@@ -130,8 +135,9 @@ class Root:
 
     ``added`` minus ``removed`` is what lives. ``rows`` are those that stand in the root itself: all of them, or the
     newest behind the pages of ``inner`` and ``leaves``. ``lineage`` maps leader epochs to their first offsets.
-    ``txns``: the last batch of each external transaction id, oldest first. ``unwritten``: pages that this root names
-    and that must be stored before it is; empty in a root that was read.
+    ``txns``: the last batch of each external transaction id, oldest first; ``txn_versions``: which versions committed
+    those; ``txns_floor``: the newest version whose entry there was no room for any more. ``unwritten``: pages that this
+    root names and that must be stored before it is; empty in a root that was read.
     """
 
     topic_id: UUID
@@ -146,6 +152,8 @@ class Root:
     sealed: tuple[Sealed, ...] = ()
     lineage: tuple[EpochEntry, ...] = ()
     txns: tuple[tuple[str, int], ...] = ()
+    txn_versions: tuple[int, ...] = ()
+    txns_floor: int = 0
     start_offset: int = 0
     next_offset: int = 0
     gc_floor: int = 0
@@ -179,7 +187,18 @@ class Root:
     @property
     def paged(self) -> bool:
         """Whether it names pages, alive or in the trash: releases before pages cannot read it."""
+        if self.inner is NO_POINTERS and self.leaves is NO_POINTERS:
+            return bool((self.trash.kinds != 0).any())
         return bool(len(self.inner) or len(self.leaves) or (self.trash.kinds != 0).any())
+
+    @property
+    def stages(self) -> bool:
+        """Whether a sink has committed here: releases before sinks cannot read it."""
+        return bool(self.txn_versions or self.txns_floor)
+
+    def last_batch(self, txn: str) -> int:
+        """The last batch of an external transaction id that was committed here, -1 if none is remembered."""
+        return dict(self.txns).get(txn, -1)
 
     @property
     def held(self) -> Tally:
@@ -213,7 +232,7 @@ class Root:
         unknown = sorted(set(self.features) - FEATURES)
         if unknown:
             return f"it uses {', '.join(unknown)}, unknown to this release"
-        strange = sorted({int(kind) for kind in self.trash.kinds} - set(TRASH_KINDS))
+        strange = sorted(set(self.trash.kinds.tolist()) - set(TRASH_KINDS))
         return f"its trash holds entries of kind {strange[0]}, unknown to this release" if strange else ""
 
 
@@ -260,16 +279,22 @@ _HEADER = {
     "features": Listed(TEXT, 64),
 }
 _DEAD = {"dead": _TALLY}
+_STAGED = {"txn_versions": Listed(Kind(int, 1, INT64_MAX), TXNS_LIMIT), "txns_floor": NUMBER}
+_commit_values, _role_values = attrgetter(*_COMMIT), attrgetter(*_ROLE)
 _CLEANED = {"cleaned": Listed({"end_offset": NUMBER, "horizon_ms": TIME_MS}, CLEANED_LIMIT)}
 
 
 def encode_root(root: Root) -> bytes:
     """The object's bytes. Raises ConfigError if it is too large, OverflowError if a value does not fit its column."""
-    paged = root.paged
-    used = [*([PAGES] if paged else []), *([CLEANED] if root.cleaned else [])]
+    paged, stages = root.paged, root.stages
+    used = [
+        *([PAGES] if paged else []),
+        *([CLEANED] if root.cleaned else []),
+        *([STAGED] if stages else []),
+    ]
     header = {
         "format": FORMAT,
-        "min_reader": READER if paged else PLAIN_READER,
+        "min_reader": STAGED_READER if stages else PAGE_READER if paged else PLAIN_READER,
         "features": [*used, *root.features],
         "topic_id": root.topic_id.hex,
         "partition": root.partition,
@@ -277,12 +302,12 @@ def encode_root(root: Root) -> bytes:
         "created_ms": root.created_ms,
         "state": root.state,
         "version": root.version,
-        "commit": {name: getattr(root.commit, name) for name in _COMMIT},
+        "commit": dict(zip(_COMMIT, _commit_values(root.commit), strict=True)),
         "prev_commit_id": root.prev_commit_id,
-        "roles": {role: _role_json(state) for role, state in root.roles.items()},
+        "roles": {role: dict(zip(_ROLE, _role_values(state), strict=True)) for role, state in root.roles.items()},
         "sealed": [[entry.role, entry.epoch, entry.last_commit, entry.last_seq] for entry in root.sealed],
-        "lineage": [list(entry) for entry in root.lineage],
-        "txns": [list(entry) for entry in root.txns],
+        "lineage": list(map(list, root.lineage)),
+        "txns": list(map(list, root.txns)),
         "start_offset": root.start_offset,
         "next_offset": root.next_offset,
         "gc_floor": root.gc_floor,
@@ -291,7 +316,9 @@ def encode_root(root: Root) -> bytes:
     }
     if root.cleaned:
         header["cleaned"] = [[entry.end_offset, entry.horizon_ms] for entry in root.cleaned]
-    if not paged:
+    if stages:
+        header |= {"txn_versions": list(root.txn_versions), "txns_floor": root.txns_floor}
+    if not paged and not stages:
         return pack(header, [root.rows.packed(_TAIL), root.trash.packed(_TRASH)], fmt=FORMAT)
     header["dead"] = _tally_json(root.dead)
     tables = (root.rows, root.leaves, root.inner, root.trash)
@@ -330,6 +357,7 @@ def decode_root(data: bytes, *, key: str) -> Root:
         sealed=tuple(itertools.starmap(Sealed, values["sealed"])),
         lineage=tuple(itertools.starmap(EpochEntry, values["lineage"])),
         txns=tuple(map(tuple, values["txns"])),
+        **_staged(header, features),
         start_offset=values["start_offset"],
         next_offset=values["next_offset"],
         gc_floor=values["gc_floor"],
@@ -347,15 +375,19 @@ def decode_root(data: bytes, *, key: str) -> Root:
 
 
 def _tables_of(header: Fields) -> tuple[TableLayout, ...]:
-    return _PAGED_TABLES if header.values["min_reader"] >= READER else _PLAIN_TABLES
+    return _PAGED_TABLES if header.values["min_reader"] >= PAGE_READER else _PLAIN_TABLES
+
+
+def _staged(header: Fields, features: Sequence[str]) -> dict[str, Any]:
+    """What only a root into which a sink has committed has."""
+    if STAGED not in features:
+        return {}
+    values = header.take(_STAGED)
+    return {"txn_versions": tuple(values["txn_versions"]), "txns_floor": values["txns_floor"]}
 
 
 def _without_ranges(trash: dict[str, Column]) -> dict[str, Column]:
     return {**trash, "end": np.zeros(len(trash["kind"]), np.int64)}
-
-
-def _role_json(state: RoleState) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in RoleState.__dataclass_fields__}
 
 
 def _tally_json(totals: Tally) -> dict[str, Any]:

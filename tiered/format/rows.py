@@ -20,12 +20,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Self
+from operator import itemgetter
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
 from tiered.format.container import Packed, TableLayout
+from tiered.format.trash import KEY_BITS, TrashEntry
 from tiered.model import Row
 
 Column = npt.NDArray[np.int64]
@@ -34,38 +36,7 @@ ROW_BYTES = 88
 TRASH_BYTES = 48
 SUM_MODULUS = 1 << 128
 
-TRASH_OBJECT = 0
-"""Trash kind: the ``.log`` and ``.idx`` of one segment."""
-TRASH_TREE = 1
-"""Trash kind: a page and everything it names. The page goes last, so that a crash never loses the list."""
-TRASH_ROWS = 2
-"""Trash kind: of a leaf, named by its page id, the rows with ``base < next <= end``. The page itself stays."""
-TRASH_PAGE = 3
-"""Trash kind: a page alone: a newer page names what it named."""
-TRASH_LIST = 4
-"""Trash kind: a page of trash entries, and what each of them names."""
-TRASH_KINDS = range(5)
-TRASH_MAINTAINER = 0x100
-"""Bit in a trash kind: the key's role letter is ``m``."""
 _INT64_MIN = -(2**63)
-
-
-class TrashEntry(NamedTuple):
-    """An object that a committed root no longer names. ``removed_ms`` is the root's monotone ``ts_ms``."""
-
-    id_hi: int
-    id_lo: int
-    base: int
-    removed_version: int
-    removed_ms: int
-    epoch: int
-    kind: int = TRASH_OBJECT
-    end: int = 0
-
-    @property
-    def what(self) -> int:
-        """The kind without the letter of the key."""
-        return self.kind & ~TRASH_MAINTAINER
 
 
 def column_dtypes(fields: Iterable[str], narrow: frozenset[str]) -> list[tuple[str, str]]:
@@ -172,7 +143,7 @@ class Table:
 
     def values(self, index: int) -> list[int]:
         """The fields of one row; negative indexes count from the end. Raises IndexError."""
-        return [view[index] for view in self._all_views]
+        return list(map(itemgetter(index), self._all_views))
 
     def slice(self, start: int, end: int | None = None) -> Self:
         """Rows ``start`` to ``end`` (exclusive); views, nothing is copied."""
@@ -190,7 +161,12 @@ class Table:
 
     def first_above(self, offset: int) -> int:
         """Of a table of ranges in offset order the index of the first that ends above ``offset``, else its length."""
-        return bisect_right(self.views["next"], offset)
+        return bisect_right(self.ends, offset)
+
+    @cached_property
+    def ends(self) -> memoryview:
+        """Of a table of ranges the exclusive end offsets, as a sequence of Python ints."""
+        return self.columns["next"].data
 
     def first_reaching(self, timestamp: int, index: int = 0) -> int:
         """From ``index`` on the first with ``max_ts >= timestamp``, else the length. Times need not be in order."""
@@ -230,7 +206,11 @@ class Rows(Table):
 
     def row(self, index: int) -> Row:
         """One row; negative indexes count from the end. Raises IndexError."""
-        return Row(*self.values(index))
+        return Row._make(map(itemgetter(index), self._all_views))
+
+    def ends_with(self, rows: Sequence[Row]) -> bool:
+        """Whether the last rows are these."""
+        return len(rows) <= len(self) and [self.row(index) for index in range(-len(rows), 0)] == list(rows)
 
     def __iter__(self) -> Iterator[Row]:
         for values in zip(*(self.columns[name].tolist() for name in self.FIELDS), strict=True):
@@ -311,10 +291,10 @@ class Trash(Table):
         for values in zip(*(self.columns[name].tolist() for name in self.FIELDS), strict=True):
             yield TrashEntry(*values)
 
-    @property
+    @cached_property
     def kinds(self) -> Column:
-        """Kinds without the letter of the key."""
-        return self.columns["kind"] & ~TRASH_MAINTAINER
+        """Kinds without the bits that tell the keys."""
+        return self.columns["kind"] & ~KEY_BITS
 
 
 NO_ROWS = Rows.from_rows([])

@@ -18,7 +18,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from tiered.errors import CorruptionError
+from tiered.format import kernels
 from tiered.format.header import HEADER_BYTES, LOG_OVERHEAD_BYTES, BatchHeader, Buffer, read_header
+from tiered.format.offset_index import IndexPace
+from tiered.format.pure_kernels import Survey
 
 MIN_TAIL_BYTES = 17
 """A tail of at most this many bytes holds no header: the walk stops quietly."""
@@ -50,6 +53,14 @@ class Span(NamedTuple):
     size: int
     base_offset: int
     last_offset: int
+
+
+class Run(NamedTuple):
+    """Verified v2 batches in a row: offsets ``base_offset`` to ``next_offset`` (exclusive)."""
+
+    data: memoryview
+    base_offset: int
+    next_offset: int
 
 
 class Damage(Protocol):
@@ -120,6 +131,50 @@ class BatchWalk:
             self.position = start + at + size
             yield new(Span, (start + at, size, base, last)), view[at : at + size]
             at += size
+
+    def verified(self, view: memoryview, stop: int) -> Run | None:
+        """The batches at the start of a view that begins at ``position``, as far as all is well with each; CRCs too.
+
+        None: the first one is a partial one, out of order or odd in some way, or begins at or above offset ``stop``:
+        :meth:`whole` takes it, or says what is wrong. The batch that reaches ``stop`` is the last one. Only for a walk
+        that was told its offsets.
+        """
+        most_bytes = self._most_length + LOG_OVERHEAD_BYTES
+        used, first, after = kernels.scan(view, self.expected, self._limit, self._exact, self._dense, most_bytes, stop)
+        if not used:
+            return None
+        self.position += used
+        self.expected = after
+        if self._dense:
+            self._exact = after
+        return Run(view[:used], first, after)
+
+    def survey(
+        self,
+        view: memoryview,
+        order: tuple[int, int, int],
+        pace: IndexPace,
+        indexed: tuple[int, int],
+        *,
+        dense: bool = False,
+        newest_epoch: int = NO_LIMIT,
+    ) -> Survey | None:
+        """As :meth:`verified`, with what recovery asks of each batch and the index entries of ``pace``, which goes on.
+
+        For a walk that was not told its offsets: ``order`` says what may come. ``indexed``: base offset of the segment
+        and timestamp of its last time entry. None: :meth:`whole` takes the first batch.
+        """
+        base, timed = indexed
+        state = base, self.position, pace.interval_bytes, pace.since, *pace.largest, timed
+        found = kernels.survey(view, order, dense, newest_epoch, state)
+        if found is not None:
+            self.position += found.used
+            pace.since, pace.largest = found.since, found.largest
+        return found
+
+    def gapless_from(self, offset: int) -> bool:
+        """Whether the next batch begins behind ``offset`` or at it, or is damage."""
+        return self.expected >= offset and (not self._dense or self._exact >= 0)
 
     def size_at(self, view: memoryview, at: int = 0) -> int:
         """Bytes of the batch that begins there, by its declared length. Needs ``MIN_TAIL_BYTES``; may raise."""

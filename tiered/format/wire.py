@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format._kernels import as_bytes
+from tiered.format.pure_kernels import as_bytes
 
 MAX_TAGGED_FIELDS = 64
 _MAX_VARINT_BYTES = 5

@@ -29,7 +29,7 @@ segment is an error at the read that meets it, with path, position and offset; i
 never takes later records away. Local bytes go only below a committed end that was read back from the store.
 
 Every effect goes through ``disk.files.Files``, so that tests can tear, fill and fail the disk.
-``directory.directories.LocalLogs`` is a log for writing, over one directory or several; ``directory.manager.LocalLog``
+``directory.directories.LocalTier`` is a log for writing, over one directory or several; ``directory.manager.LocalLog``
 is one directory, for writing or read-only (beside its writer, or a Kafka broker's); ``directory.view`` only looks;
 ``partition.partition.PartitionLog`` is one partition. The rooms, from the ground up: ``disk``, ``segment``,
 ``recovery``, ``partition``, ``cleaning``, ``transactions``, ``directory``.

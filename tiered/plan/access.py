@@ -12,12 +12,18 @@ from typing import Any
 
 from tiered.format.keys import Role, wildcards
 
-ROLES = ("reader", "writer", "maintainer", "auditor", "spark")
+ROLES = ("reader", "writer", "maintainer", "auditor", "spark", "sink", "jobs")
+"""``spark`` reads with Spark, ``sink`` writes with it; a pipeline from log to log is both. ``jobs`` is what bulk jobs
+keep, beside the role of their work: auditor (scrub), spark, maintainer or sink."""
 _CREATE = ["s3:PutObject", "s3:PutObjectTagging", "s3:AbortMultipartUpload"]
 """What makes an object that carries tags (lifecycle rules select segments by them)."""
 _ENCRYPT = ["kms:Decrypt", "kms:GenerateDataKey"]
 """Decrypt also for multipart uploads."""
 
+_LOG = ("topic", "root", "page", "segment", "staged")
+_PAST = ("snapshot", "history")
+_KEPT = ("snapshot", "audit", "erasure", "aside")
+"""What a maintainer keeps for people."""
 _PIN = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"]
 
 Policy = dict[str, Any]
@@ -31,20 +37,25 @@ def policy(
     ``leave_out``: statements by name; ``Pin`` and ``PinKey`` of readers, ``MissingIs404``.
     """
     own = Role.MAINTAINER if role == "maintainer" else Role.WRITER
-    statements = _LOG[role](_Keys(f"{bucket_arn}/{prefix}", own))
+    statements = _STATEMENTS[role](_Keys(f"{bucket_arn}/{prefix}", own))
     # Names for check, restore, repair advice; Spark's are for reading as of a time.
     past = [wildcards()[kind] for kind in ("snapshot", "history")]
-    listed = ["topics/*", *past] if role == "spark" else ["", "topics/*", "??/*"]
-    listed += [wildcards()["audit"]] if role in ("maintainer", "auditor") else []
+    listed = {"spark": ["topics/*", *past], "sink": [], "jobs": ["jobs/*"]}.get(role, ["", "topics/*", "??/*"])
+    listed += [wildcards()[kind] for kind in ("audit", "decision")] if role in ("maintainer", "auditor") else []
+    listed += [wildcards()["erasure"]] if role == "maintainer" else []
+    if listed:
+        under = _when("StringLike", [f"{prefix}{kind}" for kind in listed])
+        statements.append(_allow("List", ["s3:ListBucket"], bucket_arn) | under)
     statements += [
-        _allow("List", ["s3:ListBucket"], bucket_arn) | _when("StringLike", [f"{prefix}{kind}" for kind in listed]),
         # S3 answers 403, not 404, for an absent key to who may not list, and asks without a prefix.
         _allow("MissingIs404", ["s3:ListBucket"], bucket_arn) | _when("Null", "true"),
     ]
     if role in ("maintainer", "auditor"):  # for this action S3 knows no condition on the prefix
         statements.append(_allow("Uploads", ["s3:ListBucketMultipartUploads"], bucket_arn))
     if kms_key_arn:
-        statements.append(_allow("Key", _ENCRYPT if role in ("writer", "maintainer") else _ENCRYPT[:1], kms_key_arn))
+        statements.append(
+            _allow("Key", _ENCRYPT if role in ("writer", "maintainer", "sink", "jobs") else _ENCRYPT[:1], kms_key_arn)
+        )
     if role in ("reader", "spark"):
         # A pin is renewed by a PUT with If-Match, for which S3 wants the right to read, too.
         statements.append(_allow("Pin", _PIN, _Keys(f"{bucket_arn}/{prefix}")("pin")))
@@ -70,18 +81,33 @@ class _Keys:
 
 
 def _read(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment", "snapshot", "history"))]
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST))]
 
 
 def _audit(keys: _Keys) -> list[Policy]:
-    return [_allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment", "snapshot", "history", "pin"))]
+    return [_allow("Read", ["s3:GetObject"], keys(*_LOG, *_PAST, "pin", "decision"))]
 
 
 def _write(keys: _Keys) -> list[Policy]:
     return [
-        _allow("Read", ["s3:GetObject"], keys("topic", "root", "page", "segment")),
+        _allow("Read", ["s3:GetObject"], keys(*_LOG)),
         _allow("Create", _CREATE, keys.own("segment")),
         _allow("Keep", ["s3:PutObject"], keys.own("page", "history")),
+        _allow("Swap", ["s3:PutObject"], keys("root", "topic")),
+        _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
+    ]
+
+
+def _job(keys: _Keys) -> list[Policy]:
+    return [_allow("Jobs", ["s3:GetObject", "s3:PutObject"], keys("job"))]
+
+
+def _sink(keys: _Keys) -> list[Policy]:
+    """It reads no record: what it has stored it reads back only from a store that tells no checksum."""
+    return [
+        _allow("Read", ["s3:GetObject"], keys("topic", "root", "staged", "decision")),
+        _allow("Create", _CREATE, keys("staged")),
+        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("decision")]),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]
@@ -90,16 +116,31 @@ def _write(keys: _Keys) -> list[Policy]:
 def _maintain(keys: _Keys) -> list[Policy]:
     return [
         *_audit(keys),
+        # It aborts batches that nobody commits, and takes old decisions away.
+        _allow("Decide", ["s3:PutObject", "s3:DeleteObject"], keys("decision")),
         _allow("Create", _CREATE[:2], keys.own("segment")),
-        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys("snapshot", "audit", "aside")]),
+        _allow("Keep", ["s3:PutObject"], [*keys.own("page", "history"), *keys(*_KEPT)]),
+        _allow("Receipt", ["s3:GetObject"], keys("erasure", "aside")),
         _allow("Swap", ["s3:PutObject"], keys("root", "topic", "pin")),
-        _allow("Collect", ["s3:DeleteObject"], keys("segment", "page", "root", "pin", "snapshot", "history", "aside")),
+        _allow(
+            "Collect",
+            ["s3:DeleteObject"],
+            keys("segment", "staged", "page", "root", "pin", "snapshot", "history", "aside"),
+        ),
         _allow("Abort", ["s3:AbortMultipartUpload"], keys("segment")),
         _allow("Probe", ["s3:GetObject", "s3:PutObject", "s3:DeleteObject"], keys("probe")),
     ]
 
 
-_LOG = {"reader": _read, "writer": _write, "maintainer": _maintain, "auditor": _audit, "spark": _read}
+_STATEMENTS = {
+    "reader": _read,
+    "writer": _write,
+    "maintainer": _maintain,
+    "auditor": _audit,
+    "spark": _read,
+    "jobs": _job,
+    "sink": _sink,
+}
 
 
 def _allow(sid: str, actions: list[str], resources: list[str] | str) -> Policy:

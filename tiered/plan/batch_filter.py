@@ -19,14 +19,17 @@ import enum
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, decode_records, rebuild_batch, verify_batch
+from tiered.format.batch import BatchHeader, decode_records, rebuild_batch, rebuild_encoded, verify_batch
 from tiered.format.header import Buffer
+from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.model import AbortedTxn, Record
-from tiered.plan.offset_map import CleanedTxns, OffsetMap
+from tiered.format.pure_kernels import Kept
+from tiered.model import AbortedTxn
+from tiered.plan.offset_map import NOTHING_BEFORE, CleanedTxns, OffsetMap, TxnsBefore
 
 _LEGACY_MAGICS = 2  # 0 and 1
 
@@ -83,9 +86,24 @@ class CleaningReport:
         self.end_offset = offset_map.end_offset
 
 
+class Newest(Protocol):
+    """What a round knows of keys: a map of them, or a bitmap of what survives (``plan.survivors``)."""
+
+    @property
+    def latest_offset(self) -> int:
+        """The last offset that it speaks for."""
+
+    def is_superseded(self, key: bytes, offset: int) -> bool:
+        """Whether there is a newer record of ``key``, of which there is one at ``offset``."""
+
+    def filter_batch(self, batch: Buffer, keeps_tombstones: bool, horizon_ms: int) -> Kept | None:
+        """Which records of a data batch stay, all at once; None: ask for each."""
+
+
 class BatchFilter:
     """Decides over every batch of one round, from the start of the log to the last segment of the map, in order.
 
+    It may also begin in mid-log, at the first batch of a segment; ``before`` is what it takes over then.
     ``first_uncleanable`` is the candidate's. ``producers`` is the live producer state of the log, ``aborted`` all
     entries of its transaction indexes. ``legacy_horizon_ms`` is that of
     :func:`~tiered.plan.cleaning.legacy_delete_horizon`.
@@ -93,22 +111,23 @@ class BatchFilter:
 
     def __init__(
         self,
-        offset_map: OffsetMap,
+        newest: Newest,
         *,
         first_uncleanable: int,
         now_ms: int,
         delete_retention_ms: int,
         producers: Iterable[ProducerEntry] = (),
         aborted: Iterable[AbortedTxn] = (),
+        before: TxnsBefore = NOTHING_BEFORE,
         legacy_horizon_ms: int = 0,
     ) -> None:
         self.stats = CleaningStats()
-        self._map = offset_map
+        self._newest = newest
         self._first_uncleanable = first_uncleanable
         self._now_ms = now_ms
         self._horizon_ms = min(now_ms + delete_retention_ms, MAX_LONG)
         self._producers = {entry.producer_id: entry for entry in producers}
-        self._txns = CleanedTxns(aborted)
+        self._txns = CleanedTxns(aborted, before)
         self._legacy_horizon_ms = legacy_horizon_ms
         self._keeps_legacy_tombstones = True
         self._end = 0
@@ -145,13 +164,14 @@ class BatchFilter:
             self.stats.dropped[Dropped.ABORTED] += header.records_count
             kept, wants_horizon = [], False
         else:
-            kept, wants_horizon = self._keep_records(header, batch)
+            keeps_tombstones = self._keeps_tombstones(header)
+            at_once = self._newest.filter_batch(batch, keeps_tombstones, self._horizon_ms)
+            if at_once is not None:
+                return self._write_at_once(header, batch, at_once)
+            kept, wants_horizon = self._keep_records(header, batch, keeps_tombstones)
         if not kept and not self._must_stay(header):
             return None
-        cleaned = self._write(header, batch, kept, wants_horizon)
-        self.stats.records_written += len(kept)
-        self.stats.bytes_written += len(cleaned)
-        return cleaned
+        return self._written(self._write(header, batch, kept, wants_horizon), len(kept))
 
     def _keep_marker(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
         """The marker if it stays, and whether its transaction has nothing left: then its horizon begins to run."""
@@ -163,14 +183,17 @@ class BatchFilter:
             return [], False
         return records, idle and bool(records)
 
-    def _keep_records(self, header: BatchHeader, batch: Buffer) -> tuple[list[Record], bool]:
-        """The records that stay, and whether a tombstone is among them."""
+    def _keeps_tombstones(self, header: BatchHeader) -> bool:
         horizon = header.delete_horizon_ms
         if header.magic < _LEGACY_MAGICS:
             keeps_tombstones = self._keeps_legacy_tombstones
         else:
             keeps_tombstones = horizon is None or self._now_ms < horizon
-        newest, latest = self._map.get, self._map.latest_offset
+        return keeps_tombstones
+
+    def _keep_records(self, header: BatchHeader, batch: Buffer, keeps_tombstones: bool) -> tuple[list[Record], bool]:
+        """The records that stay, and whether a tombstone is among them."""
+        is_superseded, latest = self._newest.is_superseded, self._newest.latest_offset
         kept: list[Record] = []
         keep = kept.append
         has_tombstone = False
@@ -182,7 +205,7 @@ class BatchFilter:
                 if key is None:
                     no_key += 1
                     continue
-                if newest(key) > offset:
+                if is_superseded(key, offset):
                     superseded += 1
                     continue
                 if record.value is None and not keeps_tombstones:
@@ -191,11 +214,39 @@ class BatchFilter:
             if record.value is None:
                 has_tombstone = True
             keep(record)
+        self._count(superseded, expired, no_key)
+        return kept, has_tombstone
+
+    def _count(self, superseded: int, expired: int, no_key: int) -> None:
         dropped = self.stats.dropped
         dropped[Dropped.SUPERSEDED] += superseded
         dropped[Dropped.TOMBSTONE] += expired
         dropped[Dropped.NO_KEY] += no_key
-        return kept, has_tombstone
+
+    def _written(self, cleaned: Buffer, records: int) -> Buffer:
+        self.stats.records_written += records
+        self.stats.bytes_written += len(cleaned)
+        return cleaned
+
+    def _write_at_once(self, header: BatchHeader, batch: Buffer, kept: Kept) -> Buffer | None:
+        """What is left of a batch whose records were filtered and encoded already."""
+        self._count(kept.superseded, kept.expired, kept.no_key)
+        if not kept.records and not self._must_stay(header):
+            return None
+        if kept.data is None:
+            cleaned = batch if kept.records else self._write(header, batch, [], False)
+        else:
+            self.stats.batches_rebuilt += 1
+            self.stats.horizons_set += kept.sets_horizon
+            cleaned = rebuild_encoded(
+                header,
+                kept.data,
+                kept.records,
+                base_timestamp=kept.base_timestamp,
+                max_timestamp=kept.max_timestamp,
+                has_horizon=kept.sets_horizon or header.has_delete_horizon,
+            )
+        return self._written(cleaned, kept.records)
 
     def _write(self, header: BatchHeader, batch: Buffer, kept: list[Record], wants_horizon: bool) -> Buffer:
         """The batch with what was kept: as it was, rebuilt, or emptied."""

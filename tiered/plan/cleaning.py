@@ -10,11 +10,11 @@ The same plan serves both tiers: a purely local log commits by renames, a tiered
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tiered.config import TopicConfig
+from tiered.config import MAX_LONG, TopicConfig
 from tiered.model import TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -24,7 +24,7 @@ class SegmentState:
     """One sealed segment. Index sizes are those of the trimmed files; times -1 where they are not known.
 
     ``max_timestamp`` of its records, ``first_batch_timestamp`` the largest in its first batch, ``modified_ms`` the
-    time of its last append (cleaning keeps it).
+    time of its last append (cleaning keeps it). ``records`` 0 where nobody asks.
     """
 
     base_offset: int
@@ -35,6 +35,7 @@ class SegmentState:
     offset_index_bytes: int = 0
     time_index_bytes: int = 0
     modified_ms: int = -1
+    records: int = 0
 
     @property
     def young_until_ms(self) -> int:
@@ -68,10 +69,6 @@ class LogState:
         if offset >= self.active_base_offset:
             return ()
         return self.segments[max(bisect_right(self.segments, offset, key=_base) - 1, 0) :]
-
-    def below(self, offset: int) -> tuple[SegmentState, ...]:
-        """The sealed segments that begin below ``offset``."""
-        return self.segments[: bisect_left(self.segments, offset, key=_base)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +133,73 @@ def cleaning_candidate(state: LogState, now_ms: int) -> CleaningCandidate | None
     """What a cleaning at ``now_ms`` would cover; None: not compacted, in progress, or marked uncleanable."""
     if not state.config.compacted or state.in_progress or state.uncleanable:
         return None
-    first_dirty, reset = _first_dirty(state)
-    first_uncleanable = _segment_start(state, _first_uncleanable(state, first_dirty, now_ms))
-    cleanable = sum(s.size_bytes for s in state.from_offset(first_dirty) if s.base_offset < first_uncleanable)
-    return CleaningCandidate(
-        tp=state.tp,
-        first_dirty=first_dirty,
-        first_uncleanable=first_uncleanable,
-        clean_bytes=sum(s.size_bytes for s in state.below(first_dirty)),
-        cleanable_bytes=cleanable,
-        min_ratio=state.config.min_cleanable_dirty_ratio,
-        delay_ms=_delay_ms(state, first_dirty, now_ms),
-        checkpoint_reset=reset,
-    )
+    scan = CandidateScan(state, now_ms)
+    for segment in state.segments:
+        scan.add(segment)
+    scan.end()
+    return scan.candidate
+
+
+class CandidateScan:
+    """:func:`cleaning_candidate` of sealed segments that come one after the other, of which it holds one.
+
+    ``state`` without its segments, which may be too many to be held.
+    """
+
+    def __init__(self, state: LogState, now_ms: int) -> None:
+        self._state = state
+        self._now_ms = now_ms
+        self._first_dirty, self._reset = _first_dirty(state)
+        self._bound = min(state.last_stable_offset, state.active_base_offset)
+        """Nothing from here on: unstable, active, or, once such a segment came, younger than the least lag."""
+        self._first_uncleanable = state.active_base_offset
+        self._held: SegmentState | None = None
+        self._clean_bytes = self._cleanable_bytes = 0
+        self._oldest = MAX_LONG
+
+    def add(self, segment: SegmentState) -> SegmentState | None:
+        """The next one. Gives the one before it if a cleaning reads that: below the first uncleanable offset."""
+        before, self._held = self._held, segment
+        if before is None:
+            self._first_uncleanable = segment.base_offset
+            return None
+        return self._judged(before, segment.base_offset)
+
+    def end(self) -> SegmentState | None:
+        """There are no more; gives the last one, as :meth:`add`."""
+        last, self._held = self._held, None
+        return None if last is None else self._judged(last, self._state.active_base_offset)
+
+    @property
+    def candidate(self) -> CleaningCandidate:
+        """Of all of them."""
+        config, overdue_ms = self._state.config, self._now_ms - self._oldest
+        return CleaningCandidate(
+            tp=self._state.tp,
+            first_dirty=self._first_dirty,
+            first_uncleanable=self._first_uncleanable,
+            clean_bytes=self._clean_bytes,
+            cleanable_bytes=self._cleanable_bytes,
+            min_ratio=config.min_cleanable_dirty_ratio,
+            delay_ms=max(overdue_ms - config.max_compaction_lag_ms, 0) if self._oldest < MAX_LONG else 0,
+            checkpoint_reset=self._reset,
+        )
+
+    def _judged(self, segment: SegmentState, end: int) -> SegmentState | None:
+        """``end``: the base of the one behind it. Only whole segments are cleaned."""
+        dirty, lag_ms = self._first_dirty < end, self._state.config.min_compaction_lag_ms
+        if segment.base_offset < self._first_dirty:
+            self._clean_bytes += segment.size_bytes
+        if dirty and segment.first_batch_timestamp > 0:
+            self._oldest = min(self._oldest, segment.first_batch_timestamp)
+        if dirty and lag_ms > 0 and segment.young_until_ms > self._now_ms - lag_ms:
+            self._bound = min(self._bound, segment.base_offset)
+        if end > self._bound:
+            return None
+        self._first_uncleanable = end
+        if dirty:
+            self._cleanable_bytes += segment.size_bytes
+        return segment
 
 
 def group_segments(
@@ -166,33 +217,54 @@ def group_segments(
     can hold; a segment without bytes needs no room in the index. ``most_segments`` of one group, where one commit may
     not replace any number.
     """
-    groups: list[tuple[SegmentState, ...]] = []
-    group: list[SegmentState] = []
-    log_bytes = offset_bytes = time_bytes = 0
-    below = [s for s in segments if s.base_offset < map_end]
-    for i, segment in enumerate(below):
-        log_bytes += segment.size_bytes
-        offset_bytes += segment.offset_index_bytes
-        time_bytes += segment.time_index_bytes
-        last = (below[i + 1].base_offset if i + 1 < len(below) else first_uncleanable) - 1
+    scan = GroupScan(first_uncleanable=first_uncleanable, config=config, most_segments=most_segments)
+    found = [scan.add(segment) for segment in segments if segment.base_offset < map_end]
+    return (*(group for group in found if group is not None), *scan.end())
+
+
+class GroupScan:
+    """:func:`group_segments` of segments that come one after the other, up to the one that holds the end of the map.
+
+    It holds a group, and one segment more.
+    """
+
+    def __init__(self, *, first_uncleanable: int, config: TopicConfig, most_segments: int | None = None) -> None:
+        self._first_uncleanable = first_uncleanable
+        self._config = config
+        self._most = most_segments
+        self._held: SegmentState | None = None
+        self._group: list[SegmentState] = []
+        self._log_bytes = self._offset_bytes = self._time_bytes = 0
+
+    def add(self, segment: SegmentState) -> tuple[SegmentState, ...] | None:
+        """The next one; gives a group that is whole by it."""
+        before, self._held = self._held, segment
+        return None if before is None else self._placed(before, segment.base_offset - 1)
+
+    def end(self) -> tuple[tuple[SegmentState, ...], ...]:
+        """There are no more; gives the groups that are left."""
+        before, self._held = self._held, None
+        whole = None if before is None else self._placed(before, self._first_uncleanable - 1)
+        return tuple([group for group in (whole, tuple(self._group)) if group])
+
+    def _placed(self, segment: SegmentState, last: int) -> tuple[SegmentState, ...] | None:
+        """``last``: the offset before the one behind it. Gives the group that it ends, and begins another one."""
+        config, group, whole = self._config, self._group, None
+        self._log_bytes += segment.size_bytes
+        self._offset_bytes += segment.offset_index_bytes
+        self._time_bytes += segment.time_index_bytes
         if group and (
-            log_bytes > config.segment_bytes
-            or offset_bytes > config.segment_index_bytes
-            or time_bytes > config.segment_index_bytes
+            self._log_bytes > config.segment_bytes
+            or self._offset_bytes > config.segment_index_bytes
+            or self._time_bytes > config.segment_index_bytes
             or (segment.size_bytes > 0 and last - group[0].base_offset > MAX_RELATIVE_OFFSET)
-            or len(group) == most_segments
+            or len(group) == self._most
         ):
-            groups.append(tuple(group))
-            group = []
-            log_bytes, offset_bytes, time_bytes = (
-                segment.size_bytes,
-                segment.offset_index_bytes,
-                segment.time_index_bytes,
-            )
-        group.append(segment)
-    if group:
-        groups.append(tuple(group))
-    return tuple(groups)
+            whole, self._group = tuple(group), []
+            self._log_bytes = segment.size_bytes
+            self._offset_bytes, self._time_bytes = segment.offset_index_bytes, segment.time_index_bytes
+        self._group.append(segment)
+        return whole
 
 
 def legacy_delete_horizon(segments: Sequence[SegmentState], first_dirty: int, delete_retention_ms: int) -> int:
@@ -216,25 +288,3 @@ def _first_dirty(state: LogState) -> tuple[int, bool]:
     if not state.log_start_offset <= checkpoint <= state.end_offset:
         return state.log_start_offset, True
     return checkpoint, False
-
-
-def _first_uncleanable(state: LogState, first_dirty: int, now_ms: int) -> int:
-    """Nothing from here on: unstable, active, or younger than ``min.compaction.lag.ms``."""
-    bound = min(state.last_stable_offset, state.active_base_offset)
-    lag_ms = state.config.min_compaction_lag_ms
-    if lag_ms > 0:
-        for segment in state.from_offset(first_dirty):
-            if segment.young_until_ms > now_ms - lag_ms:
-                return min(bound, segment.base_offset)
-    return bound
-
-
-def _segment_start(state: LogState, offset: int) -> int:
-    """Only whole segments are cleaned: the base of the one that holds ``offset``."""
-    held = state.from_offset(offset)
-    return held[0].base_offset if held else state.active_base_offset
-
-
-def _delay_ms(state: LogState, first_dirty: int, now_ms: int) -> int:
-    stamps = [s.first_batch_timestamp for s in state.from_offset(first_dirty) if s.first_batch_timestamp > 0]
-    return max(now_ms - state.config.max_compaction_lag_ms - min(stamps), 0) if stamps else 0

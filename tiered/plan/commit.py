@@ -15,13 +15,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 import numpy as np
 
-from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, KNOWN_FLAGS, MAX_INT64, Role
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, KNOWN_FLAGS, MAX_INT64, Role
 from tiered.format.page import PageKind, Pointer
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, Commit, RoleState, Root, Sealed
 from tiered.format.rows import Rows, Trash
@@ -32,6 +33,7 @@ MAX_APPEND_ROWS = 10_000
 """Rows of one append."""
 
 T = TypeVar("T")
+_EPOCH = attrgetter("leader_epoch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,19 +198,27 @@ class ClaimIntent:
         grant = decide_claim(root, self.role, self.volume)
         if isinstance(grant, Refusal):
             return grant
-        before = root.roles[self.role.value]
-        state = RoleState(
-            epoch=before.epoch + 1,
-            owner=self.owner,
-            claimed_ms=max(stamp.now_ms, root.commit.ts_ms + 1),
-            volume=self.volume.volume_id if self.volume else "",
-            token=self.token,
-            last_append=before.last_append,
-        )
-        changes: dict[str, Any] = {"sealed": _sealed(root, self.role)}
+        changes: dict[str, Any] = {}
         if self.volume is not None and self.role is Role.WRITER:
-            changes |= _begun(root, grant, self.volume)
-        return _next(root, stamp, self.op, state, changes)
+            changes = _begun(root, grant, self.volume)
+        volume = self.volume.volume_id if self.volume else ""
+        return taken(root, stamp, self.op, self.role, volume=volume, token=self.token, owner=self.owner, **changes)
+
+
+def taken(
+    root: Root, stamp: Stamp, op: str, role: Role, *, volume: str, owner: str, token: str = "", **changes: Any
+) -> Root:
+    """The next version, in which a new epoch of ``role`` begins and the one before it is sealed."""
+    before = root.roles[role.value]
+    state = RoleState(
+        epoch=before.epoch + 1,
+        owner=owner,
+        claimed_ms=max(stamp.now_ms, root.commit.ts_ms + 1),
+        volume=volume,
+        token=token,
+        last_append=before.last_append,
+    )
+    return _next(root, stamp, op, state, {"sealed": _sealed(root, role), **changes})
 
 
 def _sealed(root: Root, role: Role) -> tuple[Sealed, ...]:
@@ -228,11 +238,11 @@ def _begun(root: Root, grant: Grant, volume: VolumeProof) -> dict[str, Any]:
     changes: dict[str, Any] = {} if grant.begins_at is None else {"start_offset": start, "next_offset": start}
     if grant.new_leader_epoch:
         own = volume.leader_epoch if grant.begins_at is not None else volume.leader_epoch + 1
-        changes["lineage"] = _lineage(root.lineage, EpochEntry(max(own, root.leader_epoch + 1, 0), start))
+        changes["lineage"] = with_epoch(root.lineage, EpochEntry(max(own, root.leader_epoch + 1, 0), start))
     return changes
 
 
-def _lineage(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[EpochEntry, ...]:
+def with_epoch(lineage: tuple[EpochEntry, ...], entry: EpochEntry) -> tuple[EpochEntry, ...]:
     """With ``entry``; epochs that end where they began have written nothing and are dropped."""
     kept = tuple(old for old in lineage if old.start_offset < entry.start_offset)
     return (*kept, entry)
@@ -273,6 +283,9 @@ class AppendIntent:
 
 def _lineage_of(root: Root, rows: Sequence[Row], epochs: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
     lineage, start, end = root.lineage, rows[0].base, rows[-1].next
+    newest = max(*map(_EPOCH, rows), max(epochs, default=EpochEntry(-1, 0)).epoch)
+    if lineage and newest <= lineage[-1].epoch:
+        return lineage
     starts = [EpochEntry(row.leader_epoch, row.base) for row in rows if row.leader_epoch >= 0]
     named = {entry.epoch for entry in epochs}
     merged = sorted(
@@ -280,7 +293,7 @@ def _lineage_of(root: Root, rows: Sequence[Row], epochs: Sequence[EpochEntry]) -
     )
     for entry in merged:
         if not lineage or entry.epoch > lineage[-1].epoch:
-            lineage = _lineage(lineage, entry)
+            lineage = with_epoch(lineage, entry)
     return lineage
 
 
@@ -324,7 +337,7 @@ def row_flaw(row: Row, expected: int, stamp: Stamp) -> str:
     sizes = (row.size == 0) == hole and (row.idx_len > 0) != hole and min(row.size, row.records) >= 0
     if not sizes or not 0 <= row.crc < 2**32:
         return f"size {row.size}, index {row.idx_len} bytes, {row.records} records, crc {row.crc}"
-    if row.flags & ~KNOWN_FLAGS or row.reserved:
+    if row.flags & ~(KNOWN_FLAGS & ~FLAG_STAGED) or row.reserved:
         return f"unknown flags {row.flags:#x}"
     role = Role.MAINTAINER if row.flags & FLAG_MAINTAINER else Role.WRITER
     if role is not stamp.role or row.claim_epoch != stamp.epoch:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, KNOWN_FLAGS, Role
+from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, FLAG_STAGED, KNOWN_FLAGS, Role
 from tiered.format.page import NO_POINTERS, POINTER_MAINTAINER, Pointers
 from tiered.format.root import SEALED_LIMIT, STATE_OPEN, TXNS_LIMIT, Root
-from tiered.format.rows import NO_TALLY, TRASH_KINDS, TRASH_LIST, TRASH_ROWS, Column, Rows
+from tiered.format.rows import NO_TALLY, Column, Rows
+from tiered.format.trash import TRASH_KINDS, TRASH_LIST, TRASH_ROWS
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +156,18 @@ def _impossible_rows(rows: Rows) -> Iterator[str]:
         | (column["crc"] < 0)
         | (column["crc"] >= 2**32)
         | ((column["flags"] & ~KNOWN_FLAGS) != 0)
+        | (((column["flags"] & FLAG_STAGED) != 0) & ((column["flags"] & (FLAG_HOLE | FLAG_MAINTAINER)) != 0))
         | (column["base"] < 0)
     )
     for index in np.flatnonzero(bad)[:1]:
         yield str(rows.row(int(index)))
+
+
+@_sentence("what a sink staged is named only by a root that says so to older releases")
+def _staged(root: Root) -> Iterator[str]:
+    if not root.stages:
+        for index in np.flatnonzero(root.rows.columns["flags"] & FLAG_STAGED)[:1]:
+            yield str(root.rows.row(int(index)))
 
 
 @_sentence("every pointer is possible: page, sizes, times, flags, checksum")
@@ -266,6 +275,12 @@ def _limits(root: Root) -> Iterator[str]:
     different = len(dict(root.txns))
     if len(root.txns) > TXNS_LIMIT or different < len(root.txns):
         yield f"{len(root.txns)} transaction ids, {different} different"
+    versions = root.txn_versions
+    if versions and len(versions) != len(root.txns):
+        yield f"{len(root.txns)} transaction ids, {len(versions)} versions"
+    known = [*([root.txns_floor] if root.txns_floor else []), *versions]
+    if known != sorted(set(known)) or max(known, default=0) > root.version:
+        yield f"transactions of versions {versions[:8]} above {root.txns_floor} in version {root.version}"
 
 
 @_sentence("compacted ranges ascend and end inside the log")
@@ -315,6 +330,10 @@ def _one_commit(root: Root, previous: Root) -> Iterator[str]:
         yield f"ts_ms {previous.commit.ts_ms} became {root.commit.ts_ms}"
 
 
+TAKES_ROLE = frozenset({"claim", "handover", "stage"})
+"""Ops that may begin an epoch: a sink's only where no writer has claimed yet."""
+
+
 @_change("a claim seals the last commit of the epoch that it ends; other commits keep all epochs and other roles")
 def _roles_kept(root: Root, previous: Root) -> Iterator[str]:
     if root.version != previous.version + 1:
@@ -325,7 +344,8 @@ def _roles_kept(root: Root, previous: Root) -> Iterator[str]:
             if now != before:
                 yield f"role {role.value} changed by a commit of {root.commit.role}"
             continue
-        if root.commit.op != "claim" and now.epoch != before.epoch:
+        taken = TAKES_ROLE.intersection(root.commit.op.split(",")) - ({"stage"} if before.epoch else set())
+        if not taken and now.epoch != before.epoch:
             yield f"{root.commit.op} changed the epoch of {role.value} to {now.epoch}"
         if now.epoch != before.epoch and before.epoch:
             entry = root.sealed_commit(role.value, before.epoch)
@@ -338,20 +358,20 @@ def _rows_kept(root: Root, previous: Root) -> Iterator[str]:
     if root.removed != previous.removed:
         return
     # What left the tail is in pages now, where the sums hold it to what it was.
-    paged = root.rows.base[0] if len(root.rows) else root.next_offset
-    if len(root.inner) or len(root.leaves):
-        rows = previous.rows.slice(int(np.searchsorted(previous.rows.base, paged)))
-    else:
-        rows = previous.rows
-    kept = root.rows.slice(0, len(rows))
-    if len(kept) < len(rows):
-        yield f"{len(rows)} rows became {len(kept)}, and nothing was removed"
+    count, before = len(root.rows), len(previous.rows)
+    paged = root.rows.base[0] if count else root.next_offset
+    rows = previous.rows
+    if root.inner is not NO_POINTERS or root.leaves is not NO_POINTERS:
+        gone = int(np.searchsorted(rows.base, paged))
+        rows, before = rows.slice(gone), before - gone
+    if count < before:
+        yield f"{before} rows became {count}, and nothing was removed"
         return
     for name in root.rows.FIELDS:
-        now, before = kept.columns[name], rows.columns[name]
-        if now.tobytes() != before.tobytes():
-            index = int(np.flatnonzero(now != before)[0])
-            yield f"{name} of row {index} was {before[index]}, is {now[index]}"
+        now, was = root.rows.columns[name][:before], rows.columns[name]
+        if now.tobytes() != was.tobytes():
+            index = int(np.flatnonzero(now != was)[0])
+            yield f"{name} of row {index} was {was[index]}, is {now[index]}"
 
 
 @_change("what leaves the trash was removed at or below gc_floor, or is listed in a page of the trash")

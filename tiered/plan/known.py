@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tiered.format.root import Root
+if TYPE_CHECKING:
+    from tiered.format.root import Root  # with numpy, which what only asks a disk does not need
+
+HELD_SEPARATOR = ","
+HELD_LIMIT = 256
+"""Ids remembered in one held value: the newest. More are pending only after as many crashes in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +50,26 @@ class Known:
 
     def contradictions(self, root: Root) -> Iterator[str]:
         """Sentences that show ``root`` to be older than what was seen."""
+        writer = root.writer
         if root.next_offset < self.next_offset:
             yield f"this disk saw offset {self.next_offset} committed, the root ends at {root.next_offset}"
         if root.start_offset < self.start_offset:
             yield f"this disk saw the log begin at {self.start_offset}, by the root it begins at {root.start_offset}"
         if root.version < self.version:
             yield f"this disk was restored from version {self.version}, the root has version {root.version}"
-        if root.writer.epoch < self.writer_epoch:
-            yield f"this disk holds claim {self.writer_epoch}, the root knows claims up to {root.writer.epoch}"
-        same_claim = root.writer.epoch == self.writer_epoch > 0
-        if same_claim and self.tokens and root.writer.token not in self.tokens:
+        if writer.epoch < self.writer_epoch:
+            yield f"this disk holds claim {self.writer_epoch}, the root knows claims up to {writer.epoch}"
+        same_claim = writer.epoch == self.writer_epoch > 0
+        if same_claim and self.tokens and writer.token not in self.tokens:
             yield (
                 f"claim {self.writer_epoch} was made with a token of this disk, in the root it is of "
-                f"{root.writer.owner or 'nobody'}"
+                f"{writer.owner or 'nobody'}"
             )
 
 
 NOTHING_KNOWN = Known()
+
+
+def held_ids(value: str) -> tuple[str, ...]:
+    """The ids in a held value, the oldest first."""
+    return tuple(filter(None, value.split(HELD_SEPARATOR)))

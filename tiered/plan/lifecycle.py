@@ -4,6 +4,7 @@
 a writer claims                                        the root says         result
 =====================================================  ====================  ======================================
 any volume                                             no writer yet         granted
+any volume                                             the volume ``spark``  refused: sinks write it, until a handover
 a volume without records (also one the root names)     last claim by any     granted: resumes at ``next_offset``
                                                                              under a new leader epoch
 a sidecar's, no segment of whose broker begins there   last claim by any     refused: whoever follows it goes on
@@ -18,8 +19,10 @@ volume V with records                                  last claim by another ref
 Why a proof: copied volumes and restored snapshots are everyday events in a cloud. With the volume id alone a copy
 takes ``next_offset`` as its own and acknowledges records that the log does not hold.
 
-A maintainer holds no records; its claim is always granted. A Spark sink is a volume ``spark:{queryId}`` like any
-other (``remote.fence.sink_proof``).
+A maintainer holds no records; its claim is always granted. Spark sinks are one volume, ``spark``, all together: each is
+exactly-once by its own id, so that they need no epoch among themselves (``plan.stage``). A sink takes a partition that
+nobody has claimed, and is refused where a local log owns it; a handover moves it, to the volume ``local`` for the
+first log without records that comes.
 """
 
 from __future__ import annotations
@@ -29,11 +32,12 @@ from dataclasses import dataclass
 
 from tiered.format.keys import Role
 from tiered.format.root import STATE_OPEN, Root
+from tiered.plan.known import HELD_LIMIT, HELD_SEPARATOR, held_ids
 
-HELD_SEPARATOR = ","
-HELD_LIMIT = 256
-"""Ids remembered in one held value: the newest. More are pending only after as many crashes in a row."""
-SPARK_VOLUME = "spark:"
+SPARK_VOLUME = "spark"
+"""The owner of a partition that sinks write."""
+LOCAL_VOLUME = "local"
+"""The owner of a partition that was handed back to local logs, none of which has claimed it yet."""
 
 
 class Reason(enum.Enum):
@@ -98,11 +102,6 @@ class Grant:
     begins_at: int | None = None
 
 
-def held_ids(value: str) -> tuple[str, ...]:
-    """The ids in a held value, the oldest first."""
-    return tuple(filter(None, value.split(HELD_SEPARATOR)))
-
-
 def hold(value: str, *more: str) -> str:
     """A held value with ``more`` ids (empty ones are skipped), each once, in the order in which they came.
 
@@ -119,6 +118,8 @@ def since(value: str, seen: str) -> str:
     Each id belongs to one PUT on the ETag of the root before it, and they were sent one after the other: once a root
     carries ``seen``, those before it can never land any more. Those after it still may.
     """
+    if value == seen:
+        return value
     ids = held_ids(value)
     return HELD_SEPARATOR.join(ids[ids.index(seen) :]) if seen in ids else value
 
@@ -133,7 +134,9 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
         return Refusal(Reason.INVALID, f"{root.where}: a writer's claim needs the id of its volume")
     writer = root.writer
     begun = bool(root.added.segments or root.next_offset)
-    if writer.epoch == 0 and not begun:
+    if writer.volume == SPARK_VOLUME:
+        return _sinks_own(root, volume)
+    if (writer.epoch == 0 or writer.volume == LOCAL_VOLUME) and not begun:
         return Grant(new_leader_epoch=True, begins_at=volume.start_offset)
     if volume.empty:
         return _no_joint(root, volume) or Grant(new_leader_epoch=True)
@@ -142,6 +145,26 @@ def decide_claim(root: Root, role: Role, volume: VolumeProof | None) -> Grant | 
     if volume.volume_id == writer.volume:
         return _same_volume(root, volume)
     return _other_volume(root, volume)
+
+
+def sink_refused(root: Root) -> Refusal | None:
+    """Why a Spark sink may not write here, None if it may: the partition is the sinks', or nobody ever claimed it."""
+    writer, is_open = root.writer, root.state == STATE_OPEN
+    if not is_open:
+        return Refusal(Reason.STATE, f"{root.where} is {root.state}: no sink may write to it")
+    untouched = writer.epoch == 0 and not (root.added.segments or root.next_offset)
+    if writer.volume == SPARK_VOLUME or untouched:
+        return None
+    owner = f"volume {writer.volume} (claimed by {writer.owner}, epoch {writer.epoch})"
+    if not writer.volume:
+        owner = "nobody that is known any more: its catalog was rebuilt"
+    elif writer.volume == LOCAL_VOLUME:
+        owner = f"local logs (handed over by {writer.owner})"
+    return Refusal(
+        Reason.FENCED,
+        f"{root.where} belongs to {owner}: a Spark sink may not write to it",
+        hint=f"`tiered topics handover {root.topic} --to spark` gives the topic to sinks, and fences its local log",
+    )
 
 
 def is_own_claim(root: Root, volume: VolumeProof) -> bool:
@@ -219,12 +242,18 @@ def _other_volume(root: Root, volume: VolumeProof) -> Grant | Refusal:
             f"the catalog ends at {root.next_offset} since {writer.owner} wrote on",
             hint="restore again, then open the log",
         )
-    sink = SPARK_VOLUME in {writer.volume[: len(SPARK_VOLUME)], volume.volume_id[: len(SPARK_VOLUME)]}
     return Refusal(
         Reason.FENCED,
         f"{root.where} belongs to volume {writer.volume} (claimed by {writer.owner}, epoch {writer.epoch}): "
         f"volume {volume.volume_id} holds records up to offset {volume.end_offset} and may not write it",
-        hint="`tiered topics handover` gives the partition to another kind of writer"
-        if sink
-        else "`tiered repair rejoin` moves the diverged tail aside and lets this volume start again",
+        hint="`tiered repair rejoin` moves the diverged tail aside and lets this volume start again",
+    )
+
+
+def _sinks_own(root: Root, volume: VolumeProof) -> Refusal:
+    return Refusal(
+        Reason.FENCED,
+        f"{root.where} belongs to Spark sinks (since {root.writer.owner}, epoch {root.writer.epoch}): the local log "
+        f"of volume {volume.volume_id} may not write it before `tiered topics handover {root.topic} --to local`",
+        hint="then the next log without records goes on; `tiered repair rejoin` makes this one such a log",
     )

@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from tiered.config import MAX_LONG, TopicConfig
 from tiered.format.keys import FLAG_ABORTED_TXNS
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES
 from tiered.format.root import Root
-from tiered.format.rows import TRASH_OBJECT, Trash, TrashEntry
+from tiered.format.rows import Trash
 from tiered.format.time_index import TIME_ENTRY_BYTES
+from tiered.format.trash import TRASH_OBJECT, TrashEntry
 from tiered.model import Row, TopicPartition
-from tiered.plan.cleaning import LogState, SegmentState, cleaning_candidate
+from tiered.plan.cleaning import CandidateScan, CleaningCandidate, LogState, SegmentState
 from tiered.plan.retention import RemoteExpiry
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -42,9 +44,6 @@ MAX_GROUP_ROWS = 4096
 MAX_MERGED_ROWS = 100_000
 """Rows of all merges of one plan: it holds them; a later plan has the others."""
 
-MAX_COMPACTED_ROWS = 100_000
-"""Rows of one partition that one compaction looks at. 6.4 TB in segments of 64 MiB; more is for several machines."""
-
 MAX_DELETE_KEYS = 1000
 """Keys of one DELETE."""
 
@@ -57,6 +56,12 @@ READ_AHEAD_BYTES = 16 * 1024 * 1024
 PART_BYTES = 16 * 1024 * 1024
 """What is written goes in parts of this size; one that fits into a part goes in one PUT."""
 
+REWRITE_BYTES = READ_BYTES + READ_AHEAD_BYTES + 2 * PART_BYTES
+"""What a merge or a compaction holds, beside the indexes of one segment and a map of keys."""
+
+MIN_MAP_BYTES = 8 * 1024 * 1024
+"""A compaction whose budget is small has a map of this size, and more rounds."""
+
 
 class Kind(enum.StrEnum):
     """Kinds of maintenance; the words of ``--only``."""
@@ -65,6 +70,11 @@ class Kind(enum.StrEnum):
     MERGE = "merge"
     COMPACT = "compact"
     COLLECT = "collect"
+    REENCODE = "reencode"
+
+
+ROUTINE: Final = (Kind.RETENTION, Kind.MERGE, Kind.COMPACT, Kind.COLLECT)
+"""What is done where no kinds are named. ``reencode`` reads everything, each time: it has to be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +82,10 @@ class Action:
     """One thing to do to offsets ``start`` to ``end``, and what it costs. -1: not known before it is done.
 
     ``rows_out``, ``bytes_written`` and ``requests`` are the most that it can be: what compaction drops is found out by
-    doing it. Bytes are those of ``.log`` objects; pages of a large catalog are read and written besides.
+    doing it; a reencode may write more than it reads where it takes compression away. Bytes are those of ``.log``
+    objects; pages of a large catalog are read and written besides.
     ``garbage_bytes`` of ``garbage_objects`` leave the bucket at ``frees_at_ms`` or later, once collected.
-    ``rows``: those of a merge.
+    ``rows``: those of a merge. ``records`` of what a compaction reads.
     """
 
     kind: Kind
@@ -90,6 +101,7 @@ class Action:
     garbage_bytes: int = 0
     frees_at_ms: int = -1
     rows: tuple[Row, ...] = ()
+    records: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,13 @@ class PartitionPlan:
     version: int
     actions: tuple[Action, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class RowPlanner(Protocol):
+    """What is told of the rows of a catalog, piece by piece."""
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """More rows, behind those before."""
 
 
 # -- retention -------------------------------------------------------------------------------------------------------
@@ -209,36 +228,67 @@ def _worth_it(group: Sequence[Row]) -> list[Sequence[Row]]:
 # -- compaction ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class CompactionPlanner:
-    """Collects what a cleaning needs to know of each row, fed piece by piece in offset order."""
+    """What a cleaning of a partition would cover, fed piece by piece in offset order; it holds one row.
 
-    config: TopicConfig
-    segments: list[SegmentState] = field(default_factory=list)
-    too_many: bool = False
+    ``bounds`` is the partition as the choice of what is cleaned sees it, without its rows. Every row is sealed: there
+    is no active segment.
+    """
+
+    def __init__(self, bounds: LogState, now_ms: int) -> None:
+        self._config = bounds.config
+        self._now_ms = now_ms
+        self._scan = CandidateScan(bounds, now_ms)
+        self._start: int | None = None
+        self._first_dirty = self._scan.candidate.first_dirty
+        self._rows = self._held = self._bytes = self._gets = self._records = 0
 
     def add(self, rows: Iterable[Row]) -> None:
         """More rows, behind those before."""
         for row in rows:
-            if len(self.segments) == MAX_COMPACTED_ROWS:
-                self.too_many = True
-                return
-            self.segments.append(segment_state(row, self.config))
+            self._start = row.base if self._start is None else self._start
+            self._count(self._scan.add(segment_state(row, self._config)))
 
-    def state(
-        self, tp: TopicPartition, start_offset: int, cleaned: int | None, stable_offset: int, next_offset: int
-    ) -> LogState:
-        """The partition, as the choice of what is cleaned sees it. Every row is sealed: there is no active one."""
-        end = self.segments[-1].end_offset if self.segments else next_offset
-        return LogState(
-            tp=tp,
-            config=self.config,
-            segments=tuple(self.segments),
-            log_start_offset=start_offset,
-            end_offset=next_offset,
-            last_stable_offset=stable_offset,
-            active_base_offset=end,
-            checkpoint=cleaned,
+    def candidate(self) -> CleaningCandidate:
+        """There are no more rows."""
+        self._count(self._scan.end())
+        return self._scan.candidate
+
+    def _count(self, read: SegmentState | None) -> None:
+        """One that a cleaning reads, twice where it is dirty."""
+        if read is None:
+            return
+        self._rows += 1
+        self._held += read.size_bytes > 0
+        self._bytes += read.size_bytes
+        self._records += read.records
+        self._gets += -(-read.size_bytes // READ_BYTES) * (1 + (read.end_offset > self._first_dirty))
+
+    def action(self) -> Action | None:
+        """What it is worth, if one is due; there are no more rows."""
+        candidate = self.candidate()
+        due = self._config.compacted and candidate.eligible and candidate.cleanable_bytes > 0
+        if self._start is None or not due:
+            return None
+        reason = (
+            f"max.compaction.lag.ms is over for {candidate.delay_ms} ms"
+            if candidate.forced
+            else f"{candidate.ratio:.0%} are dirty, {candidate.min_ratio:.0%} may be"
+        )
+        return Action(
+            Kind.COMPACT,
+            self._start,
+            candidate.first_uncleanable,
+            reason,
+            rows_in=self._rows,
+            rows_out=self._rows,
+            bytes_read=self._bytes + candidate.cleanable_bytes,
+            bytes_written=self._bytes,
+            requests=self._gets + 4 * self._held,
+            garbage_objects=2 * self._held,
+            garbage_bytes=self._bytes,
+            frees_at_ms=self._now_ms + self._config.gc_grace_ms,
+            records=self._records,
         )
 
 
@@ -258,38 +308,56 @@ def segment_state(row: Row, config: TopicConfig) -> SegmentState:
         offset_index_bytes=entries * OFFSET_ENTRY_BYTES,
         time_index_bytes=(entries + 1) * TIME_ENTRY_BYTES,
         modified_ms=MAX_LONG if row.max_ts < 0 else -1,
+        records=row.records,
     )
 
 
-def compaction_action(state: LogState, now_ms: int) -> Action | None:
-    """What a cleaning would cover, if one is due."""
-    candidate = cleaning_candidate(state, now_ms)
-    if candidate is None or not candidate.eligible or not candidate.cleanable_bytes:
-        return None
-    read = [segment for segment in state.segments if segment.base_offset < candidate.first_uncleanable]
-    dirty = [segment for segment in read if segment.end_offset > candidate.first_dirty]
-    size = sum(segment.size_bytes for segment in read)
-    gets = sum(-(-segment.size_bytes // READ_BYTES) for segment in (*read, *dirty))
-    held = sum(1 for segment in read if segment.size_bytes)
-    reason = (
-        f"max.compaction.lag.ms is over for {candidate.delay_ms} ms"
-        if candidate.forced
-        else f"{candidate.ratio:.0%} are dirty, {candidate.min_ratio:.0%} may be"
-    )
-    return Action(
-        Kind.COMPACT,
-        state.segments[0].base_offset,
-        candidate.first_uncleanable,
-        reason,
-        rows_in=len(read),
-        rows_out=len(read),
-        bytes_read=size + candidate.cleanable_bytes,
-        bytes_written=size,
-        requests=gets + 4 * held,
-        garbage_objects=2 * held,
-        garbage_bytes=size,
-        frees_at_ms=now_ms + state.config.gc_grace_ms,
-    )
+# -- another codec ---------------------------------------------------------------------------------------------------
+
+
+class ReencodePlanner:
+    """All that may have to be written anew, fed piece by piece in offset order. No row tells the codec of its batches:
+    which segments have to be is found out by doing it."""
+
+    def __init__(self, config: TopicConfig, now_ms: int) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self._start = self._end = -1
+        self._held = self._bytes = self._records = self._requests = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """More rows, behind those before."""
+        for row in rows:
+            self._start = row.base if self._start < 0 else self._start
+            self._end = row.next
+            if row.size:
+                puts = 1 if row.size <= PART_BYTES else 2 - (-row.size // PART_BYTES)
+                self._held += 1
+                self._bytes += row.size
+                self._records += row.records
+                # a look at its beginning; itself; its bundle; both objects, the root and the copy of the one before
+                self._requests += 1 - (-row.size // READ_BYTES) + 1 + (row.flags & FLAG_ABORTED_TXNS > 0) + puts + 3
+
+    def action(self) -> Action | None:
+        """What it is worth at most; there are no more rows."""
+        if not self._held:
+            return None
+        wanted = self._config.compression_type
+        return Action(
+            Kind.REENCODE,
+            self._start,
+            self._end,
+            "message formats 0 and 1" if wanted == "producer" else f"message formats 0 and 1, codecs but {wanted}",
+            rows_in=self._held,
+            rows_out=self._held,
+            bytes_read=self._bytes,
+            bytes_written=self._bytes,
+            requests=self._requests,
+            garbage_objects=2 * self._held,
+            garbage_bytes=self._bytes,
+            frees_at_ms=self._now_ms + self._config.gc_grace_ms,
+            records=self._records,
+        )
 
 
 # -- collection ------------------------------------------------------------------------------------------------------

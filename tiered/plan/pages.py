@@ -11,18 +11,18 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 
-from tiered.format.keys import FLAG_MAINTAINER, PageName, Role
+from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, PageName, Role
 from tiered.format.page import POINTER_MAINTAINER, Content, Page, Pointer, Pointers, encode_page
 from tiered.format.root import Root
-from tiered.format.rows import (
+from tiered.format.rows import Rows, Trash
+from tiered.format.trash import (
     TRASH_LIST,
     TRASH_MAINTAINER,
     TRASH_OBJECT,
     TRASH_PAGE,
     TRASH_ROWS,
+    TRASH_STAGED,
     TRASH_TREE,
-    Rows,
-    Trash,
     TrashEntry,
 )
 from tiered.model import Row
@@ -103,6 +103,7 @@ class Garbage:
         for row in rows:
             if row.size:
                 kind = TRASH_OBJECT | (TRASH_MAINTAINER if row.flags & FLAG_MAINTAINER else 0)
+                kind |= TRASH_STAGED if row.flags & FLAG_STAGED else 0
                 self._add(row.id_hi, row.id_lo, row.base, row.claim_epoch, kind)
 
     def trees(self, pointers: Iterable[Pointer]) -> None:

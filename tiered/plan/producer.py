@@ -11,8 +11,8 @@ from typing import NamedTuple
 from tiered.format.batch import decode_records
 from tiered.format.control import ControlType, control_type, coordinator_epoch
 from tiered.format.header import BatchHeader
+from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.model import Record
 
 WINDOW_BATCHES = 5
 """So many of a producer's newest batches are known by their sequences: a client has at most five in flight."""

@@ -20,6 +20,7 @@ from tiered.format.root import Commit, RoleState, Root, Sealed
 from tiered.format.rows import NO_TALLY, NO_TRASH, Rows
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import Stamp
+from tiered.plan.lifecycle import SPARK_VOLUME
 
 KeyOf = Callable[[Row], str]
 _HINT = "nothing was changed; put the root back from a version or a backup of the bucket (`tiered repair advice`)"
@@ -36,13 +37,16 @@ class Objects:
 
 
 def rebuilt(copy: Root, objects: Objects, version: int, stamp: Stamp) -> Root:
-    """The root that goes on from ``copy``. Both roles are under claims that nobody has used, and of no volume."""
+    """The root that goes on from ``copy``. Both roles are under claims that nobody has used, and of no volume; but what
+    sinks wrote is theirs, who need no proof."""
     ts_ms = max(stamp.now_ms, copy.commit.ts_ms + 1)
     roles, sealed = dict[str, RoleState](), list[Sealed]()
     for role in Role:
         ended = max(objects.claims[role], copy.roles[role.value].epoch)
         last = stamp.commit_id if role is stamp.role else ""
-        roles[role.value] = RoleState(ended + 1, stamp.owner, ts_ms, last_commit=last)
+        sinks = role is Role.WRITER and copy.writer.volume == SPARK_VOLUME
+        volume = SPARK_VOLUME if sinks else ""
+        roles[role.value] = RoleState(ended + 1, stamp.owner, ts_ms, last_commit=last, volume=volume)
         if ended:
             sealed.append(Sealed(role.value, ended, "", 0))
     epoch = roles[stamp.role.value].epoch

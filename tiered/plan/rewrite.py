@@ -1,8 +1,8 @@
 """Changes of what is already in the catalog: its beginning moves up, or rows give way to others over the same range.
 
 Both are pure functions of the root that ask for the pages they must see (``plan.commit.Wanted``): a trim for at most
-one inner page and one leaf, those in which the new start lies; it rewrites no page. A replacement asks for the leaves
-that hold what it takes out, and those above them; they are made anew.
+one inner page and one leaf, those in which the new start or the newest row lies; it rewrites no page. A replacement
+asks for the leaves that hold what it takes out, and those above them; they are made anew.
 """
 
 from __future__ import annotations
@@ -75,8 +75,11 @@ def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
     inner = root.inner.slice(root.inner.first_above(offset))
     leaves = root.leaves.slice(root.leaves.first_above(offset))
     rows = root.rows.slice(root.rows.first_above(offset))
-    garbage.trees(root.inner.slice(0, len(root.inner) - len(inner)))
-    garbage.trees(root.leaves.slice(0, len(root.leaves) - len(leaves)))
+    if offset == root.next_offset and not len(root.rows):
+        yield from _all_pages(root, garbage)
+    else:
+        garbage.trees(root.inner.slice(0, len(root.inner) - len(inner)))
+        garbage.trees(root.leaves.slice(0, len(root.leaves) - len(leaves)))
     dead = NO_TALLY
     edge = next(iter(inner or leaves), None)
     if len(inner) and edge is not None and edge.base < offset:
@@ -107,6 +110,32 @@ def _trim(root: Root, stamp: Stamp, offset: int) -> Reading[Outcome]:
         lineage=_lineage_from(root.lineage, offset),
         cleaned=tuple([entry for entry in root.cleaned if entry.end_offset > offset]),
     )
+
+
+def _all_pages(root: Root, garbage: Garbage) -> Reading[None]:
+    """Every page leaves, and the newest row with them: its objects get an entry of their own, the last one of all.
+
+    They alone tell who wrote: collection leaves that entry (``plan.maintenance.newest_trimmed``), which it could not do
+    with a part of a page. So the leaf that holds the row goes as a page and its other rows, and so does the inner page
+    above it.
+    """
+    leaves = root.leaves
+    if len(leaves):
+        garbage.trees(root.inner)
+    else:
+        garbage.trees(root.inner.slice(0, len(root.inner) - 1))
+        top = root.inner.pointer(-1)
+        (children,) = yield Wanted(PageKind.INNER, (top,))
+        leaves = children.slice(children.first_above(root.start_offset))
+        garbage.pages([top])
+    garbage.trees(leaves.slice(0, len(leaves) - 1))
+    leaf = leaves.pointer(-1)
+    (held,) = yield Wanted(PageKind.LEAF, (leaf,))
+    newest, low = held.row(-1), max(root.start_offset, leaf.base)
+    if low < newest.base:
+        garbage.rows_of(leaf, low, newest.base)
+    garbage.pages([leaf])
+    garbage.objects([newest])
 
 
 def _lineage_from(lineage: tuple[EpochEntry, ...], offset: int) -> tuple[EpochEntry, ...]:

@@ -53,6 +53,11 @@ class Hidden:
             self._firsts.setdefault(txn.producer_id, []).append(txn.first_offset)
             ends.append(max(txn.last_offset, ends[-1] if ends else 0))
 
+    @property
+    def hides_any(self) -> bool:
+        """Whether anything was aborted."""
+        return bool(self._firsts)
+
     def hides(self, header: BatchHeader) -> bool:
         """Whether the records of this batch were aborted."""
         firsts = self._firsts.get(header.producer_id) if header.is_transactional else None

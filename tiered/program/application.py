@@ -11,18 +11,18 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import S3_WORDS
 from tiered.errors import ConfigError
-from tiered.format.coordinator_records import is_state_log
 from tiered.model import TopicPartition
 from tiered.program.output import Output
 from tiered.program.settings import PROGRESS_MODES, SETTINGS, Value, resolve, suggestion
 
+T = TypeVar("T")
 MAX_PARTITION_DIGITS = 9
 """Longest partition number that is read."""
 
@@ -99,11 +99,11 @@ class Seconds(click.FloatRange):
         return found
 
 
-def pass_application(function: Callable[..., int]) -> Callable[..., int]:
+def pass_application(function: Callable[..., T]) -> Callable[..., T]:
     """Gives a command its :class:`Application` as first argument; the command gives its exit code back."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> int:
+    def call(*args: Any, **kwargs: Any) -> T:
         flags = click.get_current_context().find_root().obj
         return function(Application(flags), *args, **kwargs)
 
@@ -250,15 +250,6 @@ def confirm(app: Application, command: str, question: str, *, yes: bool) -> None
         raise ConfigError(f"{command} asks before it acts, and nobody can answer here", hint="pass --yes")
     if not click.confirm(question, err=True):
         raise ConfigError("nothing was done", hint="--dry-run prints the plan only")
-
-
-def refuse_internal(topic: str) -> None:
-    """Raises ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
-    if is_state_log(topic):
-        raise ConfigError(
-            f"{topic} is internal: it holds the decisions of transactions",
-            hint="`tiered transactions` shows them, and ends those that hang",
-        )
 
 
 def one_partition(text: str) -> TopicPartition:

@@ -18,8 +18,8 @@ from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
-from tiered.program.doors import Tiers, TopicFacts
 from tiered.program.output import counted
+from tiered.program.tiers import Tiers, TopicFacts
 from tiered.remote.snapshot import Snapshot
 
 

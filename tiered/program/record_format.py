@@ -29,7 +29,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tiered.errors import ConfigError
-from tiered.model import ConsumerRecord, TimestampType
+from tiered.format.kernels import ConsumerRecord
+from tiered.model import TimestampType
 
 TEXT = "utf-8"
 BINARY = "base64"

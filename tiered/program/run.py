@@ -15,17 +15,25 @@ from collections.abc import Callable
 from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
+EXIT_USAGE = 2
 _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 
 
-def run_program(load: Callable[[], Callable[[], object]]) -> NoReturn:
-    """Imports the program's ``main`` with ``load``, runs it, and ends with the status that it asks for."""
+def run_program(load: Callable[[], Callable[[], object]], *, extra: str) -> NoReturn:
+    """Imports the program's ``main`` with ``load``, runs it, and ends with the status that it asks for.
+
+    ``extra`` installs what the program imports: without it one sentence says so, and the status is 2.
+    """
     _open_what_is_closed()
     interrupt = signal.getsignal(signal.SIGINT)
     ours = interrupt is signal.default_int_handler  # else somebody ignores it for us: nohup, a script's background
     if ours:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    main = load()
+    try:
+        main = load()
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"error: {error.name} is not installed\n  next: pip install 'tieredlog[{extra}]'\n")
+        sys.exit(EXIT_USAGE)
     status: object = 0
     try:
         if ours:

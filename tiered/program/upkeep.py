@@ -7,6 +7,7 @@ keeps no other from its turn; what is wrong with the store is told, and tried ag
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,8 @@ from tiered.errors import TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.metrics import Metric, metric
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import Kind
+from tiered.plan.maintenance import MIN_MAP_BYTES, REWRITE_BYTES, ROUTINE, Action, Kind
+from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.program.doors import chosen_partitions
 from tiered.program.wording import as_error
 from tiered.remote.deletion import tend_deletion
@@ -27,6 +29,7 @@ from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.store.base import Capabilities, Steps, Store
 from tiered.store.driver import drive
+from tiered.store.limit import Slots
 from tiered.store.probe import check_capabilities, probe
 
 EVERY_MS = 600_000
@@ -39,7 +42,7 @@ T = TypeVar("T")
 class Scope:
     """What is maintained: ``topic`` None is all of them, ``partition`` None all of the topic's."""
 
-    kinds: tuple[Kind, ...] = tuple(Kind)
+    kinds: tuple[Kind, ...] = ROUTINE
     topic: str | None = None
     partition: int | None = None
 
@@ -49,6 +52,7 @@ class UpkeepView:
     """Where it is. ``doing``: the partition that has its turn, empty between two rounds; times are 0 before the first.
 
     ``failed``: what the newest turn of a partition came to, if it failed; ``trouble``: the whole round did.
+    ``paused``: topics that the newest round left alone.
     """
 
     rounds: int = 0
@@ -60,6 +64,7 @@ class UpkeepView:
     bytes_written: int = 0
     failed: Mapping[TopicPartition, TieredError] = field(default_factory=dict)
     trouble: TieredError | None = None
+    paused: frozenset[str] = frozenset()
 
     def metrics(self) -> list[Metric]:
         """Under the names of ``/metrics``."""
@@ -69,6 +74,7 @@ class UpkeepView:
             metric("maintain_read_bytes_total", self.bytes_read),
             metric("maintain_written_bytes_total", self.bytes_written),
             metric("maintain_failed_partitions", len(self.failed)),
+            metric("maintain_paused_topics", len(self.paused)),
             metric("maintain_failing", float(self.trouble is not None)),
             metric("maintain_last_round_timestamp_seconds", self.ended_ms / 1000),
         ]
@@ -76,14 +82,36 @@ class UpkeepView:
 
 OnDone = Callable[[TopicPartition, Done], None]
 OnFailed = Callable[[TopicPartition | None, TieredError], None]
+IsPaused = Callable[[str], bool]
 
 
 def _nobody(*_told: object) -> None:
     return
 
 
+def _never(_topic: str) -> bool:
+    return False
+
+
+@contextlib.contextmanager
+def room_for(action: Action, memory: Slots | None) -> Iterator[int]:
+    """Waits for memory, at most half of what there is, so that uploads go on beside it.
+
+    Gives the bytes of a map of keys. ``memory`` None: not counted.
+    """
+    held, map_bytes = 0, DEDUPE_BUFFER_BYTES
+    if memory is not None and action.kind in (Kind.MERGE, Kind.COMPACT, Kind.REENCODE):
+        map_bytes = max(MIN_MAP_BYTES, min(map_bytes, memory.count // 2 - REWRITE_BYTES))
+        held = REWRITE_BYTES + (map_bytes if action.kind is Kind.COMPACT else 0)
+    with memory.turn(held) if memory is not None and held else contextlib.nullcontext():
+        yield map_bytes
+
+
 class Upkeep:
-    """``run`` and ``turn`` on one thread; ``end`` and ``view`` on any. ``on_failed`` gets None for a whole round."""
+    """``run`` and ``turn`` on one thread; ``end`` and ``view`` on any. ``on_failed`` gets None for a whole round.
+
+    ``is_paused`` is asked of each topic before each action: nothing of a paused one begins.
+    """
 
     def __init__(
         self,
@@ -95,7 +123,10 @@ class Upkeep:
         scope: Scope | None = None,
         on_done: OnDone = _nobody,
         on_failed: OnFailed = _nobody,
+        is_paused: IsPaused = _never,
+        memory: Slots | None = None,
     ) -> None:
+        """``memory``: bytes that actions hold, shared with others; None: not counted."""
         self._store = store
         self._owner = owner
         self._clock = clock
@@ -103,7 +134,11 @@ class Upkeep:
         self._scope = scope or Scope()
         self._on_done = on_done
         self._on_failed = on_failed
+        self._is_paused = is_paused
+        self._memory = memory
         self._ending = threading.Event()
+        self._news = threading.Event()  # the end, or another rest
+        self._every_ms = EVERY_MS
         self._capabilities: Capabilities | None = None
         self._counts: Counter[Kind] = Counter()
         self.view = UpkeepView()
@@ -111,9 +146,16 @@ class Upkeep:
     def end(self) -> None:
         """Ends after the action that is under way."""
         self._ending.set()
+        self._news.set()
+
+    def go_by(self, every_ms: int) -> None:
+        """Another rest between two rounds, the one at hand included."""
+        self._every_ms = every_ms
+        self._news.set()
 
     def run(self, every_ms: int = EVERY_MS, *, patient: bool = True) -> None:
         """Rounds until :meth:`end`. Not ``patient``: raises what is wrong with the first of them as a whole."""
+        self._every_ms = every_ms
         while not self._ending.is_set():
             try:
                 self.turn()
@@ -122,12 +164,18 @@ class Upkeep:
                     raise
                 self._note(trouble=as_error(cause, "maintenance"))
                 self._on_failed(None, as_error(cause, "maintenance"))
-            if self._clock.wait(self._ending, every_ms / 1000):
-                return
+            self._rest()
+
+    def _rest(self) -> None:
+        """Until the next round is due, by the setting as it is by then, or the end is asked for."""
+        begun, left_s = self._clock.monotonic(), self._every_ms / 1000
+        while left_s > 0 and self._clock.wait(self._news, left_s) and not self._ending.is_set():
+            self._news.clear()
+            left_s = begun + self._every_ms / 1000 - self._clock.monotonic()
 
     def turn(self) -> None:
         """One round. Raises TieredError for what is wrong with the store or the registry."""
-        self._note(began_ms=self._clock.now_ms())
+        self._note(began_ms=self._clock.now_ms(), paused=frozenset())
         try:
             if self._capabilities is None:
                 capabilities = self._drive(probe())
@@ -137,6 +185,8 @@ class Upkeep:
             for entry, tp in self._partitions():
                 if self._ending.is_set():
                     return
+                if self._heeds_pause(entry.name):
+                    continue
                 self._note(doing=f"{tp}")
                 try:
                     if entry.state == STATE_DELETING and tp.partition == 0:
@@ -148,6 +198,12 @@ class Upkeep:
             self._note(rounds=self.view.rounds + 1, ended_ms=self._clock.now_ms(), failed=failed, trouble=None)
         finally:
             self._note(doing="")
+
+    def _heeds_pause(self, topic: str) -> bool:
+        paused = self._is_paused(topic)
+        if paused:
+            self._note(paused=self.view.paused | {topic})
+        return paused
 
     def _partitions(self) -> Iterator[tuple[TopicEntry, TopicPartition]]:
         name = self._scope.topic
@@ -167,10 +223,10 @@ class Upkeep:
         maintainer = Maintainer(tp, entry.topic_id, config, owner=self._owner, known=entry.known)
         plan = self._drive(maintainer.plan(self._scope.kinds))
         for action in plan.actions if plan is not None else ():
-            if self._ending.is_set():
+            if self._ending.is_set() or self._heeds_pause(tp.topic):
                 return
             self._note(doing=f"{tp} {action.kind}")
-            done = self._drive(maintainer.run(action, capabilities))
+            done = self._run(maintainer, action, capabilities)
             self._counts[action.kind] += 1
             self._note(
                 actions=dict(self._counts),
@@ -178,6 +234,10 @@ class Upkeep:
                 bytes_written=self.view.bytes_written + done.bytes_written,
             )
             self._on_done(tp, done)
+
+    def _run(self, maintainer: Maintainer, action: Action, capabilities: Capabilities) -> Done:
+        with room_for(action, self._memory) as map_bytes:
+            return self._drive(maintainer.run(action, capabilities, memory_bytes=map_bytes))
 
     def _drive(self, steps: Steps[T]) -> T:
         return drive(self._store, steps, clock=self._clock, ids=self._ids)

@@ -15,29 +15,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tiered.arguments import offset_or_none
 from tiered.errors import ConfigError, OffsetGapError, OffsetOutOfRangeError, TieredError
-from tiered.format.batch import BatchHeader, decode_records, read_header, rebuild_batch
-from tiered.model import AbortedTxn, ConsumerRecord, Positions, TopicPartition
+from tiered.format import kernels
+from tiered.format.batch import BatchHeader, consumer_records, decode_records, read_header, rebuild_batch
+from tiered.format.kernels import ConsumerRecord
+from tiered.format.pure_kernels import Shown
+from tiered.format.walk import Run, walk_headers
+from tiered.model import AbortedTxn, Positions, TopicPartition
 from tiered.plan.read import LocalSpan, RemoteSpan, Tier, earliest_offset, latest_offset, plan_tiers
 from tiered.plan.visibility import Hidden
-from tiered.remote.reader import RemotePartition
 from tiered.store.base import Emit, Steps, blocking
 from tiered.times import Time, parse_time
+
+if TYPE_CHECKING:
+    from tiered.remote.reader import RemotePartition
 
 ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 ON_TRIMMED = ("raise", "jump")
 MAX_REPLANS = 8
 """Times that one stream plans anew because a tier moved under it, without having read anything in between."""
-
-
-LOCAL_BATCHES = 64
-"""Batches that are taken from the disk at once at most: one to begin with, twice as many each time."""
-
-LOCAL_BYTES = 1024 * 1024
-"""Bytes of batches after which no further one is taken with them."""
 
 
 class TierBatch(NamedTuple):
@@ -51,6 +51,9 @@ class TierBatch(NamedTuple):
 Shape = Callable[[TierBatch], Any]
 """Makes of a batch what is emitted; None: nothing is."""
 
+
+RunShape = Callable[[Tier, Run], Any]
+"""Makes of a run of batches what is emitted; None: each batch of it is shaped by itself."""
 
 Through = Callable[[Iterator[ConsumerRecord]], Iterator[ConsumerRecord]]
 
@@ -68,8 +71,8 @@ class LocalPartition(Protocol):
     def positions(self) -> Positions:
         """Where this disk starts and ends."""
 
-    def read_batches(self, start_offset: int, end_offset: int | None = None) -> Iterator[bytes | memoryview]:
-        """Whole batches from the one that holds ``start_offset``."""
+    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[Run]:
+        """Whole verified batches from the one that holds ``start_offset``, by runs."""
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """First (offset, timestamp) with a timestamp at or after the one given."""
@@ -115,12 +118,6 @@ class ReadRange:
             offset_or_none("end", end),
             None if since is None else parse_time(since, now_ms=now_ms),
             None if until is None else parse_time(until, now_ms=now_ms),
-        )
-
-    def wants(self, timestamp: int) -> bool:
-        """Whether a record with this timestamp lies in the wanted times."""
-        return (self.since_ms is None or timestamp >= self.since_ms) and (
-            self.until_ms is None or timestamp < self.until_ms
         )
 
 
@@ -290,13 +287,19 @@ class TierStream:
         return pruned
 
     def batches(
-        self, start: int, end: int | None = None, *, on_trimmed: str = "raise", shape: Shape | None = None
+        self,
+        start: int,
+        end: int | None = None,
+        *,
+        on_trimmed: str = "raise",
+        shape: Shape | None = None,
+        run_shape: RunShape | None = None,
     ) -> Steps[None]:
         """Emits whole batches that hold offsets ``start`` to ``end``, in order, from whichever tier serves them.
 
-        ``shape`` makes of a :class:`TierBatch` what is emitted. Raises OffsetOutOfRangeError, OffsetGapError,
-        CorruptionError and the store's errors. ``on_trimmed="jump"`` goes on at the new earliest offset where
-        retention took the wanted one away.
+        ``shape`` makes of a :class:`TierBatch` what is emitted, ``run_shape`` of a run that need not be cut. Raises
+        OffsetOutOfRangeError, OffsetGapError, CorruptionError and the store's errors. ``on_trimmed="jump"`` goes on at
+        the new earliest offset where retention took the wanted one away.
         """
         at, replans = start, 0
 
@@ -311,6 +314,19 @@ class TierStream:
             at = behind
             return batch if shape is None else shape(batch)
 
+        def passed_run(tier: Tier, stop: int, run: Run) -> Iterator[object]:
+            nonlocal at
+            if run_shape is not None and (at == start or run.base_offset >= at):
+                made = run_shape(tier, run)
+                if made is not None:
+                    at = run.next_offset
+                    yield made
+                    return
+            for position, header in walk_headers(run.data):
+                taken = passed(tier, stop, header, run.data[position : position + header.size_bytes])
+                if taken is not None:
+                    yield taken
+
         while end is None or at < end:
             before = at
             local, remote = yield from self.spans()
@@ -320,46 +336,36 @@ class TierStream:
                     return
                 for tier_range in ranges:
                     tier, stop = tier_range.tier, tier_range.end
-                    take = partial(passed, tier, stop)
                     if tier is Tier.LOCAL:
-                        yield from self._read_local(at, stop, take)
+                        yield from self._read_local(at, stop, partial(passed_run, tier, stop))
                     elif self._remote is not None:
-                        yield from self._remote.read(at, stop, take)
+                        take, take_run = partial(passed, tier, stop), partial(passed_run, tier, stop)
+                        yield from self._remote.read(at, stop, take, run_shape=take_run)
                     at = max(at, stop)
                 if end is None:
                     end = at  # the latest offset when the stream was planned: a stream ends
             except (OffsetOutOfRangeError, OffsetGapError) as error:
                 # Offsets that left one tier may be in the other by now: only what a new look does not find is gone.
                 replans = replans + 1 if at == before else 0
-                planned_on = (local, remote)
                 yield from self.refresh()
                 now = yield from self.spans()
                 earliest, latest = earliest_offset(*now), latest_offset(*now)
                 if at < earliest and on_trimmed == "jump":
                     at = earliest
                     continue
-                still_missing = isinstance(error, OffsetGapError) and now == planned_on
+                still_missing = isinstance(error, OffsetGapError) and now == (local, remote)
                 if still_missing or replans > MAX_REPLANS or not earliest <= at <= latest:
                     raise
 
-    def _read_local(
-        self, start: int, end: int, take: Callable[[BatchHeader, bytes | memoryview], object]
-    ) -> Steps[None]:
-        """Emits what ``take`` makes of the batches on disk. Those before a damage come before its error."""
+    def _read_local(self, start: int, end: int, take: Callable[[Run], Iterator[object]]) -> Steps[None]:
+        """Emits what ``take`` makes of the runs of batches on disk. Those before a damage come before its error."""
         if self._local is None:
             return
-        reading = yield from blocking(partial(self._local.read_batches, start, end))
-        most = 1
+        reading = yield from blocking(partial(self._local.read_runs, start, end))
         try:
-            while True:
-                batches, error = yield from blocking(partial(_some, reading, most))
-                if (yield from _emitted(batches, end, take)):
-                    return
-                if error is not None:
-                    raise error
-                if not batches:
-                    return
-                most = min(2 * most, LOCAL_BATCHES)
+            while (run := (yield from blocking(partial(next, reading, None)))) is not None:
+                for taken in take(run):
+                    yield Emit(taken)
         finally:
             close = getattr(reading, "close", None)
             if close is not None:
@@ -377,17 +383,25 @@ class TierStream:
 
         ``read_committed``: also without aborted ones. ``through`` makes of such an iterator the one that is emitted.
         """
-        committed_only = isolation == "read_committed"
-        bound = (yield from self.last_stable_offset()) if committed_only else self._high_watermark()
-        for start, stop in (yield from self.windows(wanted)):
-            end = stop if bound is None else bound if stop is None else min(stop, bound)
-            if end is not None and start >= end:
-                continue
-            hidden = Hidden((yield from self._aborted(start, end))) if committed_only else None
+        for start, end, hidden in (yield from self.shown(wanted, isolation)):
             shape: Shape = partial(_shown, self.tp, wanted, start, end, hidden)
+            run_shape: RunShape = partial(_run_shown, self.tp, wanted, start, end, hidden)
             if through is not None:
                 shape = partial(_passed, through, shape)
-            yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape)
+                run_shape = partial(_passed, through, run_shape)
+            yield from self.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape)
+
+    def shown(self, wanted: ReadRange, isolation: str) -> Steps[list[tuple[int, int | None, Hidden | None]]]:
+        """The windows of ``wanted`` as far as a reader of this isolation sees, and what in them is hidden from it."""
+        committed_only = isolation == "read_committed"
+        bound = (yield from self.last_stable_offset()) if committed_only else self._high_watermark()
+        found: list[tuple[int, int | None, Hidden | None]] = []
+        for start, stop in (yield from self.windows(wanted)):
+            end = stop if bound is None else bound if stop is None else min(stop, bound)
+            if end is None or start < end:
+                hidden = Hidden((yield from self._aborted(start, end))) if committed_only else None
+                found.append((start, end, hidden))
+        return found
 
     def _aborted(self, start: int, end: int | None) -> Steps[list[AbortedTxn]]:
         stop = (yield from self.latest()) if end is None else end
@@ -405,8 +419,8 @@ class TierStream:
         return sorted(found, key=lambda txn: txn.first_offset)
 
 
-def _passed(through: Through, shape: Shape, batch: TierBatch) -> Iterator[ConsumerRecord] | None:
-    records = shape(batch)
+def _passed(through: Through, shape: Callable[..., Any], *found: object) -> Iterator[ConsumerRecord] | None:
+    records = shape(*found)
     return None if records is None else through(records)
 
 
@@ -422,18 +436,22 @@ def _shown(  # noqa: PLR0917 - bound by ``records``, in the order of a read
     return _decoded(tp, batch, start, end, wanted)
 
 
+def _run_shown(  # noqa: PLR0917 - as ``_shown``
+    tp: TopicPartition, wanted: ReadRange, start: int, end: int | None, hidden: Hidden | None, tier: Tier, run: Run
+) -> Iterator[ConsumerRecord] | None:
+    """The records of a run; None where each batch has to be looked at."""
+    if hidden is not None and hidden.hides_any:
+        return None
+    return kernels.run_records(run.data, Shown(*tp, 0, -1, tier.value, start, end, wanted.since_ms, wanted.until_ms))
+
+
 def _decoded(
     tp: TopicPartition, batch: TierBatch, start: int, end: int | None, wanted: ReadRange
 ) -> Iterator[ConsumerRecord]:
-    topic, partition = tp
-    kind, epoch, tier = int(batch.header.timestamp_type), batch.header.leader_epoch, batch.tier.value
-    timed = wanted.since_ms is not None or wanted.until_ms is not None
-    for offset, timestamp, key, value, headers in decode_records(batch.data):
-        if offset < start or (timed and not wanted.wants(timestamp)):
-            continue
-        if end is not None and offset >= end:
-            return
-        yield ConsumerRecord(topic, partition, offset, timestamp, kind, key, value, headers, epoch, tier)
+    """Nothing is looked at before the first record is asked for."""
+    kind, epoch = int(batch.header.timestamp_type), batch.header.leader_epoch
+    shown = Shown(*tp, kind, epoch, batch.tier.value, start, end, wanted.since_ms, wanted.until_ms)
+    return chain.from_iterable(map(consumer_records, (batch.data,), (shown,)))
 
 
 def _cut(batch: TierBatch, at: int) -> TierBatch:
@@ -442,35 +460,6 @@ def _cut(batch: TierBatch, at: int) -> TierBatch:
         return batch
     data = rebuild_batch(batch.header, [record for record in decode_records(batch.data) if record.offset >= at])
     return TierBatch(batch.tier, read_header(data), data)
-
-
-def _emitted(
-    batches: list[bytes | memoryview], end: int, take: Callable[[BatchHeader, bytes | memoryview], object]
-) -> Steps[bool]:
-    """Emits what ``take`` makes of them; whether ``end`` was passed."""
-    for data in batches:
-        header = read_header(data)
-        if header.base_offset >= end:
-            return True
-        taken = take(header, data)
-        if taken is not None:
-            yield Emit(taken)
-    return False
-
-
-def _some(reading: Iterator[bytes | memoryview], most: int) -> tuple[list[bytes | memoryview], TieredError | None]:
-    """At most ``most`` batches of the disk, and the error that ended them."""
-    found: list[bytes | memoryview] = []
-    size_bytes = 0
-    try:
-        for batch in reading:
-            found.append(batch)
-            size_bytes += len(batch)
-            if len(found) >= most or size_bytes >= LOCAL_BYTES:
-                break
-    except TieredError as error:
-        return found, error
-    return found, None
 
 
 def _first(steps: Steps[object]) -> Steps[Any]:

@@ -7,21 +7,29 @@ The CRC of a batch leaves out its first 21 bytes (base offset, length, leader ep
 damage there is found by order instead: offsets never go back inside a segment and never leave the range that the
 catalog gives it, and lengths never reach beyond the object. Where the catalog counts a record for every offset of the
 segment none may be missing, either.
+
+A segment that a sink staged holds offsets from 0 on (``FLAG_STAGED``): it is held to its own range, and what is handed
+on lies behind the row's base, under the row's leader epoch.
 """
 
 from __future__ import annotations
 
 import copy
+import struct
 from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
-from tiered.format.batch import BatchHeader, read_header, verify_batch
+from tiered.format.batch import BatchHeader, read_header, rebased, verify_batch
 from tiered.format.crc import crc32c
-from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Span
+from tiered.format.header import LOG_OVERHEAD_BYTES
+from tiered.format.keys import FLAG_STAGED
+from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Run, Span, walk_headers
 from tiered.model import Row, TopicPartition
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """Largest batch that a reader accepts; the whole of one has to be in memory."""
+
+_LENGTH_AND_LATEST = struct.Struct(">8xi23xq")  # of a v2 batch: its length behind 12 bytes, its largest timestamp
 
 _PREFIX_BYTES = MIN_TAIL_BYTES  # enough to know the size of any batch, and too little to be one
 
@@ -51,7 +59,7 @@ class SegmentScan:
     """Batches of the segment ``row`` from byte ``position`` on that touch offsets ``start`` to ``end`` (exclusive).
 
     ``feed`` pieces in order, then ``finish``. Batches wholly below ``start`` are skipped unverified. ``done`` says
-    that ``end`` was reached, ``next_offset`` is the offset behind the last batch that was handed on or skipped.
+    that ``end`` was reached.
 
     Fed from byte 0 to the last, the segment's CRC32C is compared with the row's when the last piece comes, before any
     of that is handed on. What came before was handed on by then: each batch was right by itself, whether all of them
@@ -68,11 +76,14 @@ class SegmentScan:
         self._tp = tp
         self._key = key
         self._row = row
-        self._start = start
-        self._end = end
+        self._staged = bool(row.flags & FLAG_STAGED)
+        self._origin = origin = row.base if self._staged else 0  # what is added to the offsets of the bytes
+        self._start = start - origin
+        self._end = end - origin
         self._verify_crc = verify_crc
         dense = row.records == row.next - row.base
-        self._walk = BatchWalk(self._damage, position=position, offsets=Offsets(row.base, row.next), dense=dense)
+        self._offsets = Offsets(row.base - origin, row.next - origin)
+        self._walk = BatchWalk(self._damage, position=position, offsets=self._offsets, dense=dense)
         self._crc = 0
         self._counted = 0 if verify_crc and position == 0 else -1
         self._held: list[memoryview] = []
@@ -82,11 +93,25 @@ class SegmentScan:
         self._dense = dense
         self._first = True
         self._beyond = False
-        self.next_offset = row.base
+        self._next = self._offsets.base
         self.done = False
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last batch that was handed on or skipped."""
+        return self._next + self._origin
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
         """The batches that ``data`` completes. Raises CorruptionError naming key, position and offset."""
+        for found in self.runs(data):
+            if isinstance(found, Run):
+                for position, header in walk_headers(found.data):
+                    yield header, found.data[position : position + header.size_bytes]
+            else:
+                yield found
+
+    def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | Run]:
+        """As :meth:`feed`; batches that are plain (v2, in order, of the wanted offsets) come as runs, unread."""
         view = memoryview(data)
         if self._counted >= 0:
             self._count(view)
@@ -98,16 +123,52 @@ class SegmentScan:
             pieces = [memoryview(b"".join(self._held)), view[at:]]
             self._held, self._held_bytes, self._held_size = [], 0, _PREFIX_BYTES
         for piece in pieces:
-            before = self._walk.position
-            for span, batch in self._walk.whole(piece):
-                header = self._accept(span, batch)
-                if header is not None:
-                    yield header, batch
-                if self.done:
-                    return
-            rest = piece[self._walk.position - before :]
-            if rest:
-                self._hold(rest)
+            before, at = self._walk.position, 0
+            while not self.done:
+                run = self._run(piece[at:])
+                if run is not None:
+                    yield run
+                else:
+                    found = next(self._walk.whole(piece[at:]), None)
+                    if found is None:
+                        break
+                    header = self._accept(*found)
+                    if header is not None:
+                        yield self._handed(header, found[1])
+                at = self._walk.position - before
+            if self.done:
+                return
+            if at < len(piece):
+                self._hold(piece[at:])
+
+    def _handed(self, header: BatchHeader, batch: memoryview) -> tuple[BatchHeader, memoryview]:
+        if self._staged:
+            header, batch = rebased(batch, header, self._origin, self._row.leader_epoch)
+        return header, batch
+
+    def _run(self, piece: memoryview) -> Run | None:
+        """The plain batches that ``piece`` begins with, verified together; None: the first one is looked at by itself.
+
+        One at a time are those that an index chose (the first), that lie below the wanted offsets, or are a sink's.
+        """
+        if self._staged or not self._verify_crc or self._beyond or (self._by_index and self._first):
+            return None
+        if self._walk.expected < self._start or len(piece) <= MIN_TAIL_BYTES:
+            return None
+        probe = copy.copy(self._walk)
+        run = probe.verified(piece, self._end)
+        if run is None:
+            return None
+        largest, latest = _extremes(run.data)
+        if largest > MAX_BATCH_BYTES:
+            return None
+        if latest > self._row.max_ts:
+            return None
+        self._walk = probe
+        self._first = False
+        self._next = run.next_offset
+        self.done = run.next_offset >= self._end
+        return run
 
     def finish(self) -> None:
         """Call when the last wanted byte was fed. Raises CorruptionError if the bytes end before the offsets do."""
@@ -117,8 +178,8 @@ class SegmentScan:
         if self._held_bytes or position != self._row.size:
             self._by_index = self._by_index or position + self._held_bytes < self._row.size
             raise self._corrupt(f"the bytes end before offset {self._end}")
-        if self._dense and self.next_offset < self._row.next:
-            raise self._corrupt(f"offsets {self.next_offset} to {self._row.next} are missing")
+        if self._dense and self._next < self._offsets.next:
+            raise self._corrupt(f"offsets {self._next} to {self._offsets.next} are missing")
 
     def _count(self, view: memoryview) -> None:
         """Raises SegmentDiffers where the last byte of the segment was counted and the checksum is another one.
@@ -176,12 +237,14 @@ class SegmentScan:
             raise self._too_large(span.size, span.position)
         try:
             header = read_header(batch)
+            if self._staged and header.magic < 2:
+                raise self._corrupt(f"a batch of format v{header.magic}, whose CRC holds its offsets", span.position)
             if header.records_count < 0:  # a compressed v0/v1 message: only its inside tells the first offset
                 header = verify_batch(batch, header)
-                if header.base_offset < self.next_offset:
+                if header.base_offset < self._next:
                     raise self._corrupt(
                         f"a batch of offsets {header.base_offset} to {header.last_offset} stands where "
-                        f"{self.next_offset} to {self._row.next - 1} are expected",
+                        f"{self._next} to {self._offsets.next - 1} are expected",
                         span.position,
                     )
             if self._by_index or header.magic < 2:
@@ -198,7 +261,7 @@ class SegmentScan:
                 verify_batch(batch, header)
         except CorruptionError as error:
             raise error if error.path_or_key else self._corrupt(error.message, span.position) from error
-        self.next_offset = next_offset
+        self._next = next_offset
         if header.base_offset >= self._end:
             # Offsets are left out up to the end. A base offset that rotted looks the same: the batch behind it tells.
             self.done, self._beyond = self._beyond, True
@@ -212,8 +275,8 @@ class SegmentScan:
             if header.base_offset > self._start:
                 what = f"the index sends here for offset {self._start}, {header.base_offset} begins here"
                 raise self._corrupt(what, position)
-        elif self._dense and header.magic < 2 and header.base_offset > self.next_offset:
-            raise self._corrupt(f"offsets {self.next_offset} to {header.base_offset} are missing", position)
+        elif self._dense and header.magic < 2 and header.base_offset > self._next:
+            raise self._corrupt(f"offsets {self._next} to {header.base_offset} are missing", position)
 
     def _damage(self, position: int, what: str, _: int = -1) -> CorruptionError:
         return self._corrupt(what, position)
@@ -221,6 +284,8 @@ class SegmentScan:
     def _corrupt(self, reason: str, at: int = -1) -> CorruptionError:
         position = self._walk.position if at < 0 else at
         kind = IndexDoubtedError if self._by_index else CorruptionError
+        if self._staged:
+            reason = f"{reason} (counted from its base {self._row.base})"
         return kind(
             f"{self._tp}: {reason}, at byte {position} of {self._key} (offset {self.next_offset} or later)",
             path_or_key=self._key,
@@ -229,3 +294,14 @@ class SegmentScan:
             hint="compare the object with its checksum in the catalog (check), and upload the segment again if a "
             "disk still has it",
         )
+
+
+def _extremes(run: memoryview) -> tuple[int, int]:
+    """The bytes of the largest of the v2 batches in a row, and the largest timestamp that their headers tell."""
+    at, largest, latest, unpack = 0, 0, -1, _LENGTH_AND_LATEST.unpack_from
+    while at < len(run):
+        length, timestamp = unpack(run, at)
+        latest = max(latest, timestamp)
+        largest = max(largest, length)
+        at += LOG_OVERHEAD_BYTES + length
+    return largest + LOG_OVERHEAD_BYTES, latest

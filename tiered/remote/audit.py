@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Mapping
 
-from tiered.errors import TieredError
+from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
@@ -19,10 +19,11 @@ from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all
 LOGGER = logging.getLogger("tiered.remote")
 
 
-def write_line(root: Root, fields: Mapping[str, object]) -> Steps[str]:
+def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) -> Steps[str]:
     """A line about ``root``, the newest that was committed or read, for people; its key.
 
-    Never raises: what was deleted is gone, noted or not. ``""`` then.
+    Never raises: what was deleted is gone, noted or not. ``""`` then. A line that ``must`` be there before something
+    goes raises RemoteUnavailableError: nothing has gone yet.
     """
     key = gc_audit_key(root.topic_id, root.partition, root.version, (yield NewId()))
     line = {
@@ -38,6 +39,8 @@ def write_line(root: Root, fields: Mapping[str, object]) -> Steps[str]:
     try:
         yield Put(key, body, ABSENT, crc32c(body))
     except TieredError as error:
+        if must and isinstance(error, RemoteUnavailableError):
+            raise
         LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
         return ""
     return key

@@ -2,6 +2,8 @@
 
 Keys are (object key, position): objects are immutable and names are never reused, so that an entry can never be
 stale and a rewritten segment can never be served from the bytes of the old one.
+
+Kafka's rule for indexes: docs/kafka-semantics.md#index-cache.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from collections import OrderedDict
 
 MEMORY_CACHE_BYTES = 32 * 1024 * 1024
 """What a :class:`ByteCache` holds at most (``read.buffer.bytes``)."""
+
+INDEX_CACHE_BYTES = 16 * 1024 * 1024
+"""What the streams of one log or reader hold together at most of index bundles: the next read asks for none twice."""
 
 
 class ByteCache:

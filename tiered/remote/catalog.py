@@ -28,9 +28,9 @@ volume. Nothing here ever deletes an object.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 from tiered.errors import (
@@ -43,6 +43,7 @@ from tiered.errors import (
 )
 from tiered.format.keys import Role
 from tiered.format.root import Root
+from tiered.format.rows import ROW_BYTES
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import (
     SHAPE,
@@ -55,8 +56,8 @@ from tiered.plan.commit import (
     create_root,
     fold,
 )
-from tiered.plan.known import NOTHING_KNOWN, Known
-from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, held_ids, hold, since
+from tiered.plan.known import NOTHING_KNOWN, Known, held_ids
+from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, hold, since
 from tiered.plan.pages import spill
 from tiered.plan.rewrite import TrimIntent
 from tiered.remote.fence import Claim, Persist, known_to
@@ -66,6 +67,7 @@ from tiered.remote.refusal import Exclusive, refusal_error
 from tiered.remote.root_view import RootView, root_get
 from tiered.remote.roots import need_writable, root_put
 from tiered.remote.settle import COMMIT_DEADLINE_MS, Deadline, deadline_after, settle
+from tiered.remote.store_clock import StoreClock
 from tiered.store.base import (
     ABSENT,
     Backoff,
@@ -88,6 +90,12 @@ What is compared is this machine's clock, not the root's ``ts_ms``: that one nev
 ahead once (``file://`` has no clock but the machine's own) would keep every later commit out until real time has caught
 up. Commits go on behind such a root, a millisecond each; its grace times last longer, never shorter.
 """
+
+
+COMMIT_COPIES = 5
+"""Of a root's tables in a commit: those of before, those of after, their encoding, its body, what is read back."""
+COMMIT_PAGES_BYTES = 1024 * 1024
+"""Pages that one commit makes, encoded and not: a leaf of 1,024 rows and an inner page take a quarter of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +150,12 @@ class Catalog(RootView):
         self._persist = persist
         self._is_empty = is_empty
         self._held: _Held | None = None
-        self._store_date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
+        self._clock = StoreClock(self.name, self._limits.max_clock_lead_ms)
         self._token = ""  # of the claim of this process
         self._kept = _Kept()
         self._pruned_epoch = 0
         self._doubt = self._fenced = ""  # why no commit may be made, until the next claim
-        self._busy = threading.Lock()
+        self._alone = Exclusive(self.name)
 
     @property
     def claim_epoch(self) -> int:
@@ -196,7 +204,7 @@ class Catalog(RootView):
         role = Role(role)
         if role is Role.WRITER and (volume is None or self._persist is None):
             raise ConfigError(f"{self.name}: a writer's claim needs volume= and the catalog's persist=")
-        with Exclusive(self.name, self._busy):
+        with self._alone:
             self._held = None  # a claim that raises leaves none: its CAS may have landed
             if volume is not None and (volume.token or volume.restored_from):
                 # Neither comes onto a disk before the root exists: an empty one made now would hide what is gone.
@@ -225,9 +233,16 @@ class Catalog(RootView):
         intent = AppendIntent(tuple(rows), append_id, tuple(epochs))
 
         def keep() -> Steps[None]:
-            yield from self._keep(self._kept.token, hold(self._kept.last_append, append_id))
+            return self._keep(self._kept.token, hold(self._kept.last_append, append_id))
 
-        return (yield from self.commit(intent, before=keep))
+        (result,) = yield from self.commit_all((intent,), before=keep)
+        return _acknowledged(result)
+
+    def commit_bytes(self, rows: int) -> int:
+        """What a commit of ``rows`` more holds in memory at most, the root that is held included."""
+        root = self.root
+        held = 0 if root is None else sum(part.nbytes for part in (root.rows, root.trash, root.inner, root.leaves))
+        return COMMIT_COPIES * (held + 2 * ROW_BYTES * rows) + COMMIT_PAGES_BYTES
 
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:
         """Retention: the log begins at ``offset``; nothing is sent if it does. OffsetOutOfRangeError beyond the end.
@@ -247,16 +262,14 @@ class Catalog(RootView):
         ``reason``: why, for people; it stands behind the owner in the root's ``commit``.
         """
         (result,) = yield from self.commit_all((intent,), before=before, reason=reason)
-        if isinstance(result, TieredError):
-            raise result
-        return result
+        return _acknowledged(result)
 
     def commit_all(
         self, intents: Sequence[Intent], *, before: Callable[[], Steps[None]] | None = None, reason: str = ""
     ) -> Steps[list[Root | TieredError]]:
         """Commits intents of the held role, in order, as one version: one PUT of the root. Gives of each the
         acknowledged root, or why it was refused on the root that the others are in."""
-        with Exclusive(self.name, self._busy):
+        with self._alone:
             held = self._require_claim()
             deadline: Deadline | None = None
             attempt = 0
@@ -266,6 +279,10 @@ class Catalog(RootView):
                 owner = f"{held.owner}: {reason}" if reason else held.owner
                 stamp = self._stamp(held.role, held.epoch, owner, (yield NewId()), time)
                 folded = yield from self._folded(intents, root, stamp)
+                if folded is None:
+                    attempt += 1
+                    yield from self._pause(deadline, attempt)
+                    continue
                 if folded.root is root:
                     return self._results(intents, folded, root)
                 planned = spill(folded.root, stamp)
@@ -280,13 +297,23 @@ class Catalog(RootView):
                 attempt += 1
                 yield from self._pause(deadline, attempt)
 
-    def _folded(self, intents: Sequence[Intent], root: Root, stamp: Stamp) -> Steps[Folded]:
-        """The intents on ``root``. A page that is gone was collected by who has the claim now, or is lost."""
+    def confirm(self) -> Steps[None]:
+        """Looks at the newest root. Raises FencedError if the claim was taken over: objects of its epoch may be swept
+        by now, and one that is absent is no damage."""
+        yield from self.load()
+        self._require_claim()
+
+    def _folded(self, intents: Sequence[Intent], root: Root, stamp: Stamp) -> Steps[Folded | None]:
+        """The intents on ``root``; None if there is a newer one by now, and a page of the old is collected.
+
+        A page that is gone was else collected by who has the claim now, or is lost: FencedError, PageGone.
+        """
         try:
             return (yield from with_pages(fold(intents, root, stamp), root, self.pages))
         except PageGone:
-            yield from self.load()
-            self._require_claim()
+            yield from self.confirm()
+            if self._current().version > root.version:
+                return None
             raise
 
     def _keep_version(self, before: Root, after: Root) -> Steps[None]:
@@ -424,8 +451,7 @@ class Catalog(RootView):
         """As for a reader; takes note of the store's clock."""
         got = yield request
         if isinstance(got, Object) and got.date_ms:
-            time: Time = yield Now()
-            self._store_date = (got.date_ms, time.monotonic)
+            self._clock.note(got, (yield Now()))
         return self._received(got)
 
     # -- small parts --------------------------------------------------------------------------------------------------
@@ -474,24 +500,11 @@ class Catalog(RootView):
         return self._held
 
     def _stamp(self, role: Role, epoch: int, owner: str, commit_id: str, time: Time) -> Stamp:
-        lead_ms = self._lead_ms(time.now_ms, time)
-        if lead_ms > self._limits.max_clock_lead_ms:
-            raise ConfigError(
-                f"{self.name}: this commit would be dated {lead_ms} ms later than the store's clock",
-                hint="set the clock of this machine: objects are kept for a grace time counted from it",
-            )
-        return Stamp(commit_id, time.now_ms - min(lead_ms, 0), role, epoch, owner, self._limits.shape)
-
-    def _lead_ms(self, at_ms: int, time: Time) -> int:
-        """How far ``at_ms`` lies ahead of the store's clock; 0 while no answer has told it."""
-        if self._store_date is None:
-            return 0
-        date_ms, read_at = self._store_date
-        return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
+        return Stamp(commit_id, self._clock.commit_ms(time), role, epoch, owner, self._limits.shape)
 
     def _dated_ahead(self, root: Root, time: Time) -> str:
         """One sentence if an earlier commit was made under a clock that was far ahead, else ``""``."""
-        lead_ms = self._lead_ms(root.commit.ts_ms, time)
+        lead_ms = self._clock.lead_ms(root.commit.ts_ms, time)
         if lead_ms <= self._limits.max_clock_lead_ms:
             return ""
         return (
@@ -512,7 +525,7 @@ class Catalog(RootView):
         """Durable on the volume when it returns; what was kept counts as kept only then."""
         persist = self._persist
         if persist is not None:
-            yield Blocking(lambda: persist(token, last_append))
+            yield Blocking(partial(persist, token, last_append))
         self._kept = _Kept(token, last_append)
 
     def _need_empty(self) -> None:
@@ -527,6 +540,13 @@ class Catalog(RootView):
         if refusal.reason is Reason.FENCED and not isinstance(intent, ClaimIntent):
             self._fenced = refusal.message
         return refusal_error(refusal, root, intent)
+
+
+def _acknowledged(result: Root | TieredError) -> Root:
+    """The root that holds the one intent of a commit. Raises why it was refused."""
+    if isinstance(result, TieredError):
+        raise result
+    return result
 
 
 _CLAIM_HINT = "claim again: the claim settles it"

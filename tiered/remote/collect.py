@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from tiered.config import MAX_LONG
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.keys import (
     PageName,
@@ -26,21 +27,13 @@ from tiered.format.keys import (
 )
 from tiered.format.page import MAX_PAGE_BYTES, Content, PageKind, Pointers, decode_page
 from tiered.format.root import Root
-from tiered.format.rows import (
-    TRASH_LIST,
-    TRASH_MAINTAINER,
-    TRASH_OBJECT,
-    TRASH_PAGE,
-    TRASH_ROWS,
-    Rows,
-    Trash,
-    TrashEntry,
-)
+from tiered.format.rows import Rows, Trash
+from tiered.format.trash import TRASH_LIST, TRASH_MAINTAINER, TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TrashEntry
 from tiered.plan.housekeeping import GcDoneIntent, GcFloorIntent
 from tiered.plan.maintenance import MAX_DELETE_KEYS, collectable
 from tiered.remote.audit import write_line
 from tiered.remote.catalog import Catalog
-from tiered.remote.pins import read_pins
+from tiered.remote.pins import drop_stale, read_pins
 from tiered.store.base import Delete, Deleted, Get, Now, Object, Steps
 
 ACCESS_DENIED = "AccessDenied"
@@ -124,11 +117,15 @@ class _Work:
 
 
 class Collector:
-    """One partition, by a catalog whose role ``m`` this process has claimed."""
+    """One partition, by a catalog whose role ``m`` this process has claimed.
 
-    def __init__(self, catalog: Catalog, grace_ms: int) -> None:
+    ``only``: of the trash just these objects, by both halves of their ids, and whatever any clock says.
+    """
+
+    def __init__(self, catalog: Catalog, grace_ms: int, only: frozenset[tuple[int, int]] | None = None) -> None:
         self._catalog = catalog
         self._grace_ms = grace_ms
+        self._only = only
 
     def run(self) -> Steps[Collected]:
         """One cycle. Raises CorruptionError for a page that cannot be read: what it names is not known then."""
@@ -150,6 +147,7 @@ class Collector:
             yield from work.drop_pages(work.lists)
             yield from work.add(pins.expired, -1)
             yield from work.flush()
+            yield from drop_stale(pins)
         except RemotePermissionError:
             stopped = Collected(floor, 0, work.deleted, pins.count, 0, tuple(work.failed))
             yield from write_line(self._catalog.root or root, stopped.fields)
@@ -163,7 +161,12 @@ class Collector:
         return replace(collected, audit=audit)
 
     def _due(self, root: Root, limit: int, now_ms: int) -> Trash:
-        return collectable(root, limit=limit, now_ms=now_ms, grace_ms=self._grace_ms)
+        if self._only is None:
+            return collectable(root, limit=limit, now_ms=now_ms, grace_ms=self._grace_ms)
+        due = collectable(root, limit=limit, now_ms=MAX_LONG, grace_ms=0)
+        return Trash.from_entries(
+            [entry for entry in due if entry.what == TRASH_OBJECT and (entry.id_hi, entry.id_lo) in self._only]
+        )
 
     def _segments(self, root: Root, entry: TrashEntry, number: int, work: _Work) -> Steps[None]:
         """Deletes the segments that an entry names; its pages wait in ``work`` until all segments are gone."""

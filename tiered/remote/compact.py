@@ -15,19 +15,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from tiered.config import MAX_LONG
+from tiered.config import MAX_LONG, TopicConfig
 from tiered.errors import CorruptionError, TieredError
 from tiered.format.batch import BatchHeader, least_timestamp, read_header
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot
 from tiered.format.root import Cleaned
 from tiered.format.txn_index import encode_txns
-from tiered.model import AbortedTxn, Row
+from tiered.model import AbortedTxn, Row, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, CleaningReport
-from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, group_segments
-from tiered.plan.maintenance import MAX_GROUP_ROWS
+from tiered.plan.cleaning import CleaningCandidate, GroupScan, LogState, SegmentState
+from tiered.plan.maintenance import MAX_GROUP_ROWS, CompactionPlanner, RowPlanner, segment_state
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, OffsetMap, OffsetMapBuilder
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import Rows, SegmentOutput, Workshop, in_turn
+from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import NewId, Steps
 
@@ -36,13 +37,13 @@ Commit = Callable[[Sequence[Row], Row, Cleaned | None], Steps[None]]
 
 
 class Compaction:
-    """One round over ``snapshot``, whose rows ``state`` and ``candidate`` were made of."""
+    """One round over ``snapshot``, whose rows ``candidate`` was made of; they are asked for piece by piece."""
 
     def __init__(
         self,
         shop: Workshop,
         snapshot: Snapshot,
-        state: LogState,
+        config: TopicConfig,
         candidate: CleaningCandidate,
         *,
         now_ms: int,
@@ -50,7 +51,7 @@ class Compaction:
     ) -> None:
         self._shop = shop
         self._snapshot = snapshot
-        self._state = state
+        self._config = config
         self._candidate = candidate
         self._now_ms = now_ms
         self._map = OffsetMap(memory_bytes)
@@ -58,30 +59,30 @@ class Compaction:
 
     def run(self, commit: Commit) -> Steps[CleaningReport]:
         """All of it. Raises CorruptionError, SegmentGone, and what ``commit`` raises."""
-        state, candidate, report, lookup = self._state, self._candidate, self.report, self._shop.lookup
-        aborted = yield from lookup.aborted_txns(self._snapshot, 0, state.end_offset)
+        candidate, report, lookup = self._candidate, self.report, self._shop.lookup
+        retention_ms = self._config.delete_retention_ms
+        aborted = yield from lookup.aborted_txns(self._snapshot, 0, self._snapshot.next_offset)
         producers = decode((yield from lookup.producer_snapshot(self._snapshot)))
         yield from self._build_map(aborted)
         kept = BatchFilter(
             self._map,
             first_uncleanable=candidate.first_uncleanable,
             now_ms=self._now_ms,
-            delete_retention_ms=state.config.delete_retention_ms,
+            delete_retention_ms=retention_ms,
             producers=producers,
             aborted=aborted,
         )
-        groups = group_segments(
-            state.segments,
-            map_end=self._map.end_offset,
-            first_uncleanable=candidate.first_uncleanable,
-            config=state.config,
-            most_segments=MAX_GROUP_ROWS,
-        )
+        groups = self._groups()
         waiting: tuple[Sequence[Row], Row] | None = None  # for the next one: the last carries the clean end
-        for group in groups:
+        following = yield from groups()
+        while (group := following) is not None:
+            following = yield from groups()
             rows = yield from self._rows(group)
             # Of all groups one is written in any case: only a ``replace`` can note the clean end.
-            row = yield from self._rewrite(rows, kept, always=group is groups[-1] and waiting is None)
+            always = following is None and waiting is None
+            row = yield from rewrite_group(
+                self._shop, rows, kept, next_offset=self._snapshot.next_offset, always=always
+            )
             if row is None:
                 continue
             if waiting is not None:
@@ -89,7 +90,7 @@ class Compaction:
             waiting = rows, row
             report.groups.append(tuple(segment.base_offset for segment in group))
         if waiting is not None:
-            horizon_ms = min(self._now_ms + state.config.delete_retention_ms, MAX_LONG)
+            horizon_ms = min(self._now_ms + retention_ms, MAX_LONG)
             yield from commit(*waiting, Cleaned(self._map.end_offset, horizon_ms))
         report.conclude(kept.stats, self._map)
         return report
@@ -129,6 +130,27 @@ class Compaction:
 
         return following
 
+    def _groups(self) -> Callable[[], Steps[tuple[SegmentState, ...] | None]]:
+        """One group after the other, from the start of the log to the end of the map; None behind the last."""
+        config, map_end = self._config, self._map.end_offset
+        scan = GroupScan(
+            first_uncleanable=self._candidate.first_uncleanable, config=config, most_segments=MAX_GROUP_ROWS
+        )
+        at, whole = self._snapshot.start_offset, deque[tuple[SegmentState, ...]]()
+
+        def following() -> Steps[tuple[SegmentState, ...] | None]:
+            nonlocal at
+            while not whole and at < map_end:
+                rows = yield from self._snapshot.piece(at)
+                found = [scan.add(segment_state(row, config)) for row in rows if row.base < map_end]
+                whole.extend(group for group in found if group is not None)
+                at = rows.end_offset
+                if at >= map_end:
+                    whole.extend(scan.end())
+            return whole.popleft() if whole else None
+
+        return following
+
     def _rows(self, group: Sequence[SegmentState]) -> Steps[list[Row]]:
         """The rows of a group, which are neighbours."""
         found: list[Row] = []
@@ -137,37 +159,83 @@ class Compaction:
             found += list(rows.slice(0, len(group) - len(found)))
         return found
 
-    def _rewrite(self, rows: Sequence[Row], kept: BatchFilter, *, always: bool) -> Steps[Row | None]:
-        """The group as one new segment; None if it would be the old one, and need not be."""
-        output = SegmentOutput(self._shop, rows, (yield NewId()))
 
-        def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
-            cleaned = kept.clean(batch, header)
-            if cleaned is not None:
-                after = header if cleaned is batch else read_header(cleaned)
-                least = least_timestamp(after, cleaned)
-                output.stats.count(after.records_count, least, after.max_timestamp)
-                yield from output.append(cleaned, after)
-            return True
+def rewrite_group(
+    shop: Workshop, rows: Sequence[Row], kept: BatchFilter, *, next_offset: int, always: bool
+) -> Steps[Row | None]:
+    """Neighbours as one new segment; None if it would be the old one, and need not be.
 
-        try:
-            kept.begin_segment()
-            yield from self._shop.read(in_turn(rows), take)
-            txns = kept.take_aborted()
-            same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
-            # A hole at the end would take the newest producers with it: nothing tells them behind it.
-            ends = not output.written[0] and rows[-1].next == self._snapshot.next_offset
-            if same or ends:
-                yield from output.abandon()
-                return None
-            snapshot, epochs = yield from self._shop.beside(rows)
-            row = yield from output.finish(encode_txns(txns), snapshot, epochs)
-        except (TieredError, SegmentGone):
+    ``next_offset``: where the log ends. Raises CorruptionError, SegmentGone.
+    """
+    output = SegmentOutput(shop, rows, (yield NewId()))
+
+    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        cleaned = kept.clean(batch, header)
+        if cleaned is not None:
+            after = header if cleaned is batch else read_header(cleaned)
+            least = least_timestamp(after, cleaned)
+            output.stats.count(after.records_count, least, after.max_timestamp)
+            yield from output.append(cleaned, after)
+        return True
+
+    try:
+        kept.begin_segment()
+        yield from shop.read(in_turn(rows), take)
+        txns = kept.take_aborted()
+        same = not always and len(rows) == 1 and output.written == (rows[0].size, rows[0].crc)
+        # A hole at the end would take the newest producers with it: nothing tells them behind it.
+        ends = not output.written[0] and rows[-1].next == next_offset
+        if same or ends:
             yield from output.abandon()
-            raise
-        if (row.base, row.next) != (rows[0].base, rows[-1].next):
-            raise CorruptionError(f"{self._shop.tp}: {rows[0].base} to {rows[-1].next} became {row}")
-        return row
+            return None
+        snapshot, epochs = yield from shop.beside(rows)
+        row = yield from output.finish(encode_txns(txns), snapshot, epochs)
+    except (TieredError, SegmentGone):
+        yield from output.abandon()
+        raise
+    if (row.base, row.next) != (rows[0].base, rows[-1].next):
+        raise CorruptionError(f"{shop.tp}: {rows[0].base} to {rows[-1].next} became {row}")
+    return row
+
+
+def compaction_planner(
+    tp: TopicPartition, config: TopicConfig, snapshot: Snapshot, *, start: int, stable: int, now_ms: int
+) -> CompactionPlanner:
+    """For the rows of ``snapshot`` from ``start`` on, below the last stable offset ``stable``."""
+    bounds = LogState(
+        tp=tp,
+        config=config,
+        segments=(),
+        log_start_offset=start,
+        end_offset=snapshot.next_offset,
+        last_stable_offset=stable,
+        active_base_offset=snapshot.next_offset,
+        checkpoint=max((entry.end_offset for entry in snapshot.root.cleaned), default=None),
+    )
+    return CompactionPlanner(bounds, now_ms)
+
+
+def feed(snapshot: Snapshot, at: int, planners: Sequence[RowPlanner]) -> Steps[None]:
+    """The rows from offset ``at`` on, a piece of the catalog at a time."""
+    while planners and len(rows := (yield from snapshot.piece(at))):
+        for planner in planners:
+            planner.add(rows)
+        at = rows.end_offset
+
+
+def need_superseded(tp: TopicPartition, view: RootView, gone: SegmentGone) -> Steps[None]:
+    """An object that a root named may be gone if the newest root does not name it. Raises CorruptionError."""
+    snapshot = yield from view.pin()
+    held = (yield from snapshot.at(gone.row.base)) if snapshot is not None else None
+    if snapshot is not None and held == gone.row:
+        raise CorruptionError(
+            f"{tp}: {gone.key} is gone and version {snapshot.version} of the catalog still names it (offsets "
+            f"{gone.row.base} to {gone.row.next})",
+            path_or_key=gone.key,
+            position=0,
+            offset=gone.row.base,
+            hint="look for a lifecycle rule or a person that deletes objects of this prefix; nothing was replaced",
+        )
 
 
 def decode(snapshot: bytes) -> Sequence[ProducerEntry]:

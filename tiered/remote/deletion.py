@@ -21,7 +21,7 @@ from tiered.plan.known import Known
 from tiered.plan.maintenance import MAX_DELETE_KEYS
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import Collected
-from tiered.remote.pins import read_pins
+from tiered.remote.pins import drop_stale, read_pins
 from tiered.remote.roots import PartitionIds, load_roots
 from tiered.remote.topics import STATE_DELETED, TopicEntry, update_topic
 from tiered.store.base import Delete, Deleted, List, Page, Steps
@@ -64,6 +64,7 @@ def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     Repeats are harmless: what is left is listed. Raises RemotePermissionError for a key that may not be deleted.
     """
     pins = yield from read_pins(root)
+    yield from drop_stale(pins)
     due = pins.date_ms - root.commit.ts_ms >= grace_ms
     if root.state != STATE_DELETING or pins.count or not due:
         return Collected(pins=pins.count, held=1)

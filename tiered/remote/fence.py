@@ -12,37 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tiered.format.root import RoleState, Root
-from tiered.plan.lifecycle import SPARK_VOLUME, RestoredFrom, VolumeProof, hold
+from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, RestoredFrom, VolumeProof, hold
 
 Persist = Callable[[str | None, str | None], None]
 """``persist(token, last_append)``: both are kept, fsynced, when it returns; None leaves one as it is; may raise."""
 
 
 def forget(token: str | None, last_append: str | None) -> None:
-    """A ``persist`` for those who hold no records: maintainers and sinks."""
+    """A ``persist`` for those who hold no records: maintainers."""
 
 
 def owner_of(host: str, pid: int, program: str = "") -> str:
     """How a claim names its holder: ``host:pid`` and the program."""
     return f"{host}:{pid} {program}".strip()
-
-
-def sink_proof(root: Root | None, query_id: str) -> VolumeProof:
-    """The proof of a Spark sink, from the root itself.
-
-    A sink has no disk whose copy could diverge: all its records are objects. It claims a partition that nobody
-    owns or that it owned last; one that a local log owns is refused.
-    """
-    if root is None:
-        return VolumeProof(SPARK_VOLUME + query_id, empty=False, end_offset=0)
-    writer = root.writer
-    return VolumeProof(
-        SPARK_VOLUME + query_id,
-        empty=False,
-        end_offset=root.next_offset,
-        token=writer.token,
-        last_append=writer.last_append,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +49,12 @@ class Claim:
     def not_recovered(self) -> str:
         """What a fresh volume cannot know: one sentence for the log, ``""`` if nothing can be missing.
 
-        Nothing is if the claim before was this volume's own, or a sink's, whose records are all objects.
+        Nothing is if the claim before was this volume's own, a sink's, whose records are all objects, or a handover.
         """
         before = self.previous.volume
         if not self.resumes or not self.previous.epoch:
             return ""
-        if before == self.root.writer.volume or before.startswith(SPARK_VOLUME):
+        if before == self.root.writer.volume or before in (SPARK_VOLUME, LOCAL_VOLUME):
             return ""
         return (
             f"{self.root.topic}-{self.root.partition} resumes at offset {self.next_offset}: records that "
@@ -85,4 +67,4 @@ def known_to(volume: VolumeProof, token: str, last_append: str) -> VolumeProof:
     return replace(volume, token=hold(volume.token, token), last_append=hold(volume.last_append, last_append))
 
 
-__all__ = ["Claim", "Persist", "RestoredFrom", "VolumeProof", "forget", "known_to", "owner_of", "sink_proof"]
+__all__ = ["Claim", "Persist", "RestoredFrom", "VolumeProof", "forget", "known_to", "owner_of"]

@@ -13,7 +13,7 @@ import logging
 from tiered.errors import TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, hist_key, hist_prefix, parse_hist_key
-from tiered.format.root import Root, encode_root
+from tiered.format.root import STATE_DELETING, Root, encode_root
 from tiered.store.base import ABSENT, Delete, Put, Steps, list_all
 
 LOGGER = logging.getLogger("tiered.remote")
@@ -27,7 +27,12 @@ TAKES_AWAY = frozenset({"trim", "replace", "state"})
 
 
 def kept_version(before: Root, after: Root) -> Root | None:
-    """Which of two versions a commit keeps."""
+    """Which of two versions a commit keeps.
+
+    None of a topic that is being deleted: a copy that comes late would lie there when all else is gone, for ever.
+    """
+    if after.state == STATE_DELETING:
+        return None
     if TAKES_AWAY.intersection(after.commit.op.split(",")):
         return before
     return after if after.version % HIST_EVERY == 0 else None

@@ -20,20 +20,19 @@ from tiered.format.bundle import (
     decode_bundle_head,
     verify_section,
 )
-from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, index_key, segment_key, trashed_segment
+from tiered.format.keys import FLAG_ABORTED_TXNS, FLAG_HOLE, FLAG_STAGED, index_key, segment_key, trashed_segment
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.format.root import Root
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import decode_txns
-from tiered.model import AbortedTxn, Row, TopicPartition
+from tiered.model import AbortedTxn, Row, SegmentDescriptor, TopicPartition
 from tiered.plan.maintenance import newest_trimmed
 from tiered.plan.read import READ_LIMITS, ByteRange, ReadLimits, RequestSizes, SegmentRange, byte_range
 from tiered.plan.visibility import aborted_within, open_firsts, stable_offset
 from tiered.remote.assembly import IndexDoubtedError, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import fetches, read_bundle
-from tiered.remote.index_cache import IndexCache, entry_name
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Object, Steps
 
@@ -47,22 +46,37 @@ class _TimeIndexWrong(Exception):
     """The batch that an entry of the time index names does not have the entry's timestamp."""
 
 
+def describes(descriptor: SegmentDescriptor, row: Row) -> bool:
+    """Whether a bundle's descriptor is that of the row's segment, times left out.
+
+    What a sink staged knew neither its base nor its leader epoch.
+    """
+    offsets, epoch = (row.base, row.next), row.leader_epoch
+    if row.flags & FLAG_STAGED:
+        offsets, epoch = (0, row.next - row.base), descriptor.leader_epoch
+    told = (descriptor.base_offset, descriptor.end_offset, descriptor.size_bytes, descriptor.crc32c)
+    return (*told, descriptor.records, descriptor.leader_epoch) == (*offsets, row.size, row.crc, row.records, epoch)
+
+
 class SegmentLookup:
-    """Index lookups in the segments of one partition. Holds the cache, and which indexes are wrong; safe to share."""
+    """Index lookups in the segments of one partition. Holds the cache, and which indexes are wrong; safe to share.
+
+    ``indexes``: where bundles are kept, if not with the rest; streams may share it.
+    """
 
     def __init__(
         self,
         tp: TopicPartition,
         topic_id: UUID,
         cache: ByteCache,
-        indexes: IndexCache | None = None,
+        indexes: ByteCache | None = None,
         limits: ReadLimits = READ_LIMITS,
     ) -> None:
         self.limits = limits
         self._tp = tp
         self._topic_id = topic_id
         self._cache = cache
-        self._indexes = indexes
+        self._indexes = cache if indexes is None else indexes
         self._doubted: set[str] = set()
 
     def doubt(self, error: IndexDoubtedError) -> bool:
@@ -89,7 +103,7 @@ class SegmentLookup:
             return b""
         key = index_key(self._topic_id, self._tp.partition, row)
         prefix_bytes = row.idx_len if row.idx_len <= self.limits.bundle_bytes else HEAD_BYTES
-        prefix = yield from self._bundle(key, row, prefix_bytes)
+        prefix = yield from self._cached(key, row, 0, prefix_bytes)
         head = decode_bundle_head(prefix, key=key)
         self._check_head(head, row, key)
         section = head.section(kind)
@@ -161,11 +175,14 @@ class SegmentLookup:
     def producer_snapshot(self, snapshot: Snapshot) -> Steps[bytes]:
         """The producers at the end of the remote tier, as a ``.snapshot`` file; empty if there are none.
 
-        Of a log that was trimmed to its end: by the segment that left last, which no collection takes.
+        Of a log that was trimmed to its end: by the segment that left last, which no collection takes. Behind what a
+        sink staged there are none: a handover to sinks ends what producers of a local log could go on with.
         """
         last = yield from snapshot.last()
         if last is None:
             return (yield from self._trimmed_producers(snapshot.root))
+        if last.flags & FLAG_STAGED:
+            return b""
         return (yield from self.section(last, SectionKind.PRODUCER_SNAPSHOT))
 
     def _trimmed_producers(self, root: Root) -> Steps[bytes]:
@@ -247,38 +264,22 @@ class SegmentLookup:
 
     def forget(self, key: str) -> None:
         """The next lookup asks the store for the bundle ``key`` again."""
-        self._cache.drop(key)
-        if self._indexes is not None:
-            self._indexes.drop(entry_name(key))
-
-    def _bundle(self, key: str, row: Row, end: int) -> Steps[bytes]:
-        """The beginning of a bundle; a whole one is kept on disk, too, if there is a place for it."""
-        if self._indexes is None or end < row.idx_len:
-            return (yield from self._cached(key, row, 0, end))
-        held = self._cache.get(key, 0)
-        if held is None:
-            held = self._indexes.read(entry_name(key))
-            if held is None or len(held) != row.idx_len:
-                held = yield from read_bundle(self._tp, key, row, 0, end)
-                self._indexes.keep(entry_name(key), held)
-            self._cache.put(key, 0, held)
-        return held
+        self._indexes.drop(key)
 
     def _cached(self, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
-        held = self._cache.get(key, start)
+        held = self._indexes.get(key, start)
         if held is None:
             held = yield from read_bundle(self._tp, key, row, start, end)
-            self._cache.put(key, start, held)
+            self._indexes.put(key, start, held)
         return held
 
     def _check_head(self, head: BundleHead, row: Row, key: str) -> None:
         descriptor = head.descriptor
-        whose = (descriptor.topic_id, descriptor.partition, descriptor.base_offset, descriptor.end_offset)
-        what = (descriptor.size_bytes, descriptor.crc32c, descriptor.records, descriptor.leader_epoch)
+        whose = (descriptor.topic_id, descriptor.partition)
         times = (descriptor.min_timestamp, descriptor.max_timestamp)
         if (
-            whose != (self._topic_id, self._tp.partition, row.base, row.next)
-            or what != (row.size, row.crc, row.records, row.leader_epoch)
+            whose != (self._topic_id, self._tp.partition)
+            or not describes(descriptor, row)
             or times != (row.min_ts, row.max_ts)
         ):
             raise CorruptionError(

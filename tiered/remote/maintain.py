@@ -17,18 +17,16 @@ from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.keys import Role
 from tiered.format.root import STATE_DELETING, Cleaned
 from tiered.model import Row, TopicPartition
-from tiered.plan.cleaning import LogState, cleaning_candidate
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.maintenance import (
-    MAX_COMPACTED_ROWS,
     MAX_DELETE_KEYS,
     Action,
     CompactionPlanner,
     Kind,
     MergePlanner,
     PartitionPlan,
+    ReencodePlanner,
     collection_action,
-    compaction_action,
     retention_action,
 )
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
@@ -37,17 +35,21 @@ from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import Collected, Collector
-from tiered.remote.compact import Compaction
+from tiered.remote.compact import Compaction, compaction_planner, feed, need_superseded
 from tiered.remote.deletion import destroy
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
+from tiered.remote.pages import PageGone
+from tiered.remote.reencode import Encoding, TooLarge, reencode_row
 from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import Swept, need_newest, sweep
 from tiered.store.base import Capabilities, Head, Now, Object, Steps
 from tiered.times import format_time
 
+PLAN_LOOKS = 3
+"""Roots that are looked at before a page that is gone is damage, whoever replaces roots meanwhile."""
 MAX_ROUNDS = 1000
 """Rounds of one compaction."""
 
@@ -56,12 +58,6 @@ ALL_GOES = (
     "tell who wrote, by which a retry of an idempotent producer is known"
 )
 """Said of a start offset at the end."""
-
-ALL_GOES_UNKNOWN = (
-    "the newest segment leaves the catalog in a page, and nothing there tells afterwards who wrote: a machine without "
-    "this log's disk would take a retry of an idempotent producer for new; append something first to keep it known"
-)
-"""Said of it where the newest row does not stand in the root itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +84,26 @@ class Maintainer:
         self._lookup = SegmentLookup(tp, topic_id, ByteCache())
 
     def plan(self, kinds: Collection[Kind], *, begin_at: int | None = None) -> Steps[PartitionPlan | None]:
-        """What is to be done now; None for a partition without a catalog. Raises OffsetOutOfRangeError."""
-        snapshot = yield from self._catalog.pin()
-        if snapshot is None:
-            return None
+        """What is to be done now; None for a partition without a catalog.
+
+        Raises OffsetOutOfRangeError, CorruptionError.
+        """
+        seen, looks = -1, 0
+        while True:
+            snapshot = yield from self._catalog.pin()
+            if snapshot is None:
+                return None
+            try:
+                return (yield from self._planned(snapshot, kinds, begin_at))
+            except PageGone:  # of a root that others have replaced meanwhile, and what it named is collected?
+                looks += 1
+                if snapshot.version == seen or looks == PLAN_LOOKS:
+                    raise
+                seen = snapshot.version
+
+    def _planned(
+        self, snapshot: Snapshot, kinds: Collection[Kind], begin_at: int | None
+    ) -> Steps[PartitionPlan | None]:
         if begin_at is not None and begin_at > snapshot.next_offset:
             raise OffsetOutOfRangeError(
                 f"{self._tp} ends at offset {snapshot.next_offset} in the bucket, it cannot begin at {begin_at}",
@@ -111,8 +123,8 @@ class Maintainer:
             start = expiry.start_offset
             actions += [trim] if trim else []
             if trim and trim.end == snapshot.next_offset:
-                notes.append(ALL_GOES if len(snapshot.root.rows) else ALL_GOES_UNKNOWN)
-        actions += yield from self._rewrites(snapshot, kinds, start, now_ms, notes)
+                notes.append(ALL_GOES)
+        actions += yield from self._rewrites(snapshot, kinds, start, now_ms)
         if Kind.COLLECT in kinds:
             collect = collection_action(snapshot.root, config=self._config, now_ms=now_ms)
             actions += [collect] if collect else []
@@ -150,6 +162,7 @@ class Maintainer:
             capabilities=capabilities,
             claim_epoch=self._catalog.claim_epoch,
             index_interval_bytes=self._config.index_interval_bytes,
+            lineage=root.lineage if (root := self._catalog.root) is not None else (),
             spend=spend,
         )
         try:
@@ -157,12 +170,17 @@ class Maintainer:
                 merged = yield from merge_rows(shop, action.rows)
                 yield from self._replace(action, action.rows, merged, None)
                 return Done(action, action.bytes_read, merged.size + merged.idx_len)
+            if action.kind is Kind.REENCODE:
+                return (yield from self._reencode(action, shop))
             return (yield from self._compact(action, shop, memory_bytes))
         except SegmentGone as gone:
-            yield from self._need_superseded(gone)
+            yield from need_superseded(self._tp, self._catalog, gone)
         except NotFoundError as gone:
             if gone.__class__ is not NotFoundError:
                 raise
+        except CorruptionError:  # it stood still, and what it stored may be swept by who has the claim now
+            yield from self._catalog.confirm()
+            raise
         return Done(action, note="others have changed it meanwhile: a later plan has what is left")
 
     def sweep(self, *, delete: bool) -> Steps[Swept]:
@@ -177,7 +195,7 @@ class Maintainer:
             return Swept()
         if delete:
             yield from self._claimed()
-        return (yield from sweep(self._catalog, delete=delete))
+        return (yield from sweep(self._catalog, delete=delete, grace_ms=self._config.gc_grace_ms))
 
     def _destruction(self, snapshot: Snapshot, kinds: Collection[Kind], now_ms: int) -> PartitionPlan:
         """Of a topic that was deleted everything goes at once, or nothing yet."""
@@ -218,36 +236,49 @@ class Maintainer:
             snapshot = yield from self._catalog.pin()
             if snapshot is None:
                 break
-            planner = CompactionPlanner(self._config)
-            at = snapshot.start_offset
-            while len(rows := (yield from snapshot.piece(at))):
-                planner.add(rows)
-                at = rows.end_offset
             stable = yield from self._lookup.last_stable_offset(snapshot)
-            state = self._state(snapshot, planner, snapshot.start_offset, stable)
-            candidate = cleaning_candidate(state, now_ms)
-            if candidate is None or not candidate.cleanable_bytes:
+            planner = self._planner(snapshot, snapshot.start_offset, stable, now_ms)
+            yield from feed(snapshot, snapshot.start_offset, [planner])
+            candidate = planner.candidate()
+            if not candidate.cleanable_bytes:
                 break
-            work = Compaction(shop, snapshot, state, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
+            work = Compaction(shop, snapshot, self._config, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
             report = yield from work.run(partial(self._replace, action))
             read, written = read + report.bytes_read, written + report.bytes_written
             if not report.groups:
                 break
         return Done(action, read, written)
 
-    def _need_superseded(self, gone: SegmentGone) -> Steps[None]:
-        """An object that a root named may be gone if the newest root does not name it. Raises CorruptionError."""
-        snapshot = yield from self._catalog.pin()
-        held = (yield from snapshot.at(gone.row.base)) if snapshot is not None else None
-        if snapshot is not None and held == gone.row:
-            raise CorruptionError(
-                f"{self._tp}: {gone.key} is gone and version {snapshot.version} of the catalog still names it (offsets "
-                f"{gone.row.base} to {gone.row.next})",
-                path_or_key=gone.key,
-                position=0,
-                offset=gone.row.base,
-                hint="look for a lifecycle rule or a person that deletes objects of this prefix; nothing was replaced",
-            )
+    def _reencode(self, action: Action, shop: Workshop) -> Steps[Done]:
+        """One segment after the other, each its own commit. What a trim takes meanwhile needs none."""
+        encoding = Encoding.of(self._config)
+        at, read, written, too_large, changed = action.start, 0, 0, 0, 0
+        while at < action.end and changed < MAX_ROUNDS:
+            snapshot = yield from self._catalog.pin()
+            if snapshot is None or not len(rows := (yield from snapshot.piece(max(at, snapshot.start_offset)))):
+                break
+            for row in rows:
+                if row.base >= action.end:
+                    break
+                try:
+                    made = (yield from reencode_row(shop, row, encoding)) if row.size else None
+                    if made is not None:
+                        yield from self._replace(action, [row], made, None)
+                        written += made.size + made.idx_len
+                except TooLarge:
+                    too_large += 1
+                except SegmentGone as lost:
+                    yield from need_superseded(self._tp, self._catalog, lost)
+                    changed += 1
+                    break
+                except NotFoundError as gone:
+                    if gone.__class__ is not NotFoundError:
+                        raise
+                    changed += 1
+                    break
+                at, read = row.next, read + row.size
+        note = f"segments that stay as they are, because they would be larger than one may be: {too_large}"
+        return Done(action, read, written, note=note if too_large else "")
 
     def _expiry(self, snapshot: Snapshot, now_ms: int, start: int) -> Steps[RemoteExpiry]:
         """The rows are asked for only as far as they go. All sizes are of one root's rows, which do not overlap."""
@@ -276,42 +307,35 @@ class Maintainer:
             at, whole = rows.end_offset, whole - found.size_bytes
         return RemoteExpiry(start, segments, size, tuple(reasons))
 
-    def _rewrites(
-        self, snapshot: Snapshot, kinds: Collection[Kind], start: int, now_ms: int, notes: list[str]
-    ) -> Steps[list[Action]]:
-        """Compaction, or else merges: what is compacted comes out in large segments by itself."""
+    def _rewrites(self, snapshot: Snapshot, kinds: Collection[Kind], start: int, now_ms: int) -> Steps[list[Action]]:
+        """Compaction, or else merges: what is compacted comes out in large segments by itself. Then another codec."""
         merges = MergePlanner(self._config, now_ms) if Kind.MERGE in kinds else None
-        compaction = CompactionPlanner(self._config) if Kind.COMPACT in kinds and self._config.compacted else None
-        at = start
-        while (merges or compaction) and len(rows := (yield from snapshot.piece(at))):
-            if merges is not None:
-                merges.add(rows)
-            if compaction is not None:
-                compaction.add(rows)
-            at = rows.end_offset
-        due = None
-        if compaction is not None:
-            if compaction.too_many:
-                notes.append(f"only the first {MAX_COMPACTED_ROWS} rows are looked at: more are for several machines")
-            due = yield from self._compaction(snapshot, compaction, start, now_ms)
+        compaction = None
+        if Kind.COMPACT in kinds and self._config.compacted:
+            compaction = self._planner(snapshot, start, snapshot.next_offset, now_ms)
+        reencode = ReencodePlanner(self._config, now_ms) if Kind.REENCODE in kinds else None
+        yield from feed(snapshot, start, [planner for planner in (merges, compaction, reencode) if planner is not None])
+        last = [due] if reencode is not None and (due := reencode.action()) is not None else []
+        due = None if compaction is None else compaction.action()
         if due is not None:
-            return [due]
-        return merges.finish() if merges is not None else []
+            due = yield from self._stable(snapshot, start, now_ms, due)
+        if due is not None:
+            return [due, *last]
+        return [*(merges.finish() if merges is not None else []), *last]
 
-    def _compaction(
-        self, snapshot: Snapshot, planner: CompactionPlanner, start: int, now_ms: int
-    ) -> Steps[Action | None]:
-        """The stable offset costs a request: it is asked for only where a round is due without it."""
-        end = snapshot.next_offset
-        if compaction_action(self._state(snapshot, planner, start, end), now_ms) is None:
-            return None
+    def _stable(self, snapshot: Snapshot, start: int, now_ms: int, due: Action) -> Steps[Action | None]:
+        """``due``, below the oldest open transaction. That costs a request: it is asked for only where a round is due
+        without it."""
         try:
             stable = yield from self._lookup.last_stable_offset(snapshot)
         except SegmentGone as error:  # collected since by another maintainer: a later plan sees what took its place
-            yield from self._need_superseded(error)
+            yield from need_superseded(self._tp, self._catalog, error)
             return None
-        return compaction_action(self._state(snapshot, planner, start, stable), now_ms)
+        if stable == snapshot.next_offset:
+            return due
+        planner = self._planner(snapshot, start, stable, now_ms)
+        yield from feed(snapshot, start, [planner])
+        return planner.action()
 
-    def _state(self, snapshot: Snapshot, planner: CompactionPlanner, start: int, stable: int) -> LogState:
-        cleaned = max((entry.end_offset for entry in snapshot.root.cleaned), default=None)
-        return planner.state(self._tp, start, cleaned, stable, snapshot.next_offset)
+    def _planner(self, snapshot: Snapshot, start: int, stable: int, now_ms: int) -> CompactionPlanner:
+        return compaction_planner(self._tp, self._config, snapshot, start=start, stable=stable, now_ms=now_ms)

@@ -2,12 +2,19 @@
 
 ::
 
-    create   root v ── PUT snap/{name} (create-only) ── root again: floor above v? deleted, from the start
+    create   root v ── PUT snap/{name}, begun, if none is there ── root again: floor above v? a newer root in its place
+             ── PUT in its place, kept
+    delete   PUT of a note in its place
     as_of    a name: snap/{name}    a version: hist/, the root, a snapshot    a time: the newest of all at or before it
 
-A snapshot is a copy of a root, byte for byte, and for the collector a pin without expiry. What was removed after
-version v is still there if the floor of the root is at most v, or a snapshot of v or an older version holds it: the
-collector never passes the lowest one, and a snapshot is only made of a version that the floor had not passed.
+A snapshot is a copy of a root, and for the collector a pin without expiry. What was removed after version v is still
+there if the floor of the root is at most v, or a snapshot of v or an older version holds it: the collector never passes
+the lowest one, and a snapshot is only made of a version that the floor had not passed. One that is begun holds, too,
+but its creator may have been killed before it looked: nobody reads it, and after ``BEGUN_MS`` a maintainer deletes it.
+
+A name is never deleted, it is replaced by compare-and-swap: a DELETE that arrives late would take what was put under
+the name since. What stands there has a body that is never put again (``format.kept``), so that whoever made it knows
+his own, and a PUT that arrives late changes nothing. The note of a deletion stays until its topic goes: 40 bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ import operator
 import re
 import threading
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tiered.errors import (
     CommitUnknown,
@@ -25,22 +33,26 @@ from tiered.errors import (
     CorruptionError,
     InvalidTimestampError,
     NotFoundError,
-    RemotePermissionError,
     RemoteUnavailableError,
 )
 from tiered.format.crc import crc32c
+from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun
 from tiered.format.keys import check_snapshot_name, hist_key, parse_snap_key, snap_key, snap_prefix
-from tiered.format.root import STATE_DELETING, Root, decode_root
+from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.invariants import check_root
 from tiered.remote.hist import history
 from tiered.remote.pages import PageCache
+from tiered.remote.pins import let_go
 from tiered.remote.root_view import RootView, root_get
+from tiered.remote.settle import deadline_after, settle
 from tiered.remote.snapshot import Snapshot
-from tiered.store.base import ABSENT, Delete, Deleted, Get, Object, Put, PutStatus, Steps, list_all
+from tiered.store.base import ABSENT, Condition, Head, Match, NewId, Object, Put, PutStatus, Steps, list_all
 from tiered.times import Time, format_time, parse_time
 
 SNAPSHOT_TRIES = 3
 """Roots that are copied before a collector that passes each of them is an error."""
+SNAPSHOT_DEADLINE_MS = 60_000
+"""How long one PUT under a snapshot's name is tried."""
 MAX_VERSION = 10**11
 """Above it a number is a time in milliseconds that somebody took for what is meant."""
 
@@ -84,10 +96,14 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A root that was kept. ``source`` is ``snapshot NAME``, ``history`` or ``root``: the newest one."""
+    """A root that was kept. ``source`` is ``snapshot NAME``, ``history`` or ``root``: the newest one.
+
+    ``begun``: a snapshot of which nobody was told yet; what it names may be gone.
+    """
 
     source: str
     root: Root
+    begun: bool = False
 
     @property
     def version(self) -> int:
@@ -129,7 +145,7 @@ class Past:
         if taken is None:
             taken = yield from _find(view, newest, self._as_of)
         if newest.gc_floor > taken.version:
-            held = yield from list_snapshots(view)
+            held = yield from _finished(view)
             if not any(each.version <= taken.version for each in held):
                 kept = ", ".join(f"{each.source} ({each.version})" for each in held)
                 raise NotFoundError(
@@ -143,10 +159,15 @@ class Past:
 
 def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
     if as_of.name:
-        root = yield from load_snapshot(view, as_of.name)
-        if root is None:
+        taken = yield from load_snapshot(view, as_of.name)
+        if taken is None:
             raise (yield from _unknown(view, as_of.name))
-        return Taken(f"snapshot {as_of.name}", root)
+        if taken.begun:
+            raise NotFoundError(
+                f"{view.name}: snapshot {as_of.name} was begun and is not finished",
+                hint="who takes it is at work, or was killed: `tiered snapshot delete` it then",
+            )
+        return taken
     if as_of.time_ms is not None:
         return (yield from _at(view, newest, as_of.time_ms))
     version = as_of.version or 0
@@ -155,7 +176,7 @@ def _find(view: RootView, newest: Root, as_of: AsOf) -> Steps[Taken]:
     root = (yield from _copy(view, version)) if version < newest.version else None
     if root is not None:
         return Taken("history", root)
-    for each in (yield from list_snapshots(view)):
+    for each in (yield from _finished(view)):
         if each.version == version:
             return each
     raise NotFoundError(
@@ -168,7 +189,7 @@ def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
     """The newest root that was kept and is of that time or before it. Times of versions only grow."""
     if newest.commit.ts_ms <= time_ms:
         return Taken("root", newest)
-    found = [each for each in (yield from list_snapshots(view)) if each.time_ms <= time_ms]
+    found = [each for each in (yield from _finished(view)) if each.time_ms <= time_ms]
     versions = yield from history(newest)
     low, high = 0, len(versions)
     while low < high:
@@ -190,23 +211,26 @@ def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
 
 def _copy(view: RootView, version: int) -> Steps[Root | None]:
     """A copy below ``hist/``, None if there is none."""
-    return (yield from _load(view, hist_key(view.topic_id, view.partition, version)))
+    found = yield from _load(view, hist_key(view.topic_id, view.partition, version))
+    return None if found is None else found.root
 
 
-def _load(view: RootView, key: str) -> Steps[Root | None]:
+def _load(view: RootView, key: str, source: str = "history") -> Steps[Taken | None]:
     got = yield root_get(key)
     if not isinstance(got, Object):
         return None
-    root = decode_root(got.data, key=key)
+    root = decode_kept(got.data, key=key)
+    if root is None:
+        return None
     flaws = [f"it is of {root.where}"] if (root.topic_id, root.partition) != (view.topic_id, view.partition) else []
     flaws += [str(violation) for violation in check_root(root)]
     if flaws:
         raise CorruptionError(f"{view.name}, {key}: {flaws[0]}", path_or_key=key, hint="it was not written by us")
-    return root
+    return Taken(source, root, is_begun(got.data))
 
 
 def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
-    names = [each.source.removeprefix("snapshot ") for each in (yield from list_snapshots(view))]
+    names = [each.source.removeprefix("snapshot ") for each in (yield from _finished(view))]
     near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"snapshots: {', '.join(names[-20:]) or 'none'}"
     return NotFoundError(f"{view.name} has no snapshot {name}", hint=hint)
@@ -214,10 +238,13 @@ def _unknown(view: RootView, name: str) -> Steps[NotFoundError]:
 
 def create_snapshot(view: RootView, name: str) -> Steps[Root]:
     """Keeps the newest root as ``name``. Raises ConfigError if there is such a snapshot, or the name is no name,
-    NotFoundError without a root, CommitUnknown (it is not known whether it was made)."""
+    NotFoundError without a root or for one that is being deleted, CommitUnknown (it is not known whether it was made).
+    """
     key = snap_key(view.topic_id, view.partition, name)
-    if (yield from load_snapshot(view, name)) is not None:
-        raise _exists(view, name)
+    place = yield from _place(key)
+    if place.held:
+        raise (yield from _exists(view, name))
+    condition = place.condition
     for _ in range(SNAPSHOT_TRIES):
         got = yield root_get(view.key)
         pinned = view.pin_received(got)
@@ -225,64 +252,133 @@ def create_snapshot(view: RootView, name: str) -> Steps[Root]:
             raise NotFoundError(
                 f"{view.name} has no catalog yet", hint="nothing was uploaded: there is nothing to keep"
             )
-        body = bytes(got.data)
-        put = yield Put(key, body, ABSENT, crc32c(body))
-        if put.status is PutStatus.LOST:
-            raise _exists(view, name)  # also where the bytes are the same: it is another's, who may have been told so
-        ours = put.status is PutStatus.LANDED
-        if not ours:
-            held = yield Get(key)  # what did not land, as far as the answer tells, may have come before its answer
-            if isinstance(held, Object) and bytes(held.data) != body:
-                raise _exists(view, name)
-            if not isinstance(held, Object):
-                raise _in_doubt(view, name, put.cause or put.status.value)
+        if pinned.root.state == STATE_DELETING:
+            raise _too_late(view)
+        made = yield from _swap(view, key, encode_begun(bytes(got.data), (yield NewId())), condition)
+        if made is None and condition is not place.condition:
+            raise _taken_away(view, name)
+        if made is None:
+            raise (yield from _exists(view, name))  # also of the same root: it is another's, who may have been told so
         newest = yield from view.load()
         if newest is not None and newest.state == STATE_DELETING:
-            if ours:
-                yield from delete_snapshot(view, name)
-            raise NotFoundError(
-                f"{view.name} is being deleted: what it holds may be going now, and cannot be kept any more",
-                hint="a snapshot of before its deletion still holds it: `tiered snapshot list`",
-            )
+            yield from _swap(view, key, encode_dropped((yield NewId())), made)
+            raise _too_late(view)
         if newest is not None and newest.gc_floor <= pinned.version:
+            if (yield from _swap(view, key, encode_kept(bytes(got.data), (yield NewId())), made)) is None:
+                raise _taken_away(view, name)
             return pinned.root
-        if not ours:
-            raise _in_doubt(view, name, "a collector has passed what it names")
-        yield from delete_snapshot(view, name)  # a collector that listed before it came may delete what it names
+        condition = made  # a collector that listed before it came may delete what it names
+    yield from _swap(view, key, encode_dropped((yield NewId())), condition)
     raise RemoteUnavailableError(f"{view.name}: a collector passed each root that was to be kept", hint="try again")
 
 
-def load_snapshot(view: RootView, name: str) -> Steps[Root | None]:
-    """The root that a snapshot holds, None if there is none of that name."""
-    return (yield from _load(view, snap_key(view.topic_id, view.partition, name)))
+def load_snapshot(view: RootView, name: str) -> Steps[Taken | None]:
+    """A snapshot, also one that is begun; None if there is none of that name. Raises CorruptionError, with the verb."""
+    try:
+        return (yield from _load(view, snap_key(view.topic_id, view.partition, name), f"snapshot {name}"))
+    except CorruptionError as damage:
+        damage.hint = let_go(view.topic, view.partition, name)
+        raise
+
+
+def _finished(view: RootView) -> Steps[list[Taken]]:
+    """Those that somebody was told of, oldest first: all that they name is there."""
+    return [each for each in (yield from list_snapshots(view)) if not each.begun]
 
 
 def list_snapshots(view: RootView) -> Steps[list[Taken]]:
-    """All snapshots of a partition, oldest first."""
+    """All snapshots of a partition, also those that are begun, oldest first. Raises CorruptionError if one is damaged:
+    whoever asks what they hold must not go on without it.
+    """
+    found, damaged = yield from survey_snapshots(view)
+    for damage in damaged.values():
+        raise damage
+    return found
+
+
+def survey_snapshots(view: RootView) -> Steps[tuple[list[Taken], dict[str, CorruptionError]]]:
+    """All snapshots of a partition, oldest first, and what is wrong with the damaged ones, by name."""
     listed = yield from list_all(snap_prefix(view.topic_id, view.partition))
-    found = []
-    for name in [name for entry in listed if (name := parse_snap_key(entry.key)) is not None]:
-        root = yield from load_snapshot(view, name)
-        if root is not None:
-            found.append(Taken(f"snapshot {name}", root))
-    return sorted(found, key=lambda taken: taken.root.version)
+    found: list[Taken] = []
+    damaged: dict[str, CorruptionError] = {}
+    for entry in listed:
+        name = parse_snap_key(entry.key)
+        if name is None or entry.size == DROPPED_BYTES:
+            continue
+        try:
+            taken = yield from load_snapshot(view, name)
+        except CorruptionError as damage:
+            damaged[name] = damage
+            continue
+        if taken is not None:
+            found.append(taken)
+    return sorted(found, key=lambda taken: taken.root.version), damaged
 
 
 def delete_snapshot(view: RootView, name: str) -> Steps[None]:
-    """Deletes it; what it held goes with the next collections. Raises RemotePermissionError."""
-    outcome: Deleted = yield Delete((snap_key(view.topic_id, view.partition, name),))
-    for key, why in outcome.failed:
-        raise RemotePermissionError(f"{key} was not deleted: {why}", hint="a maintainer's role may delete snapshots")
+    """Deletes the one that is there now; what it held goes with the next collections. Nothing where there is none.
+
+    Raises RemotePermissionError, CommitUnknown (it is not known whether it was deleted).
+    """
+    key = snap_key(view.topic_id, view.partition, name)
+    place = yield from _place(key)
+    if place.held:  # what is lost is lost to whoever deleted it, too, or to who makes it just now: that is a later one
+        yield from _swap(view, key, encode_dropped((yield NewId())), place.condition)
 
 
-def _in_doubt(view: RootView, name: str, why: str) -> CommitUnknown:
-    return CommitUnknown(
-        f"{view.name}: it is not known whether snapshot {name} was made ({why})",
-        hint="`tiered snapshot list` tells; nothing else was changed",
+class _Place(NamedTuple):
+    """What is under a name: whether it is a snapshot, and the condition under which a PUT replaces just that."""
+
+    held: bool
+    condition: Condition
+
+
+def _place(key: str) -> Steps[_Place]:
+    found = yield Head(key)
+    if not isinstance(found, Object):
+        return _Place(False, ABSENT)
+    return _Place(found.size != DROPPED_BYTES, Match(found.etag))
+
+
+def _swap(view: RootView, key: str, body: bytes, condition: Condition) -> Steps[Match | None]:
+    """Puts ``body``, unlike any other, under a name; None if another's stands there. Raises as ``settle``.
+
+    The condition never comes true again once something else stands there: so a look settles what no answer told.
+    """
+    deadline = yield from deadline_after(SNAPSHOT_DEADLINE_MS)
+    doubt: CommitUnknown | None = None
+    try:
+        done = yield from settle(Put(key, body, condition, crc32c(body)), deadline, view.name)
+        if done.status is PutStatus.LANDED:
+            return Match(done.etag)
+    except CommitUnknown as error:
+        doubt = error
+    got = yield root_get(key)
+    if isinstance(got, Object) and bytes(got.data) == body:
+        return Match(got.etag)
+    now = Match(got.etag) if isinstance(got, Object) else ABSENT
+    if doubt is not None and now == condition:
+        raise CommitUnknown(
+            f"{doubt.message}: what is under {key} may still change",
+            hint="`tiered snapshot list` tells; nothing else was changed",
+        ) from doubt
+    return None
+
+
+def _too_late(view: RootView) -> NotFoundError:
+    return NotFoundError(
+        f"{view.name} is being deleted: what it holds may be going now, and cannot be kept any more",
+        hint="a snapshot of before its deletion still holds it: `tiered snapshot list`",
     )
 
 
-def _exists(view: RootView, name: str) -> ConfigError:
+def _taken_away(view: RootView, name: str) -> NotFoundError:
+    return NotFoundError(f"{view.name}: snapshot {name} was deleted while it was made", hint="take it again")
+
+
+def _exists(view: RootView, name: str) -> Steps[ConfigError]:
+    taken = yield from load_snapshot(view, name)
+    how = ", which was begun and is not finished" if taken is not None and taken.begun else ""
     return ConfigError(
-        f"{view.name} has a snapshot {name} already", hint="choose another name, or `tiered snapshot delete` it"
+        f"{view.name} has a snapshot {name} already{how}", hint="choose another name, or `tiered snapshot delete` it"
     )

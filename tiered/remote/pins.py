@@ -22,11 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
-from tiered.errors import CommitUnknown, RemotePermissionError, RemoteUnavailableError, TieredError
+from tiered.config import DAY_MS
+from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.fields import NUMBER, Fields
-from tiered.format.keys import partition_prefix, pin_key
-from tiered.format.root import Root, decode_root
+from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_dropped, is_begun
+from tiered.format.keys import parse_snap_key, partition_prefix, pin_key
+from tiered.format.root import Root
 from tiered.plan.maintenance import PIN_MS
 from tiered.remote.settle import deadline_after, settle
 from tiered.remote.snapshot import Snapshot
@@ -59,6 +61,9 @@ RENEW_AGAIN_MS = 600_000
 PIN_DEADLINE_MS = 10_000
 """How long one PUT of a pin is tried: the read waits for it."""
 
+BEGUN_MS = 3 * DAY_MS
+"""Age at which a snapshot that is begun and not finished is deleted: whoever took it was killed."""
+
 PIN_TRIES = 3
 """Versions that are pinned, each passed by a collector meanwhile, before that is an error."""
 
@@ -76,6 +81,7 @@ class Pins:
     """Versions that somebody reads: ``lowest`` of them, None without one. ``expired``: keys of pins that hold nothing.
 
     ``date_ms`` is the store's clock, when they were listed. ``readers``: how many of them are pins, not snapshots.
+    ``stale``: snapshots by key and ETag that nobody finished; they hold until :func:`drop_stale`.
     """
 
     lowest: int | None
@@ -83,6 +89,7 @@ class Pins:
     expired: tuple[str, ...]
     date_ms: int
     readers: int = 0
+    stale: tuple[tuple[str, str], ...] = ()
 
 
 def read_pins(root: Root) -> Steps[Pins]:
@@ -93,6 +100,7 @@ def read_pins(root: Root) -> Steps[Pins]:
     prefix = partition_prefix(root.topic_id, root.partition)
     versions: list[int] = []
     expired: list[str] = []
+    stale: list[tuple[str, str]] = []
     date_ms = readers = 0
     for kind in ("pin/", "snap/"):
         after, more = "", True
@@ -103,17 +111,63 @@ def read_pins(root: Root) -> Steps[Pins]:
                 if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:
                     expired.append(entry.key)
                     continue
+                if kind == "snap/" and entry.size == DROPPED_BYTES:
+                    continue
                 got = yield Get(entry.key)
-                if isinstance(got, Object):
-                    versions.append(_version_of(entry.key, got.data, pin=kind == "pin/"))
+                version = _version_of(root, entry.key, got.data) if isinstance(got, Object) else None
+                if isinstance(got, Object) and version is not None:
+                    versions.append(version)
                     readers += kind == "pin/"
+                    if kind == "snap/" and is_begun(got.data) and date_ms - entry.last_modified_ms > BEGUN_MS:
+                        stale.append((entry.key, got.etag))
             more = page.more and bool(page.entries)
             after = page.entries[-1].key if page.entries else ""
-    return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms, readers)
+    return Pins(min(versions, default=None), len(versions), tuple(expired), date_ms, readers, tuple(stale))
 
 
-def _version_of(key: str, data: bytes, *, pin: bool) -> int:
-    return Fields(data, key=key).take(_PIN)["version"] if pin else decode_root(data, key=key).version
+def let_go(topic: str, partition: int, name: str) -> str:
+    """What to do about a snapshot that is damaged. As long as it is there, nothing of its partition is collected."""
+    where = f"{topic}:{partition}"
+    return (
+        f"put the object back from a version or a backup of the bucket, or let go of the snapshot: `tiered snapshot "
+        f"delete {name} {where}`"
+    )
+
+
+def drop_stale(pins: Pins) -> Steps[None]:
+    """Deletes snapshots that nobody finished. One that is finished meanwhile stays, and its creator learns of the rest.
+
+    Whatever comes of a PUT, the next collection looks again. Raises RemotePermissionError, RemoteUnavailableError.
+    """
+    for key, etag in pins.stale:
+        body = encode_dropped((yield NewId()))
+        yield Put(key, body, Match(etag), crc32c(body))
+
+
+def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
+    """Keys of the pins that hold something."""
+    after, more, found = "", True, list[str]()
+    while more:
+        page: Page = yield List(partition_prefix(topic_id, partition) + "pin/", start_after=after)
+        date_ms = page.date_ms or (yield Now()).now_ms
+        found += [entry.key for entry in page.entries if date_ms - entry.last_modified_ms <= PIN_MS]
+        more = page.more and bool(page.entries)
+        after = page.entries[-1].key if page.entries else ""
+    return found
+
+
+def _version_of(root: Root, key: str, data: bytes) -> int | None:
+    """What a pin or a snapshot holds; None for a snapshot that was deleted since it was listed."""
+    name = parse_snap_key(key)
+    if name is None:
+        version: int = Fields(data, key=key).take(_PIN)["version"]
+        return version
+    try:
+        kept = decode_kept(data, key=key)
+    except CorruptionError as damage:
+        damage.hint = let_go(root.topic, root.partition, name)
+        raise
+    return None if kept is None else kept.version
 
 
 # -- the reader's side -------------------------------------------------------------------------------------------------

@@ -17,26 +17,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
 from tiered.errors import CorruptionError, OffsetOutOfRangeError
 from tiered.format.batch import BatchHeader
 from tiered.format.keys import FLAG_HOLE
+from tiered.format.root import STATE_DELETING
 from tiered.format.rows import NO_ROWS, Rows
+from tiered.format.walk import Run, walk_headers
 from tiered.model import AbortedTxn, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.read import READ_LIMITS, ByteRange, CatalogRows, ReadLimits, RequestSizes, SegmentRange, segment_ranges
 from tiered.remote.assembly import IndexDoubtedError, SegmentDiffers, SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch, SegmentGone, fetches
-from tiered.remote.index_cache import IndexCache
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.past import Past
 from tiered.remote.pins import Pin
 from tiered.remote.prefetch import BUFFER_BYTES, Prefetch
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import being_deleted
 from tiered.store.base import Emit, Steps
 
 MAX_REFRESHES = 3
@@ -49,6 +52,9 @@ Shape = Callable[[BatchHeader, memoryview], Any]
 """Makes of a batch what is emitted; None: nothing is."""
 
 
+RunShape = Callable[[Run], Iterator[Any]]
+"""Makes of a run of batches what is emitted; None: each batch of it is shaped by itself."""
+
 Pieces = Callable[[int], Steps[CatalogRows]]
 """Rows from the one that holds an offset on, some of them; none behind the last (``Snapshot.piece``)."""
 Keep = Callable[[], Steps[None]]
@@ -58,6 +64,13 @@ Keep = Callable[[], Steps[None]]
 def headed(header: BatchHeader, batch: memoryview) -> HeadedBatch:
     """The shape that is both."""
     return header, batch
+
+
+def _one_by_one(shape: Shape, run: Run) -> Iterator[Any]:
+    for position, header in walk_headers(run.data):
+        shaped = shape(header, run.data[position : position + header.size_bytes])
+        if shaped is not None:
+            yield shaped
 
 
 class Place:
@@ -126,8 +139,8 @@ class _Reads:
 class SegmentReader:
     """Batches of segments that the caller already knows: no root is read. Thread-safe; keeps only a cache.
 
-    ``indexes`` keeps index bundles on disk, over restarts. ``buffer_bytes`` bounds what one stream reads ahead. Raises
-    SegmentGone where an object does not exist.
+    ``indexes`` keeps index bundles, for several readers of one store. ``buffer_bytes`` bounds what one stream reads
+    ahead. Raises SegmentGone where an object does not exist.
     """
 
     def __init__(
@@ -136,7 +149,7 @@ class SegmentReader:
         topic_id: UUID,
         *,
         cache: ByteCache | None = None,
-        indexes: IndexCache | None = None,
+        indexes: ByteCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
         limits: ReadLimits = READ_LIMITS,
@@ -148,7 +161,14 @@ class SegmentReader:
         self._buffer_bytes = buffer_bytes
 
     def read(
-        self, place: Place, pieces: Pieces, end: int, shape: Shape = headed, *, keep: Keep | None = None
+        self,
+        place: Place,
+        pieces: Pieces,
+        end: int,
+        shape: Shape = headed,
+        *,
+        run_shape: RunShape | None = None,
+        keep: Keep | None = None,
     ) -> Steps[None]:
         """Emits the verified batches that touch ``place.at`` to ``end``, in order.
 
@@ -160,7 +180,7 @@ class SegmentReader:
         while True:
             try:
                 reads = _Reads(self.lookup, pieces, place.at, end, whole, keep=keep)
-                yield from self._attempt(place, reads, shape)
+                yield from self._attempt(place, reads, shape, run_shape or partial(_one_by_one, shape))
                 return
             except SegmentGone:
                 raise  # a page, too, which counts as damaged where nobody can look at a newer root
@@ -174,7 +194,7 @@ class SegmentReader:
                     whole.add(error.base_offset)  # from ``at`` on alone it would pass
                 self.forget(error)
 
-    def _attempt(self, place: Place, reads: _Reads, shape: Shape) -> Steps[None]:
+    def _attempt(self, place: Place, reads: _Reads, shape: Shape, run_shape: RunShape) -> Steps[None]:
         """One attempt. The first and the last batch of a segment may hold offsets outside its range.
 
         A segment that is read whole must have the CRC32C that the catalog says, which is known when its last piece
@@ -198,11 +218,15 @@ class SegmentReader:
                     end=current.end,
                     verify_crc=self._verify_crc,
                 )
-            for header, batch in scan.feed(data):
+            for found in scan.runs(data):
                 place.at = scan.next_offset
-                shaped = shape(header, batch)
-                if shaped is not None:
-                    yield Emit(shaped)
+                if isinstance(found, Run):
+                    for taken in run_shape(found):
+                        yield Emit(taken)
+                else:
+                    shaped = shape(*found)
+                    if shaped is not None:
+                        yield Emit(shaped)
             if scan.done:
                 reads.ended.add(current.row.base)
             del read, data  # the consumer's is to be the only reference to what was read
@@ -219,10 +243,10 @@ class SegmentReader:
 class RemotePartition:
     """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
 
-    The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache`` may be shared by readers of
-    one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole segments, nothing else. ``known``: what
-    the registry entry and a disk say of the root. ``past``: what is pinned instead of the newest root. ``pin``: made in
-    the bucket by the first read and kept until :meth:`release`; only for one stream.
+    The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache``, and ``indexes`` for index bundles,
+    may be shared by readers of one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole segments,
+    nothing else. ``known``: what the registry entry and a disk say of the root. ``past``: what is pinned instead of the
+    newest root. ``pin``: made in the bucket by the first read and kept until :meth:`release`; only for one stream.
     """
 
     def __init__(
@@ -232,7 +256,7 @@ class RemotePartition:
         partition: int,
         *,
         cache: ByteCache | None = None,
-        indexes: IndexCache | None = None,
+        indexes: ByteCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
         limits: ReadLimits = READ_LIMITS,
@@ -291,7 +315,14 @@ class RemotePartition:
 
     # -- records -------------------------------------------------------------------------------------------------
 
-    def read(self, start_offset: int, end_offset: int | None = None, shape: Shape = headed) -> Steps[None]:
+    def read(
+        self,
+        start_offset: int,
+        end_offset: int | None = None,
+        shape: Shape = headed,
+        *,
+        run_shape: RunShape | None = None,
+    ) -> Steps[None]:
         """Emits whole raw batches, verified, from the one that holds ``start_offset`` up to ``end_offset`` (exclusive).
 
         None, or an end beyond the pinned root, means its end. The first and the last batch may hold records
@@ -313,7 +344,7 @@ class RemotePartition:
         refreshes, read_at = 0, start_offset
         while snapshot is not None and place.at < end:
             try:
-                yield from self._segments.read(place, snapshot.piece, end, shape, keep=keep)
+                yield from self._segments.read(place, snapshot.piece, end, shape, run_shape=run_shape, keep=keep)
                 return
             except SegmentGone as gone:
                 refreshes = refreshes + 1 if place.at == read_at else 1
@@ -347,9 +378,14 @@ class RemotePartition:
         """The snapshot to go on with after an object that the old one named was not there.
 
         A stream is at offset ``at``, which may have been trimmed; a lookup (None) begins anew. Raises PageGone if it
-        is a page that the newest root still names.
+        is a page that the newest root still names, LogDestroyedError if the topic's objects are being deleted.
         """
         snapshot = yield from self.refresh()
+        newest = snapshot.root if snapshot is not None else None
+        if self._past is not None:
+            newest = yield from self._view.load()  # a version of the past does not tell what became of the topic
+        if newest is not None and newest.state == STATE_DELETING:
+            raise being_deleted(str(self.tp), self.topic_id)
         if snapshot is not None and at is not None and at < snapshot.start_offset:
             raise self._out_of_range(at, snapshot.start_offset, snapshot.next_offset)
         still_named = snapshot is not None and (yield from snapshot.at(gone.row.base)) == gone.row

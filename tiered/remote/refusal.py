@@ -65,8 +65,8 @@ def uncovered(snapshot: Snapshot, row: Row) -> Steps[str]:
 class Exclusive:
     """One commit at a time: a second one that starts meanwhile is a ConfigError, not a race. Abandoned steps let go."""
 
-    def __init__(self, name: str, lock: threading.Lock) -> None:
-        self._name, self._lock = name, lock
+    def __init__(self, name: str) -> None:
+        self._name, self._lock = name, threading.Lock()
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):

@@ -23,13 +23,23 @@ from tiered.format.batch import BatchHeader
 from tiered.format.bundle import SectionKind, decode_leader_epochs, encode_bundle
 from tiered.format.crc import crc32c
 from tiered.format.header import Buffer
-from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role, SegmentName, index_key, segment_key, split_uid
+from tiered.format.keys import (
+    FLAG_HOLE,
+    FLAG_MAINTAINER,
+    FLAG_STAGED,
+    Role,
+    SegmentName,
+    index_key,
+    segment_key,
+    split_uid,
+)
 from tiered.format.offset_index import IndexPace, OffsetIndex
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.time_index import TimeIndex
 from tiered.model import EpochEntry, Row, SealedIndexes, TopicPartition
 from tiered.plan.maintenance import PART_BYTES, READ_AHEAD_BYTES, READ_BYTES
 from tiered.plan.read import ByteRange, SegmentRange
+from tiered.plan.side_files import NO_PRODUCERS
 from tiered.remote.assembly import SegmentScan
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch, SegmentGone
@@ -56,7 +66,10 @@ def spend_nothing(_: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where segments of one partition are read and written: under claim ``claim_epoch`` of role ``m``."""
+    """Where segments of one partition are read and written: under claim ``claim_epoch`` of role ``m``.
+
+    ``lineage``: the leader epochs of the catalog, which alone knows those of what a sink staged.
+    """
 
     tp: TopicPartition
     topic_id: UUID
@@ -64,6 +77,7 @@ class Workshop:
     capabilities: Capabilities
     claim_epoch: int
     index_interval_bytes: int
+    lineage: tuple[EpochEntry, ...]
     part_bytes: int = PART_BYTES
     ahead_bytes: int = READ_AHEAD_BYTES
     spend: Spend = spend_nothing
@@ -127,10 +141,15 @@ class Workshop:
         )
 
     def beside(self, rows: Sequence[Row]) -> Steps[tuple[bytes, tuple[EpochEntry, ...]]]:
-        """Producer snapshot and leader epochs at the end of ``rows``: those of the last that has objects."""
+        """Producer snapshot and leader epochs at the end of ``rows``: those of the last that has objects.
+
+        Behind what a sink staged there are no producers, which is said, and the epochs are the catalog's.
+        """
         held = [row for row in rows if row.size]
         if not held:
             return b"", ()
+        if held[-1].flags & FLAG_STAGED:
+            return NO_PRODUCERS, tuple([entry for entry in self.lineage if entry.start_offset < held[-1].next])
         snapshot = yield from self.lookup.section(held[-1], SectionKind.PRODUCER_SNAPSHOT)
         epochs = yield from self.lookup.section(held[-1], SectionKind.LEADER_EPOCHS)
         return snapshot, decode_leader_epochs(epochs, key=index_key(self.topic_id, self.tp.partition, held[-1]))

@@ -18,6 +18,7 @@ not for a partition::
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -35,14 +36,10 @@ PIECE_ROWS = 1024
 """Rows of one answer at most."""
 
 Choose = Callable[[Pointers, int], int]
-"""Of some pointers, from an index on, the first that may hold what is wanted, else their number."""
+"""Of some pointers, from an index on, the first that may hold what is wanted, else their number; None: any may."""
 
 
 _NOTHING: Mapping[Identity, Content] = MappingProxyType({})
-
-
-def _next(_: Pointers, index: int) -> int:
-    return index
 
 
 class _Unread(NamedTuple):
@@ -116,8 +113,8 @@ class Snapshot:
         rows = self._reached(start)
         if isinstance(rows, _Unread):
             rows = yield from self._held(start)
-        index = rows.first_above(start)
-        row = rows.row(index) if index < len(rows) else None
+        index = bisect_right(rows.ends, start)
+        row = rows.row(index) if index < len(rows.ends) else None
         return row if row is not None and row.base <= offset else None
 
     def first(self) -> Steps[Row | None]:
@@ -145,7 +142,7 @@ class Snapshot:
             if isinstance(rows, _Unread):
                 rows = yield from self._held(at, choose)
             index = rows.first_reaching(timestamp, rows.first_above(at))
-            if index < len(rows):
+            if index < len(rows.ends):
                 return rows.row(index)
             if rows is self.root.rows:
                 return None
@@ -167,35 +164,38 @@ class Snapshot:
 
     # -- down to the rows -----------------------------------------------------------------------------------------
 
-    def _leaf(self, offset: int, choose: Choose = _next) -> Steps[Rows]:
+    def _leaf(self, offset: int, choose: Choose | None = None) -> Steps[Rows]:
         """Rows that lie together and end above ``offset``: of the first page that may hold what is wanted, or of the
         root; none below the start of the log. Empty behind the last."""
         at = max(offset, self.start_offset)
         rows = yield from self._held(at, choose)
         return rows.slice(rows.first_above(at))
 
-    def _held(self, at: int, choose: Choose = _next) -> Steps[Rows]:
+    def _held(self, at: int, choose: Choose | None = None) -> Steps[Rows]:
         """All rows of the first page that ends above ``at`` and may hold what is wanted, or of the root."""
         read: dict[Identity, Content] = {}  # the cache may be too small to hold them until the end
         while isinstance(rows := self._reached(at, choose, read), _Unread):
             (read[rows.pointer.identity],) = yield from read_pages(self.root, rows.kind, (rows.pointer,), self._cache)
         return rows
 
-    def _reached(self, at: int, choose: Choose = _next, read: Mapping[Identity, Content] = _NOTHING) -> Rows | _Unread:
+    def _reached(
+        self, at: int, choose: Choose | None = None, read: Mapping[Identity, Content] = _NOTHING
+    ) -> Rows | _Unread:
         """As :meth:`_held` with the pages that are in memory, in the cache or in ``read``: no request, no steps."""
         root = self.root
-        if root.inner is not NO_POINTERS or root.leaves is not NO_POINTERS:
-            inner, index = root.inner, choose(root.inner, root.inner.first_above(at))
-            while index < len(inner):
+        if root.inner is not NO_POINTERS:
+            inner, index = root.inner, _first(root.inner, at, choose)
+            while index < len(inner.ends):
                 children = self._in_memory(inner, index, read)
                 if not isinstance(children, Pointers):
                     return _Unread(PageKind.INNER, inner.pointer(index))
-                child = choose(children, children.first_above(at))
-                if child < len(children):
+                child = _first(children, at, choose)
+                if child < len(children.ends):
                     return self._rows_of(children, child, read)
-                index = choose(inner, index + 1)
-            index = choose(root.leaves, root.leaves.first_above(at))
-            if index < len(root.leaves):
+                index = index + 1 if choose is None else choose(inner, index + 1)
+        if root.leaves is not NO_POINTERS:
+            index = _first(root.leaves, at, choose)
+            if index < len(root.leaves.ends):
                 return self._rows_of(root.leaves, index, read)
         return root.rows
 
@@ -205,8 +205,8 @@ class Snapshot:
 
     def _in_memory(self, pointers: Pointers, index: int, read: Mapping[Identity, Content]) -> Content | None:
         identity = pointers.identity(index)
-        held = read.get(identity)
-        return held if held is not None else self._cache.get(identity)
+        held = self._cache.get(identity)
+        return held if held is not None else read.get(identity)
 
     def _children(self, pointer: Pointer) -> Steps[Pointers]:
         held = self._cache.get(pointer.identity)
@@ -232,6 +232,11 @@ class Snapshot:
             if child.base < self.start_offset:
                 found += yield from self._times_from(child, PageKind.LEAF)
         return found
+
+
+def _first(pointers: Pointers, at: int, choose: Choose | None) -> int:
+    index = bisect_right(pointers.ends, at)
+    return index if choose is None else choose(pointers, index)
 
 
 def _times_of(rows: Rows) -> tuple[int, int]:

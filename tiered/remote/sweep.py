@@ -9,6 +9,7 @@ deleted: the root that it reads may have been put back, and what it named is no 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,20 +22,23 @@ from tiered.format.keys import (
     parse_page_key,
     parse_segment_key,
     partition_prefix,
+    staged_prefix,
 )
 from tiered.format.page import PageKind, Pointers
 from tiered.format.root import Root
-from tiered.format.rows import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, Rows, Trash, TrashEntry
+from tiered.format.rows import Rows, Trash
+from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.audit import audited, write_line
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import AUDITED_KEYS, page_key_of, trash_page
 from tiered.remote.hist import outlived
-from tiered.remote.pages import PageCache, read_pages
-from tiered.remote.past import list_snapshots
-from tiered.remote.pins import read_pins
+from tiered.remote.pages import PageCache, PageGone, read_pages
+from tiered.remote.past import Taken, list_snapshots
+from tiered.remote.pins import drop_stale, let_go, read_pins
 from tiered.remote.root_view import OLDER_HINT
 from tiered.remote.snapshot import Snapshot
+from tiered.remote.sweep_staged import dead_of, delete_staged, staged_objects
 from tiered.store.base import AbortUpload, Delete, Deleted, List, ListEntry, Now, Page, Steps, list_unfinished
 
 MAX_CANDIDATES = 100_000
@@ -59,12 +63,19 @@ class Swept:
     uploads: list[tuple[str, str]] = field(default_factory=list)
     unlisted: str = ""
     readers: int = 0
+    announced: bool = False
+
+    def take(self, dead: Sequence[ListEntry]) -> None:
+        """More that is dead."""
+        self.count += len(dead)
+        self.size_bytes += sum(entry.size for entry in dead)
+        self.orphans += [entry.key for entry in dead][: MAX_DELETE_KEYS - len(self.orphans)]
 
 
-def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
+def sweep(catalog: Catalog, *, delete: bool, grace_ms: int = ORPHAN_MS) -> Steps[Swept]:
     """Orphans of one partition, the first ``MAX_DELETE_KEYS`` by name; with ``delete`` they go.
 
-    Raises CorruptionError.
+    ``grace_ms``: how long what a sink staged waits for its commit. Raises CorruptionError.
     """
     found = Swept()
     for folder in ("s/", "p/"):
@@ -78,17 +89,20 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
             if candidates:
                 yield from drop_named(Snapshot.of(root), candidates)
                 for taken in (yield from list_snapshots(catalog)):  # of a lost catalog, which this one goes on from
-                    yield from drop_named(Snapshot.of(taken.root), candidates)
+                    yield from drop_kept(taken, candidates)
             dead = [entry for _, entries in candidates.values() for entry in entries]
-            found.count += len(dead)
-            found.size_bytes += sum(entry.size for entry in dead)
-            found.orphans += [entry.key for entry in dead][: MAX_DELETE_KEYS - len(found.orphans)]
+            found.take(dead)
             if delete and dead:
                 found.readers = (yield from read_pins(root)).readers
+            if delete and dead and not found.readers:
+                yield from _announce(root, found, dead)
             for at in range(0, len(dead) if delete and not found.readers else 0, MAX_DELETE_KEYS):
                 keys = tuple([entry.key for entry in dead[at : at + MAX_DELETE_KEYS]])
                 outcome: Deleted = yield Delete(keys)
                 found.failed += outcome.failed
+    yield from _sweep_staged(catalog, found, grace_ms, delete=delete)
+    if delete and catalog.root is not None:
+        yield from drop_stale((yield from read_pins(catalog.root)))
     try:
         yield from _sweep_uploads(catalog, found, abort=delete and not found.readers)
     except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
@@ -99,6 +113,38 @@ def sweep(catalog: Catalog, *, delete: bool) -> Steps[Swept]:
         line |= {"uploads": len(found.uploads)}
         yield from write_line(catalog.root, line)
     return found
+
+
+def _announce(root: Root, found: Swept, dead: Sequence[ListEntry]) -> Steps[None]:
+    """Before anything goes: a sweep that an outage or a kill ends has left a line, too. Once a sweep."""
+    if not found.announced:
+        found.announced = True
+        size_bytes = sum(entry.size for entry in dead)
+        yield from write_line(root, {"begun": True, "orphans": len(dead), "size_bytes": size_bytes}, must=True)
+
+
+def _sweep_staged(catalog: Catalog, found: Swept, grace_ms: int, *, delete: bool) -> Steps[None]:
+    """What sinks staged and nobody can commit any more."""
+    after, more = "", True
+    while more:
+        listed, after, strange = yield from staged_objects(catalog, after, MAX_CANDIDATES, grace_ms)
+        more = bool(after)
+        found.strange += strange
+        root = yield from catalog.load()
+        if root is None or not listed:
+            continue
+        yield from drop_named(Snapshot.of(root), listed)
+        for taken in (yield from list_snapshots(catalog)):
+            yield from drop_kept(taken, listed)
+        if delete and listed:
+            pins = yield from read_pins(root)
+            found.readers = pins.readers
+        delete = delete and not found.readers
+        dead = yield from dead_of(root, listed, abort=delete)
+        found.take(dead)
+        if delete and dead:
+            yield from _announce(root, found, dead)
+        found.failed += (yield from delete_staged(dead)) if delete else []
 
 
 def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None]:
@@ -174,13 +220,14 @@ def _candidates(catalog: Catalog, folder: str, after: str, found: Swept) -> Step
     """By uid, some keys that are old enough; where the next ones begin, and whether there are any."""
     prefix = partition_prefix(catalog.topic_id, catalog.partition) + folder
     candidates: _Candidates = {}
+    staged = staged_prefix(catalog.topic_id, catalog.partition)
     while len(candidates) < MAX_CANDIDATES:
         page: Page = yield List(prefix, start_after=after)
         date_ms = page.date_ms or (yield Now()).now_ms
         for entry in page.entries:
             parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
             if parsed is None:
-                found.strange += 1
+                found.strange += not entry.key.startswith(staged)  # those have a turn of their own
             elif date_ms - entry.last_modified_ms >= ORPHAN_MS:
                 candidates.setdefault(parsed.name.uid, (parsed.name, []))[1].append(entry)
         after = page.entries[-1].key if page.entries else ""
@@ -213,6 +260,19 @@ def drop_named(pinned: Snapshot, candidates: dict[str, T]) -> Steps[None]:
         _drop(candidates, children)
     for entry in root.trash:
         yield from _drop_trash(root, entry, candidates)
+
+
+def drop_kept(taken: Taken, candidates: dict[str, T]) -> Steps[None]:
+    """Takes those out that a snapshot names. Raises CorruptionError, but not where a page is gone that one names which
+    is begun: a collection has passed that, and whoever takes it was killed or will learn of it.
+    """
+    try:
+        yield from drop_named(Snapshot.of(taken.root), candidates)
+    except CorruptionError as damage:
+        if not (taken.begun and isinstance(damage, PageGone)):
+            name = taken.source.removeprefix("snapshot ")
+            damage.hint = let_go(taken.root.topic, taken.root.partition, name)
+            raise
 
 
 def _drop(candidates: dict[str, T], named: Rows | Pointers | Trash) -> None:

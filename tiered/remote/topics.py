@@ -289,20 +289,29 @@ def check_successor(name: str, seen: TopicEntry | None, entry: TopicEntry | None
 
 def load_topic(name: str) -> Steps[TopicEntry | None]:
     """The entry, None if the topic is not registered. Raises CorruptionError if it cannot be read."""
+    entry = yield from load_entry(name)
+    return None if entry is None or entry.state == STATE_DELETED else entry
+
+
+def load_entry(name: str) -> Steps[TopicEntry | None]:
+    """As :func:`load_topic`, also of a topic that was deleted: its name is free, and it is not lost."""
     key = topic_key(name)
     got: Object | Missing = yield _get(key)
-    entry = decode_topic(got.data, key=key) if isinstance(got, Object) else None
-    return None if entry is None or entry.state == STATE_DELETED else entry
+    return decode_topic(got.data, key=key) if isinstance(got, Object) else None
 
 
 def need_open(entry: TopicEntry) -> None:
     """Raises LogDestroyedError for a topic that is being deleted, or was."""
     if entry.state in (STATE_DELETING, STATE_DELETED):
-        been = "is being" if entry.state == STATE_DELETING else "was"
-        raise LogDestroyedError(
-            f"topic {entry.name} ({entry.topic_id}) {been} deleted",
-            hint="what the bucket holds of it goes after gc.grace.ms; its name is free for another topic then",
-        )
+        raise being_deleted(f"topic {entry.name}", entry.topic_id, over=entry.state == STATE_DELETED)
+
+
+def being_deleted(what: str, topic_id: UUID, *, over: bool = False) -> LogDestroyedError:
+    """The error for ``what`` belongs to a topic that is being deleted, or was (``over``)."""
+    return LogDestroyedError(
+        f"{what} ({topic_id}) {'was' if over else 'is being'} deleted",
+        hint="what the bucket holds of it goes after gc.grace.ms; its name is free for another topic then",
+    )
 
 
 def confirm_topic(entry: TopicEntry) -> Steps[TopicEntry]:

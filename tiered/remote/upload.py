@@ -135,6 +135,7 @@ def upload_segment(
 def row_of(
     descriptor: SegmentDescriptor, indexes: SealedIndexes, *, uid: str, role: Role, claim_epoch: int, idx_len: int
 ) -> Row:
+    """The row of both objects, as they were sent."""
     id_hi, id_lo = split_uid(uid)
     flags = (FLAG_MAINTAINER if role is Role.MAINTAINER else 0) | (FLAG_ABORTED_TXNS if indexes.txn_index else 0)
     return Row(

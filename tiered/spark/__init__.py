@@ -1,8 +1,9 @@
-"""PySpark: a batch source for a tiered log, with the option names and the schema of Spark's Kafka source.
+"""PySpark: a tiered log as a source of batch queries and streams and as a sink, with options named as Kafka's.
 
 ::
 
     df = spark.read.format("tiered").option("subscribe", "flights").load("s3://acme-logs/prod")
+    stream = spark.readStream.format("tiered").option("subscribe", "flights").load("s3://acme-logs/prod")
 
 Spark finds the source through the package ``pyspark_tiered``; where it does not (an archive shipped by hand),
 ``tiered.spark.register(spark)`` does the same.

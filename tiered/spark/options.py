@@ -34,7 +34,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ from tiered.format.fields import INT64_MAX
 from tiered.format.keys import check_topic_name
 from tiered.model import TopicPartition
 from tiered.remote.past import AsOf
+from tiered.spark.stream_offsets import PerPartition, StreamOffset, per_partition
 
 EARLIEST = -2
 LATEST = -1
@@ -77,22 +78,22 @@ NAMES = (
     "asOf",
     "local_dir",
 )
-_KNOWN = {name.lower(): name for name in NAMES}
 _SECRETS = re.compile(r"secret|password|access.?key|session.?token", re.IGNORECASE)
 
 _MAX_DIGITS = len(str(INT64_MAX))
 
 T = TypeVar("T")
-PerPartition = Mapping[TopicPartition, int]
 
 _LOGIN = (
     "leave it out: there is no broker to log in to; driver and executors take the bucket's credentials from their "
     "environment, profile or instance role"
 )
 
-_GROUP = "leave it out: there is no consumer group; startingOffsets and endingOffsets say what is read"
+_GROUP = "leave it out: there is no consumer group; startingOffsets says where a query begins"
 _POLLING = "leave it out: nothing is polled, and requests to the bucket are repeated by themselves"
-_STREAM = "leave it out: it belongs to a stream; a batch query is bounded by endingOffsets or endingTimestamp"
+_STREAM = (
+    "leave it out: it belongs to a stream (readStream); a batch query is bounded by endingOffsets or endingTimestamp"
+)
 _BYTES = 'option("slice_bytes", "128m"): bytes of one task; reads ahead are bounded by themselves'
 _COLUMNS = "leave it out: key and value are binary; select cast(key as string), cast(value as string)"
 _REPLACED = {
@@ -130,6 +131,23 @@ _FAMILIES = (
     ("kafka.", "leave it out: it is a setting of a client of brokers, and there is no broker"),
 )
 
+
+@dataclass(frozen=True)
+class Dialect:
+    """The options of one kind of query: which there are, what replaces others, and where it begins by default.
+
+    ``start_words``: which of EARLIEST and LATEST may be the start. ``whose``: where the ``replaced`` ones are options.
+    """
+
+    names: tuple[str, ...]
+    replaced: Mapping[str, str]
+    start: int
+    start_words: tuple[int, ...]
+    whose: str = "Kafka's source"
+
+
+BATCH = Dialect(NAMES, _REPLACED, EARLIEST, (EARLIEST,))
+
 _BARE = ("bootstrap.servers", "group.id", "security.protocol", "sasl.", "ssl.", "auto.offset.reset", "max.poll.records")
 
 
@@ -137,13 +155,15 @@ _BARE = ("bootstrap.servers", "group.id", "security.protocol", "sasl.", "ssl.", 
 class Bound:
     """One side of the wanted range: a number (-2, -1 or an offset) or a time, the same for all or per partition.
 
-    At most one of ``timestamp``, ``timestamps``, ``offsets`` is set; without any, ``default`` counts.
+    At most one of ``timestamp``, ``timestamps``, ``offsets`` is set; without any, ``default`` counts. ``topic_ids``:
+    of which topics the offsets are, where they were taken from a stream.
     """
 
     default: int
     timestamp: int | None = None
     timestamps: PerPartition | None = None
     offsets: PerPartition | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def named(self) -> PerPartition | None:
         """The partitions that were named one by one, None if none were."""
@@ -174,10 +194,10 @@ class ReadOptions:
     as_of: AsOf | None = None
 
     @classmethod
-    def parse(cls, options: Mapping[str, str]) -> ReadOptions:
+    def parse(cls, options: Mapping[str, str], dialect: Dialect = BATCH) -> ReadOptions:
         """Raises ConfigError, in one sentence, for an unknown option, bad or conflicting values."""
         given = {key.lower(): str(value) for key, value in options.items()}
-        _check_names(given)
+        check_names(given, dialect.names, lambda name: replacement(name, dialect), dialect.whose)
         path, local_dir = given.get("path"), given.get("local_dir")
         if not path and not local_dir:
             raise ConfigError("option path is missing", hint='load("s3://bucket/prefix"), or option local_dir')
@@ -190,37 +210,49 @@ class ReadOptions:
             endpoint_url=given.get("endpoint_url"),
             region=given.get("region"),
             expected_bucket_owner=given.get("expected_bucket_owner"),
-            subscribe=_value(given, "subscribe", _topics, ()),
-            pattern=_value(given, "subscribePattern", _pattern, None),
-            assign=_value(given, "assign", _assigned, ()),
-            start=_bound(given, "starting", EARLIEST),
-            end=_bound(given, "ending", LATEST),
-            missing_start=_value(given, "startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error"),
-            min_partitions=_value(given, "minPartitions", _count, 1),
-            max_records=_value(given, "maxRecordsPerPartition", _records, None),
-            slice_bytes=_value(given, "slice_bytes", _slice_bytes, SLICE_BYTES),
-            include_headers=_value(given, "includeHeaders", _flag, False),
-            read_committed=_value(given, "isolation.level", _isolation, False),
-            fail_on_data_loss=_value(given, "failOnDataLoss", _flag, True),
-            as_of=_value(given, "asOf", _as_of, None),
+            subscribe=option_value(given, "subscribe", _topics, ()),
+            pattern=option_value(given, "subscribePattern", _pattern, None),
+            assign=option_value(given, "assign", _assigned, ()),
+            start=_bound(given, "starting", dialect.start, dialect.start_words),
+            end=_bound(given, "ending", LATEST, (LATEST,)),
+            missing_start=option_value(
+                given, "startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "error"
+            ),
+            min_partitions=option_value(given, "minPartitions", _count, 1),
+            max_records=option_value(given, "maxRecordsPerPartition", record_count, None),
+            slice_bytes=option_value(given, "slice_bytes", _slice_bytes, SLICE_BYTES),
+            include_headers=include_headers(given),
+            read_committed=option_value(given, "isolation.level", _isolation, False),
+            fail_on_data_loss=option_value(given, "failOnDataLoss", _flag, True),
+            as_of=option_value(given, "asOf", _as_of, None),
         )
 
 
-def _check_names(given: Mapping[str, str]) -> None:
+def include_headers(options: Mapping[str, str]) -> bool:
+    """The option ``includeHeaders`` alone, which decides the columns of any kind of query."""
+    return option_value({key.lower(): str(value) for key, value in options.items()}, "includeHeaders", _flag, False)
+
+
+def check_names(given: Mapping[str, str], names: Sequence[str], instead: Callable[[str], str], whose: str) -> None:
+    """Raises ConfigError, in one sentence, for an option (in lower case) that is none of ``names``.
+
+    ``instead`` tells what replaces an option of ``whose`` that has no meaning here.
+    """
+    known = {name.lower(): name for name in names}
     for key in given:
-        if key in _KNOWN:
+        if key in known:
             continue
-        instead = replacement(key)
-        if instead:
-            raise ConfigError(f"option {key} of Kafka's source is refused", hint=instead)
+        line = instead(key)
+        if line:
+            raise ConfigError(f"option {key} of {whose} is refused", hint=line)
         if _SECRETS.search(key):
             raise ConfigError(
                 f"option {key} is refused: options are part of the query plan and its logs",
                 hint="give credentials to driver and executors by environment, profile or instance role",
             )
-        near = difflib.get_close_matches(key, _KNOWN, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
         raise ConfigError(
-            f"unknown option {key}", hint=f"did you mean {_KNOWN[near[0]]}?" if near else f"options: {', '.join(NAMES)}"
+            f"unknown option {key}", hint=f"did you mean {known[near[0]]}?" if near else f"options: {', '.join(names)}"
         )
 
 
@@ -233,7 +265,8 @@ def _check_subscription(given: Mapping[str, str]) -> None:
         )
 
 
-def _value(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
+def option_value(given: Mapping[str, str], name: str, parse: Callable[[str], T], default: T) -> T:
+    """The option ``name``, parsed; ``default`` if it is not given. Raises ConfigError that names it."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -243,31 +276,30 @@ def _value(given: Mapping[str, str], name: str, parse: Callable[[str], T], defau
         raise ConfigError(f"option {name}={_shown(text)}: {error.message}", hint=error.hint) from None
 
 
-def _bound(given: Mapping[str, str], side: str, default: int) -> Bound:
-    timestamp = _value(given, f"{side}Timestamp", _milliseconds, None)
+def _bound(given: Mapping[str, str], side: str, default: int, words: tuple[int, ...]) -> Bound:
+    timestamp = option_value(given, f"{side}Timestamp", _milliseconds, None)
     if timestamp is not None:
         return Bound(default, timestamp=timestamp)
-    timestamps = _value(given, f"{side}OffsetsByTimestamp", _per_partition, None)
+    timestamps = option_value(given, f"{side}OffsetsByTimestamp", _numbers, None)
     if timestamps is not None:
         return Bound(default, timestamps=timestamps)
-    offsets = _value(given, f"{side}Offsets", lambda text: _offsets(text, default), None)
-    return Bound(default, offsets=offsets)
+    return option_value(given, f"{side}Offsets", lambda text: _offsets(text, words), Bound(default))
 
 
-def _offsets(text: str, default: int) -> PerPartition | None:
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    word = text.strip().lower()
-    if word in words:
-        if words[word] != default:
-            raise _wrong_end(default)
-        return None
-    offsets = _per_partition(text)
-    for tp, offset in offsets.items():
-        if offset == LATEST + EARLIEST - default:
-            raise ConfigError(f"{tp}: {_wrong_end(default).message}", hint=_wrong_end(default).hint)
-        if offset < 0 and offset != default:
-            raise ConfigError(f"{tp}: {offset} is not an offset", hint=f"0 or more, or {default}")
-    return offsets
+def _offsets(text: str, words: tuple[int, ...]) -> Bound:
+    """``words``: which of EARLIEST and LATEST this side may be."""
+    word = {"earliest": EARLIEST, "latest": LATEST}.get(text.strip().lower())
+    if word is not None:
+        if word not in words:
+            raise _wrong_end(words[0])
+        return Bound(word)
+    given = StreamOffset.from_json(_json(text, '{"flights": {"0": 23, "1": 5}}'))
+    for tp, offset in given.offsets.items():
+        if offset in (EARLIEST, LATEST) and offset not in words:
+            raise ConfigError(f"{tp}: {_wrong_end(words[0]).message}", hint=_wrong_end(words[0]).hint)
+        if offset < 0 and offset not in words:
+            raise ConfigError(f"{tp}: {offset} is not an offset", hint=f"0 or more, or {' or '.join(map(str, words))}")
+    return Bound(words[0], offsets=given.offsets, topic_ids=given.topic_ids)
 
 
 def _wrong_end(default: int) -> ConfigError:
@@ -283,28 +315,18 @@ def _json(text: str, example: str) -> dict[str, Any]:
         raise ConfigError(f"it is not JSON ({error})", hint=f"for example {example}") from None
     if not isinstance(value, dict) or not value:
         raise ConfigError("it is not a JSON object of topics", hint=f"for example {example}")
-    for topic in value:
-        check_topic_name(topic)
     return value
 
 
-def _per_partition(text: str) -> PerPartition:
-    example = '{"flights": {"0": 23, "1": 5}}'
-    found: dict[TopicPartition, int] = {}
-    for topic, partitions in _json(text, example).items():
-        if not isinstance(partitions, dict):
-            raise ConfigError(f"the value of {topic} is no object of partitions", hint=f"for example {example}")
-        for partition, number in partitions.items():
-            if isinstance(number, bool) or not isinstance(number, int) or not partition.isdecimal():
-                raise ConfigError(f"{topic}: {partition!r}: {number!r} is not a number", hint=f"for example {example}")
-            found[TopicPartition(topic, int(partition))] = number
-    return found
+def _numbers(text: str) -> PerPartition:
+    return per_partition(_json(text, '{"flights": {"0": 23, "1": 5}}'))
 
 
 def _assigned(text: str) -> tuple[TopicPartition, ...]:
     example = '{"flights": [0, 2]}'
     found: set[TopicPartition] = set()
     for topic, partitions in _json(text, example).items():
+        check_topic_name(topic)
         whole = isinstance(partitions, list) and all(type(p) is int and p >= 0 for p in partitions)
         if not whole:
             raise ConfigError(f"the value of {topic} is no list of partitions", hint=f"for example {example}")
@@ -339,7 +361,8 @@ def _count(text: str) -> int:
     return _number(text, 1, MAX_SLICES, f"a number of tasks from 1 to {MAX_SLICES}")
 
 
-def _records(text: str) -> int:
+def record_count(text: str) -> int:
+    """A number of records from 1 on. Raises ConfigError."""
     return _number(text, 1, INT64_MAX, "a number of records from 1 on", hint="for example 1000000")
 
 
@@ -378,10 +401,10 @@ def _shown(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def replacement(name: str) -> str:
+def replacement(name: str, dialect: Dialect = BATCH) -> str:
     """What to write in place of the option ``name`` (in lower case); empty if it is none of Kafka's."""
     if name.startswith(_BARE):  # as a Kafka client's properties have it, without Spark's prefix
         name = f"kafka.{name}"
-    if name in _REPLACED:
-        return _REPLACED[name]
+    if name in dialect.replaced:
+        return dialect.replaced[name]
     return next((line for prefix, line in _FAMILIES if name.startswith(prefix)), "")

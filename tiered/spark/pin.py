@@ -33,18 +33,18 @@ from tiered.format.root import STATE_DELETING
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.plan.read import Tier
+from tiered.read.topic import PartitionStream
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.past import AsOf, Past
 from tiered.remote.reader import Place, RemotePartition, SegmentReader
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
-from tiered.remote.topics import load_topic
+from tiered.remote.topics import STATE_DELETED, load_entry
 from tiered.spark.ranges import lose
 from tiered.spark.slices import Piece
 from tiered.store.base import Store
 from tiered.store.driver import drive, drive_stream
 from tiered.store.runner import Runner
-from tiered.topic import PartitionStream
 
 Batches = Iterator[tuple[BatchHeader, bytes | memoryview]]
 
@@ -160,7 +160,7 @@ class PinnedPiece:
         piece, store = self._piece, self._sources.store
         local, remote = self._sources.local(piece), None
         if store is not None:
-            entry = drive(store, load_topic(piece.tp.topic))
+            entry = drive(store, load_entry(piece.tp.topic))
             if entry is None and piece.root_version:
                 raise CorruptionError(
                     f"{piece.tp}: the topic is no longer registered; it was when this DataFrame was planned",
@@ -168,7 +168,8 @@ class PinnedPiece:
                     offset=self._at,
                     hint="run `tiered check`; failOnDataLoss does not cover a registry entry that is gone",
                 )
-            if entry is not None and (entry.topic_id.hex != piece.topic_id or entry.state == STATE_DELETING):
+            ended = entry is not None and entry.state in (STATE_DELETING, STATE_DELETED)
+            if entry is not None and (ended or entry.topic_id.hex != piece.topic_id):
                 return None
             if entry is not None:
                 view = RootView(entry.topic_id, piece.tp.partition, piece.tp.topic)

@@ -128,6 +128,29 @@ def cuts_of(index: Entries, target: int) -> list[int]:
     return cuts
 
 
+def filled_segment(index: Entries, wanted: SegmentRange, most: int) -> tuple[int, int]:
+    """How far into a segment ``most`` bytes reach, and the bytes up to there: never too few, as the index tells.
+
+    Batches between two entries of the index count whole; where not even the first of them fit, records count as equally
+    large.
+    """
+    row = wanted.row
+    began = max((position for last, position in index if last < wanted.start), default=0)
+    ends = [last + 1 for last, _ in index] + [row.next]
+    behind = [position for _, position in index[1:]] + [row.size] * min(len(index), 1) + [row.size]
+    at, used = wanted.start, 0
+    for end, position in zip(ends, behind, strict=True):
+        reached, size = min(end, wanted.end), position - began
+        if reached <= wanted.start:
+            continue
+        if size > most:
+            return (at, used) if used else (at + (reached - at) * most // size, most)
+        at, used = reached, size
+        if at == wanted.end:
+            break
+    return at, used
+
+
 def cut_slices(
     pieces: Iterable[Piece],
     *,

@@ -175,10 +175,12 @@ class ListUploads:
     """Multipart uploads, neither completed nor aborted, of keys that begin with ``prefix``; gives :class:`Uploads`.
 
     ``after``: where the page before says that the next one begins. For a sweep alone, never on a hot path.
+    ``everywhere``: those of the whole bucket are asked for, of a server that takes ``prefix`` for a whole key.
     """
 
     prefix: str
     after: tuple[str, str] = ("", "")
+    everywhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,11 +344,15 @@ class UnfinishedUpload:
 
 @dataclass(frozen=True, slots=True)
 class Uploads:
-    """One page of unfinished multipart uploads; ``after`` is where the next one begins, None behind the last."""
+    """One page of unfinished multipart uploads; ``after`` is where the next one begins, None behind the last.
+
+    ``by_key``: this server takes a prefix for a whole key, so that the page tells nothing of the keys below it.
+    """
 
     entries: tuple[UnfinishedUpload, ...]
     after: tuple[str, str] | None = None
     date_ms: int = 0
+    by_key: bool = False
 
     @classmethod
     def page_of(cls, found: Iterable[UnfinishedUpload], after: tuple[str, str], date_ms: int) -> Uploads:
@@ -413,9 +419,12 @@ def list_unfinished(prefix: str) -> Steps[tuple[list[UnfinishedUpload], int]]:
     """All unfinished multipart uploads below ``prefix``, and the store's clock when it listed the last of them."""
     found: list[UnfinishedUpload] = []
     after: tuple[str, str] | None = ("", "")
-    page = Uploads(())
+    page, everywhere = Uploads(()), False
     while after is not None:
-        page = yield ListUploads(prefix, after)
+        page = yield ListUploads(prefix, after, everywhere)
+        if page.by_key:
+            everywhere = True
+            continue
         found += page.entries
         after = page.after
     return found, page.date_ms
@@ -495,3 +504,14 @@ class AioStoreAround:
     async def close(self) -> None:
         """Closes the inner store."""
         await self.inner.close()
+
+
+def sent_bytes(request: StoreRequest) -> int:
+    """Bytes of body that ``request`` uploads."""
+    match request:
+        case Put(body=body):
+            return len(body) if isinstance(body, bytes) else body.size
+        case UploadPart(start=start, end=end):
+            return end - start
+        case _:
+            return 0

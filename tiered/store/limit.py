@@ -1,4 +1,4 @@
-"""What a store may be asked for, in one place for all that share it: requests and bytes per second, bodies at once.
+"""What a store may be asked for, in one place for all that share it: requests and bytes per second, bodies and memory.
 
 Token buckets may go into debt, which lets one object be larger than the bucket: whoever comes next waits for it. A GET
 is charged when its size is known, that is afterwards. What the store itself refuses as too much (503 SlowDown) slows
@@ -15,7 +15,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 
 from tiered.clock import Clock, SystemClock
+from tiered.config import MEMORY_BYTES, StoreLimits
 from tiered.errors import ConfigError, RemoteUnavailableError
+from tiered.metrics import Metric, metric
+from tiered.store.aio_driver import AioSleep
 from tiered.store.base import (
     AioStore,
     AioStoreAround,
@@ -28,15 +31,14 @@ from tiered.store.base import (
     StoreAround,
     StoreRequest,
     UploadPart,
+    sent_bytes,
 )
-from tiered.store.driver import AioSleep
 from tiered.store.pace import Paces, Slowed
 
 BURST_SECONDS = 1.0
 """A bucket that was idle holds the tokens of this time."""
 PARTS_IN_FLIGHT = 4
-"""Parts and single objects that are streamed at once, in the whole process: what bounds memory and connections."""
-
+"""Parts and single objects that are streamed at once, in the whole process: what bounds connections."""
 
 SMALL_BYTES = 1024 * 1024
 SMALL_WAIT_SECONDS = 5.0
@@ -64,6 +66,12 @@ class TokenBucket:
             self._tokens -= tokens
             return max(0.0, -self._tokens / self._rate)
 
+    def give_back(self, tokens: float) -> None:
+        """What was taken and is not used."""
+        with self._lock:
+            self._refill()
+            self._tokens = min(self._burst, self._tokens + tokens)
+
     def go_at(self, rate: float) -> None:
         """Another rate from now on; a debt stays, and is paid at it."""
         with self._lock:
@@ -77,62 +85,104 @@ class TokenBucket:
 
 
 class Slots:
-    """``count`` turns, for threads and tasks alike, given in the order of asking."""
+    """``count`` of something (turns, bytes) for threads and tasks alike, given in the order of asking.
+
+    Who asks for more than there are of it gets them all, alone: nobody waits for ever.
+    """
 
     def __init__(self, count: int) -> None:
         self._lock = threading.Lock()
-        self._free = count
-        self._line: deque[Future[None]] = deque()
+        self._count = self._free = count
+        self._line: deque[tuple[int, Future[None]]] = deque()
 
-    def ask(self) -> Future[None] | None:
-        """None: a turn is taken. Else one comes with the result of the future, unless it is cancelled before."""
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return self._count
+
+    @property
+    def taken(self) -> int:
+        """How many are out."""
+        return self._count - self._free
+
+    @property
+    def waiting(self) -> int:
+        """How many stand in line."""
         with self._lock:
-            if self._free:
-                self._free -= 1
+            return sum(not turn.cancelled() for _, turn in self._line)
+
+    def go_by(self, count: int) -> None:
+        """There are ``count`` from now on; who has some keeps them."""
+        with self._lock:
+            self._free += count - self._count
+            self._count = count
+        self._let_in()
+
+    def ask(self, wanted: int = 1) -> Future[None] | None:
+        """None: they are taken. Else they come with the result of the future, unless it is cancelled before."""
+        with self._lock:
+            self._forget_cancelled()
+            if not self._line and self._has(wanted):
+                self._free -= wanted
                 return None
             turn: Future[None] = Future()
-            self._line.append(turn)
+            self._line.append((wanted, turn))
             return turn
 
-    def give_back(self) -> None:
+    def give_back(self, held: int = 1) -> None:
         """To whoever has waited longest."""
         with self._lock:
-            turn = next((each for each in self._waiting() if each.set_running_or_notify_cancel()), None)
-            if turn is None:
-                self._free += 1
-        if turn is not None:
+            self._free += held
+        self._let_in()
+
+    def _has(self, wanted: int) -> bool:
+        return self._free >= wanted or self._free == self._count
+
+    def _forget_cancelled(self) -> None:
+        while self._line and self._line[0][1].cancelled():
+            self._line.popleft()
+
+    def _let_in(self) -> None:
+        """All at the head of the line that there is enough for now."""
+        came = []
+        with self._lock:
+            self._forget_cancelled()
+            while self._line and self._has(self._line[0][0]):
+                wanted, turn = self._line.popleft()
+                if turn.set_running_or_notify_cancel():
+                    self._free -= wanted
+                    came.append(turn)
+        for turn in came:
             turn.set_result(None)
 
-    def _waiting(self) -> Iterator[Future[None]]:
-        while self._line:
-            yield self._line.popleft()
-
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def turn(self, wanted: int = 1) -> Iterator[None]:
         """For a thread."""
-        waits = self.ask()
+        waits = self.ask(wanted)
         if waits is not None:
             waits.result()
         try:
             yield
         finally:
-            self.give_back()
+            self.give_back(wanted)
 
     @contextlib.asynccontextmanager
-    async def aio_turn(self) -> AsyncIterator[None]:
+    async def aio_turn(self, wanted: int = 1) -> AsyncIterator[None]:
         """For a task; cancelled while it waits, it leaves the line."""
-        waits = self.ask()
+        waits = self.ask(wanted)
         if waits is not None:
             try:
                 await asyncio.wrap_future(waits)
             except asyncio.CancelledError:
-                if not waits.cancelled() and not waits.cancel():
-                    self.give_back()  # the turn had come already
+                if waits.cancelled() or waits.cancel():
+                    self._let_in()  # who stands behind may want less
+                else:
+                    self.give_back(wanted)  # the turn had come already
                 raise
         try:
             yield
         finally:
-            self.give_back()
+            self.give_back(wanted)
 
 
 class Limits:
@@ -147,19 +197,38 @@ class Limits:
         requests_per_second: float | None = None,
         bytes_per_second: float | None = None,
         bodies: int = PARTS_IN_FLIGHT,
+        memory_bytes: int = MEMORY_BYTES,
         clock: Clock | None = None,
         slowed: Callable[[Slowed], None] | None = None,
     ) -> None:
         self.clock = clock or SystemClock()
         self.slots = Slots(bodies)
+        self.memory = Slots(memory_bytes)
         self.paces = Paces()
         self._said = slowed
         self._requests: TokenBucket | None = None
         self._bytes: TokenBucket | None = None
         self.go_by(requests_per_second=requests_per_second, bytes_per_second=bytes_per_second)
 
-    def go_by(self, *, requests_per_second: float | None, bytes_per_second: float | None) -> None:
-        """Other rates from now on; None for no limit."""
+    @classmethod
+    def of(
+        cls, limits: StoreLimits, *, clock: Clock | None = None, slowed: Callable[[Slowed], None] | None = None
+    ) -> Limits:
+        """Those that a user has set."""
+        return cls(
+            requests_per_second=limits.requests_per_second,
+            bytes_per_second=limits.bytes_per_second,
+            memory_bytes=limits.memory,
+            clock=clock,
+            slowed=slowed,
+        )
+
+    def go_by(
+        self, *, requests_per_second: float | None, bytes_per_second: float | None, memory_bytes: int | None = None
+    ) -> None:
+        """Other rates from now on, None for no limit; another budget of memory, None for the one that it is."""
+        if memory_bytes is not None:
+            self.memory.go_by(memory_bytes)
         self._requests = self._bucket(self._requests, requests_per_second)
         self._bytes = self._bucket(self._bytes, bytes_per_second)
 
@@ -170,6 +239,15 @@ class Limits:
             return TokenBucket(rate, clock=self.clock)
         held.go_at(rate)
         return held
+
+    def metrics(self) -> list[Metric]:
+        """Of the budget of memory, and of the paces."""
+        return [
+            metric("memory_limit_bytes", self.memory.count),
+            metric("memory_held_bytes", self.memory.taken),
+            metric("memory_waiting", self.memory.waiting),
+            *self.paces.metrics(self.clock.monotonic()),
+        ]
 
     def before(self, request: StoreRequest) -> float:
         """Seconds to wait before sending ``request``."""
@@ -182,6 +260,15 @@ class Limits:
             seconds = max(seconds, owed if _moved_bytes(request) > SMALL_BYTES else min(owed, SMALL_WAIT_SECONDS))
         return seconds
 
+    def withdraw(self, request: StoreRequest) -> None:
+        """``request`` was given up while it waited: what it took is there for others."""
+        requests, sent = self._requests, self._bytes
+        self.paces.withdraw(request, self.clock.monotonic())
+        if requests is not None:
+            requests.give_back(1.0)
+        if sent is not None:
+            sent.give_back(sent_bytes(request))
+
     def after(self, request: StoreRequest, answer: Outcome | BaseException) -> None:
         """Charges what came back; hears that the store wants fewer requests."""
         received = self._bytes
@@ -192,17 +279,6 @@ class Limits:
             slowed = self.paces.slow_down(request, self.clock.monotonic())
             if slowed is not None and self._said is not None:
                 self._said(slowed)
-
-
-def sent_bytes(request: StoreRequest) -> int:
-    """Bytes of body that ``request`` uploads."""
-    match request:
-        case Put(body=body):
-            return len(body) if isinstance(body, bytes) else body.size
-        case UploadPart(start=start, end=end):
-            return end - start
-        case _:
-            return 0
 
 
 def _moved_bytes(request: StoreRequest) -> int:
@@ -234,7 +310,11 @@ class LimitedStore(StoreAround):
     def _execute(self, request: StoreRequest) -> Outcome:
         seconds = self._limits.before(request)
         if seconds > 0:
-            self._limits.clock.sleep(seconds)
+            try:
+                self._limits.clock.sleep(seconds)
+            except BaseException:
+                self._limits.withdraw(request)
+                raise
         try:
             outcome = self.inner.execute(request)
         except RemoteUnavailableError as error:
@@ -262,7 +342,11 @@ class AioLimitedStore(AioStoreAround):
     async def _execute(self, request: StoreRequest) -> Outcome:
         seconds = self._limits.before(request)
         if seconds > 0:
-            await self._sleep(seconds)
+            try:
+                await self._sleep(seconds)
+            except BaseException:  # cancelled, by the time limit of an order for one: it was charged and sent nothing
+                self._limits.withdraw(request)
+                raise
         try:
             outcome = await self.inner.execute(request)
         except RemoteUnavailableError as error:

@@ -212,6 +212,7 @@ def open_store(
     ids: IdSource | None = None,
     metrics: StoreMetrics | None = None,
     deadline_seconds: float = RETRY_DEADLINE_SECONDS,
+    limits: Limits | None = None,
     create: bool = True,
     notice_outages: bool = False,
     **s3: Unpack[S3Keywords],
@@ -223,6 +224,7 @@ def open_store(
         ids=ids,
         metrics=metrics,
         deadline_seconds=deadline_seconds,
+        limits=limits,
         create=create,
         notice_outages=notice_outages,
     )

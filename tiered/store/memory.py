@@ -16,7 +16,6 @@ from tiered.store.base import (
     MIN_PART_BYTES,
     AbortUpload,
     Absent,
-    Body,
     CompleteUpload,
     Condition,
     Delete,
@@ -190,7 +189,8 @@ class MemoryStore:
         return Object(data, stored.etag, len(stored.data), stored.modified_ms, self._clock.now_ms(), stored.crc32c)
 
     def _put(self, request: Put) -> PutResult:
-        data = _read_all(request.body)
+        body = request.body
+        data = body if isinstance(body, bytes) else body.read_at(0, body.size)
         crc = _checked(data, request.crc32c, request.key)
         with self._bucket.lock:
             return self._place(self._prefix + request.key, data, crc, request.condition, request.tags)
@@ -266,10 +266,6 @@ class MemoryStore:
         if result.status is PutStatus.LANDED:
             del self._bucket.uploads[request.upload_id]
         return result
-
-
-def _read_all(body: Body) -> bytes:
-    return body if isinstance(body, bytes) else body.read_at(0, body.size)
 
 
 def _checked(data: bytes, announced: int | None, key: str) -> int:

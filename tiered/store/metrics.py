@@ -25,8 +25,8 @@ from tiered.store.base import (
     StoreAround,
     StoreRequest,
     UploadPart,
+    sent_bytes,
 )
-from tiered.store.limit import sent_bytes
 from tiered.store.outage import Outages
 
 SECONDS_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -80,6 +80,13 @@ class _Pace:
         self.next_turn = turn + 1.0 / rate
         return turn - now
 
+    def withdraw(self, now: float) -> None:
+        """One that was counted is not sent. Who stands behind it keeps its turn; who comes next is told an earlier."""
+        self.asked = max(0, self.asked - 1)
+        rate = self.rate(now)
+        if rate:
+            self.next_turn -= 1.0 / rate
+
     def slow_down(self, now: float) -> bool:
         """The store refused a request; whether that halved the rate."""
         if self.base and now - self.halved < HALVE_SECONDS:
@@ -107,6 +114,11 @@ class Paces:
         """Counts ``request``; seconds to wait before it is sent."""
         with self._lock:
             return self._of(request).ask(now)
+
+    def withdraw(self, request: StoreRequest, now: float) -> None:
+        """``request`` was counted, waited, and is not sent."""
+        with self._lock:
+            self._of(request).withdraw(now)
 
     def slow_down(self, request: StoreRequest, now: float) -> Slowed | None:
         """The store asked for fewer requests; what its prefix is slowed to, None if that was known already."""

@@ -16,8 +16,9 @@ import tenacity
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import RemoteUnavailableError
+from tiered.store.aio_driver import AioSleep
 from tiered.store.base import AioStore, AioStoreAround, CompleteUpload, Outcome, Put, Store, StoreAround, StoreRequest
-from tiered.store.driver import AioSleep, backoff_seconds
+from tiered.store.driver import backoff_seconds
 
 RETRY_DEADLINE_SECONDS = 30.0
 """No repeat begins later than this after the first attempt."""

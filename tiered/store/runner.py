@@ -1,15 +1,15 @@
-"""What a face runs its steps with: a store, or none, and clocks. One class for threads, one for asyncio."""
+"""What a face runs its steps with: a store, or none, and clocks. On threads; ``aio_runner`` on asyncio."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tiered.clock import Clock, IdSource
 from tiered.errors import ConfigError
-from tiered.store.base import AioStore, Outcome, Steps, Store, StoreRequest
-from tiered.store.driver import Taker, adrive, adrive_stream, drive, drive_stream, refuse
+from tiered.store.base import Outcome, Steps, Store, StoreRequest
+from tiered.store.driver import Taker, drive, drive_stream, refuse
 
 T = TypeVar("T")
 
@@ -21,26 +21,13 @@ class _NoStore:
 
     def execute(self, request: StoreRequest) -> Outcome:
         """Raises ConfigError."""
-        raise _no_store(request)
+        raise no_store(request)
 
     def close(self) -> None:
         """Nothing to do."""
 
 
-class _NoAioStore:
-    """As :class:`_NoStore` for asyncio."""
-
-    url = ""
-
-    async def execute(self, request: StoreRequest) -> Outcome:
-        """Raises ConfigError."""
-        raise _no_store(request)
-
-    async def close(self) -> None:
-        """Nothing to do."""
-
-
-_NO_STORE, _NO_AIO_STORE = _NoStore(), _NoAioStore()
+_NO_STORE = _NoStore()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,22 +47,6 @@ class Runner:
         return drive_stream(self.store or _NO_STORE, steps, clock=self.clock, ids=self.ids)
 
 
-@dataclass(frozen=True, slots=True)
-class AioRunner:
-    """Runs steps on the event loop."""
-
-    store: AioStore | None = None
-    clock: Clock | None = None
-    ids: IdSource | None = None
-
-    async def run(self, steps: Steps[T], take: Taker = refuse) -> T:
-        """To their end; ``take`` gets what they emit."""
-        return await adrive(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids, take=take)
-
-    def stream(self, steps: Steps[object]) -> AsyncGenerator[Any, None]:
-        """What they emit."""
-        return adrive_stream(self.store or _NO_AIO_STORE, steps, clock=self.clock, ids=self.ids)
-
-
-def _no_store(request: StoreRequest) -> ConfigError:
+def no_store(request: StoreRequest) -> ConfigError:
+    """The error of a request where there is no store."""
     return ConfigError(f"there is no store to carry out {type(request).__name__}", hint="name one")

@@ -14,6 +14,10 @@ from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate,
 from tiered.store.s3_requests import S3Target, call_for, forbid_redirect, outcome_of, tell_page
 from tiered.store.sources import PIECE_BYTES
 
+_loader: Any = None
+"""Of botocore: it keeps S3's model, which costs five times what the rest of a client does."""
+_loader_lock = threading.Lock()
+
 
 class S3Store:
     """A :class:`~tiered.store.base.Store` on S3 or a server that speaks it.
@@ -72,6 +76,9 @@ class S3Store:
     def _connect(self, request: StoreRequest) -> Any:
         try:
             boto3_session = importlib.import_module("boto3.session")
+            core = _core_session(
+                importlib.import_module("botocore.session"), importlib.import_module("botocore.loaders")
+            )
             exceptions = importlib.import_module("botocore.exceptions")
             config = importlib.import_module("botocore.config")
             parsers = importlib.import_module("botocore.parsers")
@@ -84,7 +91,7 @@ class S3Store:
             OSError,
         )
         try:
-            client = boto3_session.Session().client(
+            client = boto3_session.Session(botocore_session=core).client(
                 "s3", config=config.Config(**self.target.config_arguments()), **self.target.client_arguments()
             )
         except (exceptions.BotoCoreError, ValueError) as error:
@@ -94,14 +101,28 @@ class S3Store:
         return client
 
 
+def _core_session(botocore_session: Any, loaders: Any) -> Any:
+    """A session of its own, so that it finds credentials anew, over what all of this process have read of the SDK."""
+    global _loader  # noqa: PLW0603
+    with _loader_lock:
+        if _loader is None:
+            _loader = loaders.create_loader()
+        loader = _loader
+    core = botocore_session.get_session()
+    core.register_component("data_loader", loader)
+    return core
+
+
 def _read_body(request: Get, response: dict[str, Any]) -> bytes:
     if "Body" not in response:
         return b""
     pieces: list[bytes] = []
     size = 0
     with contextlib.closing(response["Body"]) as body:
-        request.check_body(response.get("ContentLength") or 0)
-        while piece := body.read(PIECE_BYTES):
+        length = response.get("ContentLength") or 0
+        request.check_body(length)
+        most = max(length + 1, PIECE_BYTES)  # a body in one piece: to join several costs five times as much
+        while piece := body.read(most):
             size += len(piece)
             request.check_body(size)
             pieces.append(piece)

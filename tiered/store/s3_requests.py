@@ -249,8 +249,12 @@ def _list_parameters(target: S3Target, request: List) -> dict[str, Any]:
 
 def _uploads_parameters(target: S3Target, request: ListUploads) -> dict[str, Any]:
     key, upload_id = request.after
-    parameters: dict[str, Any] = {"Prefix": (f"{target.prefix}/" if target.prefix else "") + request.prefix}
-    return {**parameters, "KeyMarker": target.full_key(key), "UploadIdMarker": upload_id} if key else parameters
+    parameters: dict[str, Any] = {} if request.everywhere else {"Prefix": _uploads_prefix(target, request)}
+    return {**parameters, "KeyMarker": key, "UploadIdMarker": upload_id} if key else parameters
+
+
+def _uploads_prefix(target: S3Target, request: ListUploads) -> str:
+    return (f"{target.prefix}/" if target.prefix else "") + request.prefix
 
 
 def _get_call(place: dict[str, Any], request: Get) -> S3Call:
@@ -396,7 +400,7 @@ def outcome_of(target: S3Target, request: StoreRequest, response: dict[str, Any]
         case List():
             return _page(target, response)
         case ListUploads():
-            return _uploads(target, response)
+            return _uploads(target, request, response)
         case StartUpload():
             return UploadStarted(response["UploadId"])
         case UploadPart(number=number):
@@ -444,16 +448,24 @@ def _page(target: S3Target, response: dict[str, Any]) -> Page:
     return Page(entries, bool(response.get("IsTruncated")), _date_ms(response))
 
 
-def _uploads(target: S3Target, response: dict[str, Any]) -> Uploads:
-    root = len(target.full_key("x")) - 1
+def _uploads(target: S3Target, request: ListUploads, response: dict[str, Any]) -> Uploads:
+    """Keys without our prefix; the marker is the store's own: of the whole bucket it may be a key of somebody else."""
+    root, prefix = len(target.full_key("x")) - 1, _uploads_prefix(target, request)
     entries = tuple(
         UnfinishedUpload(item["Key"][root:], item["UploadId"], _ms(item.get("Initiated")))
         for item in response.get("Uploads", ())
-        if len(item["Key"]) > root
+        if len(item["Key"]) > root and item["Key"].startswith(prefix)
     )
-    marker = response.get("NextKeyMarker", "")[root:], response.get("NextUploadIdMarker", "")
+    marker = response.get("NextKeyMarker", ""), response.get("NextUploadIdMarker", "")
     more = bool(response.get("IsTruncated")) and bool(marker[0])  # a page without a marker would be asked for again
-    return Uploads(entries, marker if more else None, _date_ms(response))
+    by_key = not request.everywhere and _lists_uploads_by_key(response)
+    return Uploads(entries, marker if more else None, _date_ms(response), by_key)
+
+
+def _lists_uploads_by_key(response: dict[str, Any]) -> bool:
+    """Whether it is MinIO: it takes the prefix for a key, and lists the bucket's only where none is given."""
+    headers = response.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("server", "")).lower().startswith("minio")
 
 
 def _date_ms(response: dict[str, Any]) -> int:

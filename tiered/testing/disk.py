@@ -89,11 +89,12 @@ class FaultyFiles(PosixFiles):
         else:
             self._dirty.discard(target)
 
-    def unlink(self, path: Path) -> None:
-        self._effect("unlink", path)
-        super().unlink(path)
-        self._durable.pop(path, None)
-        self._dirty.discard(path)
+    def unlink(self, *paths: Path) -> None:
+        for path in paths:
+            self._effect("unlink", path)
+            super().unlink(path)
+            self._durable.pop(path, None)
+            self._dirty.discard(path)
 
     def set_modified(self, path: Path, modified_ms: int) -> None:
         self._effect("touch", path)

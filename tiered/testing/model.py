@@ -22,8 +22,9 @@ from tiered.errors import (
     ProducerFencedError,
 )
 from tiered.format.control import ControlType, marker
+from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.model import NO_TIMESTAMP, AbortedTxn, EpochEntry, NewRecord, Record
+from tiered.model import NO_TIMESTAMP, AbortedTxn, EpochEntry, NewRecord
 
 SEQUENCES = 2**31
 WINDOW = 5

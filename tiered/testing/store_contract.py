@@ -207,8 +207,6 @@ class StoreContract:
     """A second completion of the same upload is not answered with success."""
     tells_unknown_uploads = True
     """A part for an upload that was aborted is answered 404; without, 500."""
-    lists_uploads = True
-    """Unfinished multipart uploads are listed by prefix; without, only those of exactly one key, or none."""
     race_writers = 8
     race_rounds = 3
 
@@ -485,9 +483,7 @@ class StoreContract:
         begun = sorted((key, started(store.execute(StartUpload(key)))) for key in keys)
         part(store.execute(UploadPart(*begun[0], 1, BytesSource(b"x"), 0, 1)))
         landed(store.execute(Put("a/4.log", b"whole", ABSENT)))
-        if not self.lists_uploads:
-            same(unfinished(store, "a/1.log"), [each for each in begun if each[0] == "a/1.log"])
-            return
+        same(unfinished(store, "a/1.log"), [each for each in begun if each[0] == "a/1.log"])
         same(unfinished(store, "a/"), [each for each in begun if each[0].startswith("a/")])
         same(unfinished(store, ""), begun)
         same(unfinished(store, "c"), [])

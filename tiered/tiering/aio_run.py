@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -19,8 +20,10 @@ from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import Failure
 from tiered.plan.tiering.state import State
 from tiered.remote.roots import REGISTRATION_REQUESTS
+from tiered.store.aio_driver import adrive
 from tiered.store.base import AioStore, Steps
-from tiered.store.driver import TOGETHER_REQUESTS, adrive
+from tiered.store.driver import TOGETHER_REQUESTS
+from tiered.store.limit import Slots
 from tiered.tiering.directory import LogDirectory
 from tiered.tiering.journal import Journal
 from tiered.tiering.steps import BucketSteps, PartSizes
@@ -60,8 +63,11 @@ class Bucket:
         ids: IdSource,
         owner: str,
         sizes: PartSizes,
+        memory: Slots | None = None,
     ) -> None:
+        """``memory``: bytes that uploads and commits hold, shared with others; None: not counted."""
         self._store = store
+        self._memory = memory
         self._clock = clock
         self._ids = ids
         self.steps = BucketSteps(store.url, directory, lambda: journal, owner=owner, sizes=sizes)
@@ -80,6 +86,17 @@ class Bucket:
         many = isinstance(order, orders.RegisterTopic | orders.Claim)
         steps, told = self.steps.carry_out(order)
         return told(await self.drive(steps, together=REGISTRATION_REQUESTS if many else TOGETHER_REQUESTS))
+
+    @contextlib.asynccontextmanager
+    async def room_for(self, order: orders.Order) -> AsyncIterator[None]:
+        """Waits until there is memory for what ``order`` holds. Raises as the order itself where it cannot be told."""
+        if self._memory is None or not isinstance(order, orders.Upload | orders.Commit):
+            yield
+            return
+        waits = isinstance(order, orders.Upload)  # for the disk, which tells how long its indexes are
+        held = await asyncio.to_thread(self.steps.held_bytes, order) if waits else self.steps.held_bytes(order)
+        async with self._memory.aio_turn(held):
+            yield
 
     async def drive(self, steps: Steps[T], *, together: int = TOGETHER_REQUESTS) -> T:
         """The value of the steps."""
@@ -279,8 +296,10 @@ class Runner:
         error: BaseException | None = None
         event: facts.Event
         try:
-            async with asyncio.timeout(seconds):
-                event = await self._do(action)
+            async with self._bucket.room_for(action):  # its time begins when it does
+                begun = self._clock.monotonic()
+                async with asyncio.timeout(seconds):
+                    event = await self._do(action)
         except asyncio.CancelledError:
             if self._exit is None or self._exit.done():
                 raise

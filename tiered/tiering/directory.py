@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from uuid import UUID
 
@@ -26,7 +26,8 @@ from tiered.local.disk.uploads import (
 )
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import EpochEntry, TopicPartition
-from tiered.plan.tiering.facts import Event, Pause, SegmentRef
+from tiered.plan.tiering.facts import Event, SegmentRef
+from tiered.plan.tiering.pauses import Pause
 from tiered.tiering.discover import Scanner, living
 from tiered.tiering.disk import Extent, Granted
 
@@ -104,9 +105,9 @@ class LogDirectory:
         """Topics whose uploads are paused, or ``ALL_TOPICS``."""
         return self._pauses.read()
 
-    def pause(self, pauses: Mapping[str, Pause]) -> None:
-        """These are paused from now on, and no others."""
-        self._pauses.write(pauses)
+    def pause(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]]) -> None:
+        """What ``edit`` makes of the pauses holds from now on. Raises what it raises; LockedError."""
+        self._pauses.change(edit, self._clock)
 
     def unreadable(self) -> dict[TopicPartition, TieredError]:
         """Partitions that the last scan could not look into, and why: nothing of them is uploaded."""

@@ -35,12 +35,12 @@ from tiered.plan.tiering.facts import (
     Event,
     PartitionGone,
     PartitionSeen,
-    Pause,
     PausesSeen,
     SegmentRef,
     SegmentSealed,
     WriterSeen,
 )
+from tiered.plan.tiering.pauses import Pause
 
 LOOKS = 4
 """At a partition whose active segment is renamed between the listing and the look at it."""

@@ -17,6 +17,7 @@ import json
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ class Entry:
         }
         if self.role is not Role.WRITER:
             put["role"] = self.role.value
-        return [put, *[_part(self.log_key, upload_id) for upload_id in self.upload_ids]]
+        return [put, *map(partial(_part, self.log_key), self.upload_ids)]
 
     def with_part(self, upload_id: str) -> Entry:
         """With one more multipart upload."""
@@ -135,16 +136,16 @@ class Journal:
 
     def before(self, tp: TopicPartition, role: Role, epoch: int) -> list[Entry]:
         """What claims of ``tp`` in this role before ``epoch`` left, by base offset."""
-        found = [entry for entry in self._of(tp, role) if entry.epoch < epoch]
+        with self._lock:
+            entries = self._by_partition.get(tp, {}).values()
+            found = [entry for entry in entries if entry.role is role and entry.epoch < epoch]
         return sorted(found, key=lambda entry: entry.base)
 
     def between(self, tp: TopicPartition, role: Role, start_offset: int, end_offset: int) -> list[Entry]:
         """Uploads of ``tp`` in this role that begin in this range."""
-        return [entry for entry in self._of(tp, role) if start_offset <= entry.base < end_offset]
-
-    def _of(self, tp: TopicPartition, role: Role) -> list[Entry]:
         with self._lock:
-            return [entry for entry in self._by_partition.get(tp, {}).values() if entry.role is role]
+            entries = self._by_partition.get(tp, {}).values()
+            return [entry for entry in entries if entry.role is role and start_offset <= entry.base < end_offset]
 
     def close(self) -> None:
         """Closes the file; the entries stay for the next start."""

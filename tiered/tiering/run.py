@@ -41,7 +41,7 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import ClaimProof
 from tiered.local.disk.files import sweep_temporaries
@@ -55,12 +55,14 @@ from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import DrainMode, Failure, SegmentRef
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.partition import NONE_MS, PAUSED_HINT, Phase
+from tiered.plan.tiering.pauses import Pause
 from tiered.plan.tiering.state import State
 from tiered.remote.fence import owner_of
 from tiered.remote.roots import REGISTRATION_REQUESTS
 from tiered.remote.topics import TopicEntry, load_topic
 from tiered.store.base import Get, Steps, Store
 from tiered.store.driver import drive
+from tiered.store.limit import Slots
 from tiered.store.puts import PUT_DEADLINE_SECONDS
 from tiered.store.retry import RetryingStore
 from tiered.tiering.disk import OpenDisk
@@ -106,8 +108,19 @@ class Driver:
 class Tiering:
     """The bucket side of one directory of an open log. Thread-safe: one sync at a time."""
 
-    def __init__(self, local: LocalLog, store: Store, *, clock: Clock, ids: IdSource, reachable: bool = True) -> None:
+    def __init__(
+        self,
+        local: LocalLog,
+        store: Store,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        reachable: bool = True,
+        memory: Slots | None = None,
+    ) -> None:
+        """``memory``: bytes that uploads and commits hold, shared with others; None: not counted."""
         self.local = local
+        self._memory = memory
         self.clock = clock
         self.drive = Driver(store, clock, ids)
         self._reachable = reachable
@@ -133,6 +146,11 @@ class Tiering:
             _logger.warning(text, store.url, error)
             return False
         return True
+
+    def room_for(self, order: orders.Order) -> contextlib.AbstractContextManager[None]:
+        """Waits until there is memory for what ``order`` holds."""
+        held = 0 if self._memory is None else self.steps.held_bytes(order)
+        return contextlib.nullcontext() if self._memory is None or not held else self._memory.turn(held)
 
     def asked(self, steps: Steps[T]) -> T:
         """For questions of an opening log: with the store's retries, but for one that did not answer just now."""
@@ -331,11 +349,21 @@ class Tiering:
 class SpreadTiering:
     """The bucket side of an open log over one directory or several. Thread-safe, as each of its parts is."""
 
-    def __init__(self, local: LocalLogs, store: Store, *, clock: Clock, ids: IdSource, reachable: bool) -> None:
+    def __init__(
+        self,
+        local: LocalTier,
+        store: Store,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        reachable: bool,
+        memory: Slots | None = None,
+    ) -> None:
         self._local = local
         self._clock = clock
         self._parts = {
-            path: Tiering(log, store, clock=clock, ids=ids, reachable=reachable) for path, log in local.logs().items()
+            path: Tiering(log, store, clock=clock, ids=ids, reachable=reachable, memory=memory)
+            for path, log in local.logs().items()
         }
 
     def find_topic(self, name: str) -> TopicEntry | None:
@@ -388,10 +416,12 @@ class Run:
         self._deadline = deadline
         self._state = State(tiering.drive.ids, LIMITS, watched=False)
         self._orders: deque[orders.Order] = deque()
-        self._running: list[Future[facts.Answer]] = []
+        self._running: dict[Future[facts.Answer], orders.Order] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._exit: orders.Exit | None = None
         self._stopped = False
+        self._heeds_pauses = False
+        self._pauses: Mapping[str, Pause] = {}
         self._errors: dict[TopicPartition, TieredError] = {}
         self._topic_errors: dict[str, TieredError] = {}
 
@@ -400,8 +430,8 @@ class Run:
 
         ``claims``: each is claimed anew, too.
         """
-        pauses = {} if claims else self._tiering.pauses.read()  # a claim sends nothing, and a log cannot begin without
-        told: list[facts.Event] = [facts.PausesSeen(pauses)] if pauses else []
+        self._heeds_pauses = not claims  # a claim sends nothing, and a log cannot begin without
+        told = self._pauses_seen()
         for tp, end in ends.items():
             told += self._seen(tp, end, anew=claims)
         deadline_ms = None if self._deadline is None else int(self._deadline * 1000)
@@ -422,11 +452,23 @@ class Run:
         if not isinstance(order, side_by_side) or not (
             self._running or any(isinstance(other, side_by_side) for other in self._orders)
         ):
-            self._post(self._answer(order))
+            self._post(*self._heard(order, self._answer(order)))
             return
         if self._pool is None:
             self._pool = pools.enter_context(ThreadPoolExecutor(TOGETHER, thread_name_prefix="tiered-engine"))
-        self._running.append(self._pool.submit(self._answer, order))
+        self._running[self._pool.submit(self._answer, order)] = order
+
+    def _pauses_seen(self) -> list[facts.Event]:
+        """What is paused, if that has changed: one ``stat``."""
+        pauses = self._tiering.pauses.read() if self._heeds_pauses else {}
+        if pauses == self._pauses:
+            return []
+        self._pauses = pauses
+        return [facts.PausesSeen(pauses)]
+
+    def _heard(self, order: orders.Order, answer: facts.Answer) -> list[facts.Event]:
+        """The answer; after an upload also what was paused meanwhile, before the next one is ordered."""
+        return [*(self._pauses_seen() if isinstance(order, orders.Upload) else ()), answer]
 
     def _verdict(self, tp: TopicPartition, end: int) -> TieredError | None:
         """Why ``tp`` is not committed up to ``end``; None if it is, or if the run ended before its turn."""
@@ -499,10 +541,9 @@ class Run:
             self._orders.clear()
         if self._running:
             wait(self._running, return_when=FIRST_COMPLETED)
-            done = [future for future in self._running if future.done()]
-            self._running = [future for future in self._running if future not in done]
-            for future in done:
-                self._post(future.result())
+            for future in [future for future in self._running if future.done()]:
+                order = self._running.pop(future)
+                self._post(*self._heard(order, future.result()))
 
     def _answer(self, order: orders.Order) -> facts.Answer:
         try:
@@ -519,6 +560,10 @@ class Run:
     def _do(self, order: orders.Order) -> facts.Answer:
         if isinstance(order, orders.Seal | orders.Look):
             raise TypeError(f"{order!r} is nothing that a run does")
+        with self._tiering.room_for(order):
+            return self._carry_out(order)
+
+    def _carry_out(self, order: orders.AtTheBucket) -> facts.Answer:
         left_s = math.inf if self._deadline is None else max(self._deadline - self._clock.monotonic(), 0.0)
         steps, told = self._steps.carry_out(order, deadline_seconds=min(left_s, PUT_DEADLINE_SECONDS))
         return told((self._tiering.asked if isinstance(order, orders.RegisterTopic) else self._tiering.drive)(steps))

@@ -16,6 +16,7 @@ is a ``Blocking``. A journal is open while the uploader's lock of the directory 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -34,7 +35,8 @@ from tiered.format.keys import Role, join_uid
 from tiered.format.root import Root
 from tiered.local.disk.uploads import known_of, known_topic
 from tiered.model import ByteSource, Row, SealedIndexes, SegmentDescriptor, TopicPartition
-from tiered.plan.lifecycle import RestoredFrom, VolumeProof, held_ids, is_own_claim
+from tiered.plan.known import held_ids
+from tiered.plan.lifecycle import RestoredFrom, VolumeProof, is_own_claim
 from tiered.plan.tiering import facts, orders
 from tiered.plan.tiering.facts import SegmentRef
 from tiered.remote.cache import ByteCache
@@ -47,18 +49,22 @@ from tiered.remote.topics import Registrant, TopicEntry, load_topic, register_to
 from tiered.remote.upload import UploadPlan, plan_upload, upload_segment
 from tiered.store.base import AbortUpload, Backoff, Blocking, Capabilities, Delete, Deleted, NewId, Now, Steps
 from tiered.store.probe import check_capabilities, probe
-from tiered.store.puts import MULTIPART_FROM_BYTES, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
+from tiered.store.puts import MULTIPART_FROM_BYTES, PARALLEL_PARTS, PART_BYTES, PUT_DEADLINE_SECONDS, Parts
+from tiered.store.sources import PIECE_BYTES
 from tiered.tiering.disk import Disk, Granted
 from tiered.tiering.journal import Entry, Journal
 
 ACCESS_DENIED = "AccessDenied"
 """How S3 says, per key of a batch delete, that the policy forbids it."""
 
+INDEX_COPIES = 3
+"""An upload holds the indexes of its segment as entries, as bytes and in the bundle."""
+
 READ_BACK_ATTEMPTS = 5
 """GETs of a root that was just committed; after them a new claim tells what it holds."""
 
 READ_BACK_SECONDS = 30.0
-"""No such GET begins later than this after the first."""
+"""No such GET begins later than this after the first has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ class PartSizes:
 class BucketSteps:
     """The bucket side of one log directory in one role. Steps of different partitions may run at the same time.
 
-    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. A maintainer has no proof
+    ``capabilities`` is None until ``probe`` has run: nothing is claimed or uploaded before. ``sizes`` may be changed: a
+    multipart upload that has begun goes on in its own. A maintainer has no proof
     on the disk and moves no log: its claim fences older maintainers, and leaves the writer alone.
     """
 
@@ -119,7 +126,7 @@ class BucketSteps:
         self._disk = disk
         self._journal = journal
         self._owner = owner
-        self._sizes = sizes
+        self.sizes = sizes
         self.registered: dict[str, TopicEntry] = {}
         self.capabilities: Capabilities | None = None
         self._catalogs: dict[TopicPartition, Catalog] = {}
@@ -341,13 +348,27 @@ class BucketSteps:
 
     # ------------------------------------------------------------------ segments
 
+    def held_bytes(self, order: orders.Order) -> int:
+        """What ``order`` holds in memory at most, 0 if it is neither upload nor commit.
+
+        Waits for the disk. Raises NotFoundError.
+        """
+        if isinstance(order, orders.Commit):
+            return self._catalogs[order.tp].commit_bytes(len(order.rows))
+        return self._upload_bytes(order.tp, order.segment) if isinstance(order, orders.Upload) else 0
+
+    def _upload_bytes(self, tp: TopicPartition, ref: SegmentRef) -> int:
+        parts = -(-ref.size_bytes // self.sizes.part_bytes) if ref.size_bytes > self.sizes.multipart_above_bytes else 1
+        indexes = self._disk.segment(tp, ref).index_bytes
+        return min(parts, PARALLEL_PARTS) * PIECE_BYTES + INDEX_COPIES * indexes
+
     def upload(
         self, tp: TopicPartition, ref: SegmentRef, claim_epoch: int, *, deadline_seconds: float = PUT_DEADLINE_SECONDS
     ) -> Steps[Row]:
         """Both objects, stored and verified. What is left of a failed attempt is swept after the next claim.
 
         But a multipart upload that the store did not answer is kept: the next attempt sends only the parts that it
-        lacks.
+        lacks. Raises FencedError if what was stored is gone because a newer claim's sweep took it.
         """
         capabilities = self.capabilities or (yield from self.probe())
         journal = self._journal()
@@ -371,7 +392,7 @@ class BucketSteps:
 
         prepared: Prepared = yield Blocking(prepare)
         work = kept
-        if kept is None and prepared.source.size > self._sizes.multipart_above_bytes:
+        if kept is None and prepared.source.size > self.sizes.multipart_above_bytes:
             work = Unfinished(ref, claim_epoch, prepared.plan, Parts())
             self._unfinished.setdefault(tp, {})[ref.base] = work
         try:
@@ -384,14 +405,16 @@ class BucketSteps:
                 role=self.role,
                 plan=prepared.plan,
                 on_multipart=functools.partial(journal.part, prepared.plan.log_key),
-                multipart_from_bytes=self._sizes.multipart_above_bytes,
-                part_bytes=self._sizes.part_bytes,
+                multipart_from_bytes=self.sizes.multipart_above_bytes,
+                part_bytes=self.sizes.part_bytes,
                 deadline_seconds=deadline_seconds,
                 parts=None if work is None else work.parts,
             )
         except TieredError as error:
             if not isinstance(error, RemoteUnavailableError):
                 self._finished(tp, ref)
+            if isinstance(error, CorruptionError):
+                yield from self._catalogs[tp].confirm()
             raise
         finally:
             prepared.source.close()
@@ -443,18 +466,22 @@ class BucketSteps:
         committed = {join_uid(row.id_hi, row.id_lo) for row in rows}
         done = []
         for entry in journal.between(tp, self.role, rows[0].base, rows[-1].next):
-            if entry.uid not in committed and entry.epoch == rows[0].claim_epoch:
-                try:
+            stands = entry.uid in committed
+            try:
+                # One that was completed is unknown to the store; what a failed attempt began and did not abort is not.
+                for upload_id in entry.upload_ids[:-1] if stands else entry.upload_ids:
+                    yield AbortUpload(entry.log_key, upload_id)
+                if not stands and entry.epoch == rows[0].claim_epoch:
                     yield Delete((entry.log_key, entry.idx_key))
-                except TieredError:
-                    continue
+            except TieredError:
+                continue
             done.append(entry.log_key)
         yield Blocking(functools.partial(journal.done, done))
 
 
 def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Steps[Root]:
     """Local bytes may go once this has seen the rows; whatever keeps it from that, only a claim's root can say then."""
-    begun = (yield Now()).monotonic
+    until = math.inf
     attempt = 1
     while True:
         try:
@@ -462,7 +489,9 @@ def _read_back(tp: TopicPartition, catalog: Catalog, rows: Sequence[Row]) -> Ste
         except FencedError:
             raise
         except TieredError as error:
-            if attempt >= READ_BACK_ATTEMPTS or (yield Now()).monotonic - begun >= READ_BACK_SECONDS:
+            now = (yield Now()).monotonic
+            until = min(until, now + READ_BACK_SECONDS)
+            if attempt >= READ_BACK_ATTEMPTS or now >= until:
                 raise CommitUnknown(
                     f"{tp}: committed up to {rows[-1].next}, but the root cannot be read back: {error.message}",
                     hint="the next claim reads it; local bytes stay until then",

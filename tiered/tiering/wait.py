@@ -17,11 +17,12 @@ from tiered.errors import (
     RemoteUnavailableError,
     TieredError,
 )
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.disk.uploads import PartitionUpload, PauseFile
 from tiered.model import TopicPartition
-from tiered.plan.tiering.facts import ALL_TOPICS, PartitionSeen, Pause, SegmentSealed
+from tiered.plan.tiering.facts import PartitionSeen, SegmentSealed
 from tiered.plan.tiering.partition import PAUSED_HINT
+from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
 from tiered.tiering.directory import LogDirectory
 
 UPLOAD_CHECK_S = 1.0
@@ -73,7 +74,7 @@ class Uploaders:
         self._parts: list[UploaderHandle] = []
         self._clock = clock
 
-    def start(self, component: UploaderComponent, local: LocalLogs, remote: str, options: Mapping[str, Any]) -> None:
+    def start(self, component: UploaderComponent, local: LocalTier, remote: str, options: Mapping[str, Any]) -> None:
         """If one cannot start, none stays."""
         try:
             for path in sorted(local.logs().keys() - local.offline.keys()):
@@ -100,7 +101,7 @@ class Uploaders:
 
 
 def wait_uploaded(
-    local: LocalLogs,
+    local: LocalTier,
     ends: Mapping[TopicPartition, int],
     timeout_s: float | None,
     *,
@@ -133,7 +134,7 @@ def wait_uploaded(
 
 
 def _upload_sealed(
-    local: LocalLogs, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
+    local: LocalTier, tiering: Uploads, ends: Mapping[TopicPartition, int], left_s: float | None
 ) -> None:
     """What an uploader would do now; trouble that may pass is left to the next look."""
     logs = [local.partition(tp) for tp in ends]
@@ -148,7 +149,7 @@ def _upload_sealed(
         _logger.warning("what waits for the bucket goes on waiting: %s", error)
 
 
-def _behind_of(local: LocalLogs, ends: Mapping[TopicPartition, int]) -> list[str]:
+def _behind_of(local: LocalTier, ends: Mapping[TopicPartition, int]) -> list[str]:
     local.refresh_uploads()
     uploads = {tp: upload for log in local.logs().values() for tp, upload in log.uploads.read().items()}
     committed = {tp: local.partition(tp).positions().uploaded_offset for tp in ends}

@@ -34,6 +34,8 @@ variable "trusted" {
     maintainer = optional(list(string), [])
     auditor    = optional(list(string), [])
     spark      = optional(list(string), [])
+    sink       = optional(list(string), [])
+    jobs       = optional(list(string), [])
   })
   default = {}
 }

@@ -9,7 +9,7 @@ from tests.crash.matrix.runner import Operation
 from tests.crash.matrix.world import OTHER, T, World, values
 from tiered.format.batch import encode_batch
 from tiered.format.keys import log_name
-from tiered.local.partition.log_segments import SPARSE_NAME
+from tiered.local.disk.names import SPARSE_NAME
 from tiered.model import NewRecord, TopicPartition
 
 FAR = 2**31 + 5

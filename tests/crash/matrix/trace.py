@@ -116,9 +116,10 @@ class TraceFiles(PosixFiles):
         self._effect(Effect("rename", source, target=target))
         super().rename(source, target)
 
-    def unlink(self, path: Path) -> None:
-        self._effect(Effect("unlink", path))
-        super().unlink(path)
+    def unlink(self, *paths: Path) -> None:
+        for path in paths:
+            self._effect(Effect("unlink", path))
+            super().unlink(path)
 
     def make_directory(self, path: Path) -> None:
         self._effect(Effect("mkdir", path))

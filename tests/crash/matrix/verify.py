@@ -13,10 +13,11 @@ from tiered.care.run import check
 from tiered.config import TopicConfig
 from tiered.findings import Severity
 from tiered.format.batch import decode_records, read_header
-from tiered.local.directory.directories import LocalLogs
+from tiered.format.kernels import Record
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import NewRecord, Record, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 
 MAX_LISTED = 100_000
@@ -34,13 +35,13 @@ class Reopened:
         self.paths = [root / name for name in directories]
         self.files = TraceFiles(root)
         self.clock = FakeClock(now_ms)
-        self.log: LocalLog | LocalLogs = self._open()
+        self.log: LocalLog | LocalTier = self._open()
 
-    def _open(self) -> LocalLog | LocalLogs:
+    def _open(self) -> LocalLog | LocalTier:
         ids = SeededIds(2)
         if len(self.paths) == 1:
             return LocalLog.open(self.paths[0], clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
-        return LocalLogs.open(self.paths, clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
+        return LocalTier.open(self.paths, clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
 
     def again(self, *, clean: bool) -> None:
         """Closed or killed, and opened."""
@@ -66,7 +67,7 @@ Content = dict[TopicPartition, tuple[int, int, list[Record]]]
 """Start, end and records of every partition."""
 
 
-def content(log: LocalLog | LocalLogs) -> Content:
+def content(log: LocalLog | LocalTier) -> Content:
     """What a reader sees."""
     found: Content = {}
     for tp in log.partitions():
@@ -76,7 +77,7 @@ def content(log: LocalLog | LocalLogs) -> Content:
     return found
 
 
-def verify_topics(log: LocalLog | LocalLogs, ledger: Ledger, at: int) -> None:
+def verify_topics(log: LocalLog | LocalTier, ledger: Ledger, at: int) -> None:
     """A topic is there wholly or not at all, and as the last call that returned left it."""
     there = {name: set() for name in log.topics()}  # type: dict[str, set[int]]
     for tp in log.partitions():
@@ -232,7 +233,7 @@ def verify_lookups(partition: PartitionLog, records: list[Record]) -> None:
         assert found == (first.offset, first.timestamp), f"{partition.tp} at {timestamp}: {found}, not {first}"
 
 
-def verify_promises(log: LocalLog | LocalLogs, ledger: Ledger, at: int, *, power: bool, expired: set[bytes]) -> None:
+def verify_promises(log: LocalLog | LocalTier, ledger: Ledger, at: int, *, power: bool, expired: set[bytes]) -> None:
     """Everything that was promised when ``at`` effects had been made."""
     verify_topics(log, ledger, at)
     for tp in log.partitions():

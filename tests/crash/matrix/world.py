@@ -13,7 +13,7 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.replica import Replica
@@ -42,7 +42,7 @@ class World:
         self.files = TraceFiles(root, fail, torn=torn)
         self.ledger = Ledger(lambda: len(self.files.effects))
         self.directories = [root / f"d{number}" for number in range(directories)]
-        self.log: LocalLog | LocalLogs | None = None
+        self.log: LocalLog | LocalTier | None = None
         self.expired: set[bytes] = set()
         self.forgotten: set[int] = set()
         self.untouched: tuple[TopicPartition, ...] = (OTHER,)
@@ -55,12 +55,12 @@ class World:
         self.log = None
         self.log = self._opened()
 
-    def _opened(self) -> LocalLog | LocalLogs:
+    def _opened(self) -> LocalLog | LocalTier:
         ids = SeededIds(1)
         if len(self.directories) == 1:
             path = self.directories[0]
             return LocalLog.open(path, clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
-        return LocalLogs.open(self.directories, clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
+        return LocalTier.open(self.directories, clock=self.clock, ids=ids, files=self.files, config=SETTINGS)
 
     @property
     def logs(self) -> list[LocalLog]:
@@ -213,7 +213,7 @@ class World:
 
     def move(self, tp: TopicPartition, number: int) -> None:
         """Into another of the directories."""
-        assert isinstance(self.log, LocalLogs)
+        assert isinstance(self.log, LocalTier)
         self.log.move(tp, self.directories[number])
         self.note_flushed(tp)
         self.note_start(durable=True, tp=tp)

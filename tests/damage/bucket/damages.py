@@ -110,6 +110,21 @@ def delete_all_indexes(place: Place) -> None:
     place.delete(*(place.idx_key(number) for number in range(len(place.decoded().rows))))
 
 
+def ends_as_another(place: Place) -> None:
+    one, two = place.get(place.idx_key(1)), place.get(place.idx_key(2))
+    place.put(place.idx_key(1), one[:-16] + two[-16:])
+    place.put(place.idx_key(2), two[:-16] + one[-16:])
+
+
+def in_capitals(place: Place) -> None:
+    """Somebody has copied a bucket by a system that does not tell them apart."""
+    key = place.log_key()
+    folder, _, name = key.rpartition("-")
+    data = place.get(key)
+    place.delete(key)
+    place.put(f"{folder}-{name.removesuffix('.log').upper()}.log", data)
+
+
 def same_body(place: Place, claimed: int) -> None:
     """The root's body is small and says that it is large."""
     place.edit_header(lambda found: found.update(raw_len=claimed))
@@ -195,6 +210,12 @@ DAMAGES = (
     Damage(".idx truncated", idx(lambda data: data[: len(data) // 2])),
     Damage(".idx of another segment", lambda p: p.put(p.idx_key(), p.get(p.idx_key(2)))),
     Damage(".idx of another partition", lambda p: p.put(p.idx_key(), p.get(p.idx_key(tp=TPS[1])))),
+    Damage(".idx swapped between two segments", lambda p: p.swap(p.idx_key(1), p.idx_key(2))),
+    Damage(".idx ends as that of another segment", ends_as_another),
+    Damage(".log and .idx empty", lambda p: (p.put(p.log_key(), b""), p.put(p.idx_key(), b""))),
+    Damage(".log named in capitals", in_capitals),
+    Damage("roots of two partitions swapped", lambda p: p.swap(p.root_key(), p.root_key(TPS[1]))),
+    Damage("root and topic entry gone", lambda p: p.delete(p.root_key(), topic_key(HIT.topic))),
     Damage(".idx: a bit of a section", idx(flip(-30))),
     Damage(".idx: a bit of the head", idx(flip(9))),
     Damage(".idx: a section of 4 GB", idx(lambda data: data[:24] + b"\xff" * 4 + data[28:])),

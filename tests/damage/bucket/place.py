@@ -17,7 +17,7 @@ from tiered.format.crc import crc32c
 from tiered.format.keys import index_key, root_key, segment_key, topic_key
 from tiered.format.root import Root, decode_root, encode_root
 from tiered.format.rows import Rows
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.log import Log
 from tiered.model import Row, TopicPartition
@@ -112,7 +112,7 @@ class Place:
     def log(self, directory: Path) -> Log:
         """Opened for writing."""
         config = LogConfig(remote=True, disk_reserve_bytes=0)
-        local = LocalLogs.open([directory], clock=self.clock, ids=self.ids, files=CountingFiles(), config=config)
+        local = LocalTier.open([directory], clock=self.clock, ids=self.ids, files=CountingFiles(), config=config)
         return Log(local, self.store(), clock=_Still(self.clock.now_ms()), ids=self.ids)
 
     # -- the bucket ------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class _Template:
         inner = MemoryStore()
         path = Path(self.folder.name) / "log"
         config = LogConfig(remote=True, disk_reserve_bytes=0)
-        local = LocalLogs.open([path], clock=clock, ids=ids, config=config)
+        local = LocalTier.open([path], clock=clock, ids=ids, config=config)
         log = Log(local, inner, clock=_Still(), ids=ids)
         self.older: dict[TopicPartition, bytes] = {}
         for name in (TOPIC, OTHER):

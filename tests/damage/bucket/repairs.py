@@ -19,6 +19,7 @@ from tiered.care.run import (
 )
 from tiered.findings import Severity
 from tiered.model import TopicPartition
+from tiered.read.bucket import BucketReads
 from tiered.reader import Reader
 from tiered.store.base import List, Page
 from tiered.store.metrics import StoreMetrics
@@ -71,6 +72,12 @@ REPAIRS = {
     ".idx truncated": Repair((INDEX,)),
     ".idx of another segment": Repair((INDEX,)),
     ".idx of another partition": Repair((INDEX,)),
+    ".idx swapped between two segments": Repair((INDEX,)),
+    ".idx ends as that of another segment": Repair((INDEX,)),
+    ".log and .idx empty": WHOLE_SEGMENT,
+    ".log named in capitals": WHOLE_SEGMENT,
+    "roots of two partitions swapped": Repair((CATALOG,), partitions=TPS[:2]),
+    "root and topic entry gone": Repair((ENTRY, CATALOG)),
     ".idx: a bit of a section": Repair((INDEX,)),
     ".idx: a bit of the head": Repair((INDEX,)),
     ".idx: a section of 4 GB": Repair((INDEX,)),
@@ -128,7 +135,7 @@ def carry_out(place: Place, verb: str, tp: TopicPartition = HIT) -> None:
 def everything(place: Place) -> dict[TopicPartition, Values]:
     """All records of all partitions, from the bucket alone."""
     found = {}
-    with Reader(None, place.store(), StoreMetrics(), clock=place.clock, ids=place.ids) as reader:
+    with Reader(None, BucketReads(place.store()), StoreMetrics(), clock=place.clock, ids=place.ids) as reader:
         for tp in TPS:
             topic = reader.topic(tp.topic)
             found[tp] = {record.offset: record.value or b"" for record in topic.read(partition=tp.partition)}

@@ -1,6 +1,7 @@
 """An application that does what its standard input says: one command a line, one line of JSON as the answer.
 
-``python -m tests.integration.fencing.application LOG_DIR REMOTE NAME [--endpoint URL] [--component] [--retry SECONDS]``
+``python -m tests.integration.fencing.application LOG_DIR REMOTE NAME [--endpoint URL] [--component] [--retry SECONDS]
+[--timestamp MS]``
 
 Commands: ``append N`` (N records, each fsynced before it is answered: offsets and values), ``sync SECONDS`` (the
 committed end), ``end`` (closes and ends). An error of the product is answered as its ``as_json``; the application goes
@@ -31,6 +32,7 @@ def main() -> int:
     parser.add_argument("--endpoint")
     parser.add_argument("--component", action="store_true")
     parser.add_argument("--retry", type=float, default=5.0)
+    parser.add_argument("--timestamp", type=int)
     given = parser.parse_args()
     component = None
     if given.component:
@@ -48,14 +50,14 @@ def main() -> int:
         with log:
             topic = log.topic(TOPIC, create=True, config=CONFIG)
             _say({"end_offset": topic.positions(0).end_offset})
-            _serve(log, topic, given.name)
+            _serve(log, topic, given.name, given.timestamp)
     except TieredError as error:
         _say(error.as_json())
         return error.exit_code
     return 0
 
 
-def _serve(log: tiered.Log, topic: Topic, name: str) -> None:
+def _serve(log: tiered.Log, topic: Topic, name: str, timestamp: int | None) -> None:
     number = 0
     for line in sys.stdin:
         verb, *words = line.split()
@@ -67,7 +69,8 @@ def _serve(log: tiered.Log, topic: Topic, name: str) -> None:
                 for _ in range(int(words[0])):
                     value = f"{name}.{number}"
                     number += 1
-                    acked.append([topic.append(value.encode().ljust(100, b"."), durability="disk").offset, value])
+                    body = value.encode().ljust(100, b".")
+                    acked.append([topic.append(body, timestamp=timestamp, durability="disk").offset, value])
                 _say({"acked": acked})
             else:
                 log.sync(timeout=float(words[0]))

@@ -70,13 +70,16 @@ class Application:
     Made when the log is open, or is not to be: ``opened`` says which.
     """
 
-    def __init__(self, directory: Path, remote: Remote, *, component: bool = False, name: str = "") -> None:
+    def __init__(
+        self, directory: Path, remote: Remote, *, component: bool = False, name: str = "", timestamp: int | None = None
+    ) -> None:
         self.directory = directory
         self.written = Written()
         self.opened: Answer = {}
         words = [str(directory), remote.url, name or directory.name]
         words += ["--endpoint", remote.endpoint] if remote.endpoint else []
         words += ["--component"] if component else []
+        words += ["--timestamp", str(timestamp)] if timestamp is not None else []
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.fencing.application", *words],
             env=environment(),
@@ -161,6 +164,25 @@ def daemon(directory: Path, remote: Remote) -> Daemon:
     one = Daemon("--log-dir", str(directory), *remote.options, "--scan", "50ms")
     one.wait_for("started")
     return one
+
+
+@contextlib.contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """``tiered ARGUMENTS``, at work; killed at the end if it has not ended by itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tiered", *arguments],
+        env=environment(),
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate(timeout=WAIT_SECONDS)
 
 
 def program(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.fencing.hosts import Application, Remote, daemon, judge, on_disk, stopped
-from tests.integration.uploader.daemons import Daemon
+from tests.integration.fencing.application import TOPIC
+from tests.integration.fencing.hosts import Application, Remote, daemon, judge, on_disk, program, started, stopped
+from tests.integration.uploader.daemons import WAIT_SECONDS, Daemon
 from tests.proxy import Fault, FaultKind, FaultProxy
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
@@ -92,11 +94,60 @@ def test_a_host_that_sleeps_in_an_upload(
             assert (answer["code"], answer["exit_code"]) == ("fenced", 11), answer
             assert "30..40" in answer["message"] or driver != "inline"
         refused = one.ask("append 1")
-        refused = one.ask("sync 60") if "acked" in refused else refused
+        acknowledged = "acked" in refused  # the append came before anybody here had looked at the root
+        refused = one.ask("sync 60") if acknowledged else refused
         assert (refused["code"], refused["exit_code"]) == ("fenced", 11)
-        if uploader is not None:
-            assert uploader.stop() == 75  # a commit whose root it never read back is none to it
+        if uploader is not None:  # it owns up to what is on this disk alone, and to nothing else
+            assert uploader.stop() == (0 if landed and not acknowledged else 75)
         assert one.end() == 0
     held = judge(remote, one.written, two.written)
     assert held == {o: v for o, v in one.written.acked.items() if o < (40 if landed else 30)} | two.written.acked
     assert on_disk(tmp_path / "one") == one.written.acked
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "skip", "landed"),
+    [
+        pytest.param(HOLD, "*/root", 1, False, id="before-the-commit"),
+        pytest.param(ANSWER, "*/root", 1, True, id="after-the-commit", marks=WITH_SERVERS),
+        pytest.param(HOLD, "*/s/m*.log", 0, False, id="before-the-data", marks=WITH_SERVERS),
+        pytest.param(ANSWER, "*/s/m*.idx", 0, False, id="after-the-index", marks=WITH_SERVERS),
+    ],
+)
+def test_a_maintainer_that_sleeps_in_a_merge(
+    tmp_path: Path, remote: Remote, proxy: FaultProxy, kind: FaultKind, path: str, skip: int, landed: bool
+) -> None:
+    """Another one claims and merges meanwhile: what the first one had under way changes nothing when it arrives."""
+    merge = ("maintain", "run", "--only", "merge", "--yes", "--json")
+    with Application(tmp_path / "log", remote, timestamp=1) as one:  # at rest, which only old records are
+        for _ in range(8):  # small ones, which a merge joins
+            one.append(3)
+            one.sync()
+        before = segments(remote)
+        proxy.add(Fault(kind, method="PUT", path=path, skip=skip))
+        with started(*merge, *remote.through(proxy.url).options) as sleepy:
+            assert proxy.held().status == (200 if kind is ANSWER else 0)
+            with stopped(sleepy):
+                other = program(*merge, *remote.options)
+                assert other.returncode == 0, other.stderr
+                merged = segments(remote)
+                assert len(merged) < len(before)
+                proxy.release()
+                one.append(3)
+                one.sync()
+            out, _ = sleepy.communicate(timeout=WAIT_SECONDS)
+        assert sleepy.returncode == (0 if landed else 11), out
+        now = segments(remote)
+        assert now[: len(merged)] == merged  # nobody took what the second one made for his own
+        assert len(set(now)) == len(now)
+        again = program(*merge, *remote.options)
+        assert again.returncode == 0, again.stderr
+        assert one.end() == 0
+    assert judge(remote, one.written) == one.written.acked
+
+
+def segments(remote: Remote) -> list[tuple[int, int]]:
+    """Which offsets the segments of the catalog hold."""
+    done = program("segments", TOPIC, "--json", *remote.options)
+    assert done.returncode == 0, done.stderr
+    return [(one["base_offset"], one["end_offset"]) for one in json.loads(done.stdout)["segments"]]

@@ -12,7 +12,7 @@ from tests.integration.servers.kafka import Seen
 from tiered.format.batch import encode_batch
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.replica import Replica
 from tiered.model import NewRecord, RecordMetadata, TopicPartition
@@ -24,7 +24,7 @@ LAST_SEQUENCE = 2**31 - 1
 class Desk:
     """One partition, and what was appended to it: ``wrote`` by offset."""
 
-    def __init__(self, log: LocalLogs, tp: TopicPartition, clock: FakeClock) -> None:
+    def __init__(self, log: LocalTier, tp: TopicPartition, clock: FakeClock) -> None:
         self.log, self.tp, self.clock = log, tp, clock
         self.dice = random.Random(str(tp))
         self.wrote: dict[int, Seen] = {}

@@ -19,7 +19,7 @@ from tests.integration.servers.kafka_wire import (
 from tiered.clock import SystemIds
 from tiered.format.batch import read_header
 from tiered.format.checkpoint import decode_offsets
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.model import TopicPartition
 from tiered.testing.clock import FakeClock
 
@@ -114,13 +114,13 @@ def broker_writes(broker: Broker) -> None:
     delete_group(broker.bootstrap, "gone")
 
 
-def clean(log: LocalLogs, tp: TopicPartition, clock: FakeClock) -> None:
+def clean(log: LocalTier, tp: TopicPartition, clock: FakeClock) -> None:
     """Seals it and cleans it once, as a compacted topic."""
     log.alter_topic(tp.topic, {"cleanup.policy": "compact", "delete.retention.ms": 60_000})
     Desk(log, tp, clock).clean()
 
 
-def we_change(log: LocalLogs, clock: FakeClock) -> None:
+def we_change(log: LocalTier, clock: FakeClock) -> None:
     """Each operation on a partition that the broker wrote."""
     for tp in WRITTEN:
         log.alter_topic(tp.topic, SMALL)

@@ -10,15 +10,15 @@ from tests.integration.servers.kafka import Heard, Seen
 from tests.integration.servers.kafka_wire import ActiveProducer
 from tiered.clock import SystemClock
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import Files
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.replica import Replica
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
 from tiered.testing.clock import FakeClock, SeededIds
-from tiered.topic import PartitionStream
 
 
 class Told(NamedTuple):
@@ -35,9 +35,9 @@ def now_clock() -> FakeClock:
     return FakeClock(SystemClock().now_ms())
 
 
-def open_for_writing(log_dirs: Sequence[Path], clock: FakeClock, files: Files | None = None) -> LocalLogs:
+def open_for_writing(log_dirs: Sequence[Path], clock: FakeClock, files: Files | None = None) -> LocalTier:
     """The broker's directories are ours until the log is closed."""
-    return LocalLogs.open(log_dirs, clock=clock, ids=SeededIds(3), files=files)
+    return LocalTier.open(log_dirs, clock=clock, ids=SeededIds(3), files=files)
 
 
 def tell(log_dirs: Iterable[Path], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Told]:

@@ -62,7 +62,6 @@ class Moto(OnServer):
 
 class Minio(OnServer):
     server = "minio"
-    lists_uploads = False
     lists_keys_below_keys = False
     race_writers = 16
     race_rounds = 10

@@ -49,9 +49,10 @@ def connect(server: S3Server, service: str, keys: dict[str, str]) -> Any:
 
 def keys_of(server: S3Server, role: str, prefix: str) -> dict[str, str]:
     """Keys that the server gives to a user who may do what the role's document says."""
-    document = json.dumps(policy(role, f"arn:aws:s3:::{BUCKET}", prefix, leave_out=("Pin",)), separators=(",", ":"))
+    whole = policy(role, f"arn:aws:s3:::{BUCKET}", prefix, leave_out=("Pin",))
+    document = json.dumps(whole, separators=(",", ":"))
     if len(document) > SESSION_CHARACTERS:  # the exact form is held by the evaluator of tests/unit/access
-        document = document.replace("?" * 32, "*").replace("?" * 8, "*")
+        document = shortened(whole)
     arn = f"arn:aws:iam::123456789012:role/{role}"
     with closing(connect(server, "sts", server.credentials)) as sts:
         given = sts.assume_role(RoleArn=arn, RoleSessionName=role, Policy=document)["Credentials"]
@@ -60,6 +61,17 @@ def keys_of(server: S3Server, role: str, prefix: str) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": given["SecretAccessKey"],
         "AWS_SESSION_TOKEN": given["SessionToken"],
     }
+
+
+def shortened(whole: dict[str, Any]) -> str:
+    """The same rights in fewer letters: no names, statements of the same actions as one, one ``*`` for a partition."""
+    merged: dict[str, dict[str, Any]] = {}
+    for statement in whole["Statement"]:
+        rest = {name: part for name, part in statement.items() if name not in ("Sid", "Resource")}
+        same = merged.setdefault(json.dumps(rest, sort_keys=True), rest | {"Resource": []})
+        same["Resource"] += statement["Resource"]
+    document = json.dumps(whole | {"Statement": [*merged.values()]}, separators=(",", ":"))
+    return document.replace("??/" + "?" * 32 + "-*/", "*/").replace("?" * 8, "*")
 
 
 @pytest.fixture
@@ -100,7 +112,9 @@ def test_the_server_allows_exactly_the_table(minio: S3Server, prefix: str, role:
                 "s3:DeleteObject": not refused(lambda place=place: ours.delete_object(**place)),
             }
             assert found == {action: kind in ALLOWED.get((role, action), ()) for action in found}, kind
-        for at, expected in (("topics/", False), ("", role == "spark"), ("../", True), ("../other/", True)):
+        lists_nothing = role in ("sink", "jobs")  # but for `jobs/`
+        expectations = (("topics/", lists_nothing), ("", lists_nothing or role == "spark"), ("../", True))
+        for at, expected in (*expectations, ("../other/", True)):
             listed = f"{prefix}{at}".replace("p/../", "")
             assert refused(lambda listed=listed: ours.list_objects_v2(Bucket=BUCKET, Prefix=listed)) == expected
 

@@ -8,12 +8,13 @@ from tests.property.history.world import Subject, World
 from tiered.config import DAY_MS
 from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.control import ControlType, control_type, coordinator_epoch
+from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import AbortedTxn, Record
+from tiered.model import AbortedTxn
 from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
 from tiered.testing.model import ModelBatch, ModelLog, ModelProducer, Stamp
-from tiered.topic import PartitionStream
 
 
 def same(actual: Any, expected: Any, what: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import TieredError
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import FileState
 from tiered.local.partition.partition import PartitionLog
@@ -156,7 +156,7 @@ class World:
     def open(self) -> None:
         """A new process. A partition is woken by whoever asks for it."""
         ids = SeededIds(self.dice.getrandbits(32))
-        self.logs = LocalLogs.open(self.paths, clock=self.clock, ids=ids, files=self.files, config=self.config)
+        self.logs = LocalTier.open(self.paths, clock=self.clock, ids=ids, files=self.files, config=self.config)
         for action in self.on_open:
             action()
 

@@ -6,33 +6,45 @@ was taken away is worked out here from the bytes alone, apart from the code that
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from tests.sim.bucket.batches import Batch, Batches
 from tests.sim.bucket.store import WatchedStore
+from tests.sim.bucket.violation import Violated
 from tiered.config import TopicConfig
 from tiered.format.batch import decode_records, read_header
+from tiered.format.decision import Decision, decode_decision
+from tiered.format.kept import DROPPED_BYTES
 from tiered.format.keys import (
+    DECISIONS_PREFIX,
     FLAG_HOLE,
     FLAG_MAINTAINER,
+    FLAG_STAGED,
+    MAX_INT64,
     index_key,
+    index_key_of,
     join_uid,
+    parse_decision_key,
     parse_hist_key,
     parse_page_key,
     parse_partition_key,
     parse_root_key,
     parse_segment_key,
     parse_snap_key,
+    parse_staged_key,
     parse_topic_key,
     root_key,
     segment_key,
 )
 from tiered.format.page import PageKind, Pointer, Pointers, verified_page
 from tiered.format.root import STATE_DELETING, STATE_OPEN, Root, decode_root
-from tiered.format.rows import TRASH_LIST, Rows
+from tiered.format.rows import Rows
+from tiered.format.trash import TRASH_LIST
 from tiered.model import Row, TopicPartition
 from tiered.plan.commit import Shape
 from tiered.plan.invariants import check_root
@@ -41,10 +53,6 @@ from tiered.remote.topics import STATE_DELETED, TopicEntry, decode_topic
 
 HIST_ABOVE = 40
 """Copies of roots beyond those that a maintainer leaves: it prunes once in the life of a claim."""
-
-
-class Violated(AssertionError):
-    """An invariant of the log does not hold."""
 
 
 class Held(NamedTuple):
@@ -93,6 +101,11 @@ class Log:
     may_begin_at: int = 0
     """The highest start that an operator or the rules of retention have asked for."""
     may_be_deleted: bool = False
+    erasable: dict[bytes, int] = field(default_factory=dict)
+    """Keys that somebody erases, each with the offset below which its records may go."""
+    erases_at_once: bool = False
+    replaced: set[str] = field(default_factory=set)
+    """Objects that an erasure has noted: they need not wait for their grace where that was asked for."""
     left_ms: dict[str, int] = field(default_factory=dict)
     """When each key left the catalog, as the root says that no longer names it."""
     set_aside: bool = False
@@ -128,13 +141,19 @@ class Ledger:
         self.logs: dict[tuple[UUID, int], Log] = {}
         self.at_work: dict[str, tuple[int, Callable[[], int]]] = {}
         """When each maintainer began what it is at, and its clock, by its owner."""
+        self.making: dict[str, str] = {}
+        """The snapshot that each keeper takes just now, or was killed over, by who it is."""
         self.proven_lost: set[str] = set()
         self._destroyed: set[tuple[UUID, int]] = set()
+        self.batches = Batches()
+        self._staged_ms: dict[str, int] = {}
         self.counts: Counter[str] = Counter()
         self.settings = TopicConfig()
         """Of a topic whose roots come before anybody has told of it."""
         self.living_epochs = False
         """Whether what a living epoch has left may be there in the end: its own journal has it."""
+        self.idle_pins = False
+        """Whether a pin that has expired may be there in the end."""
         self.on_root: Callable[[Log, bytes], None] = lambda log, body: None
         store.watcher = self
 
@@ -151,10 +170,26 @@ class Ledger:
             self.on_root(log, data)
         elif (name := parse_topic_key(key)) is not None:
             self._entry(name, decode_topic(data, key=key))
-        elif parse_segment_key(key) or parse_page_key(key):
+        elif parse_segment_key(key) or parse_page_key(key) or parse_staged_key(key):
             first = self._bodies.setdefault(key, hash(data))
             if first != hash(data):
                 raise Violated(f"{key} was put with other bytes: a name is used twice")
+            self._staged_ms.setdefault(key, self._store_ms())
+        elif parse_decision_key(key) is not None:
+            self.batches.decided(decode_decision(data, key=key))
+        elif (name := parse_snap_key(key)) is not None:
+            self._snapshot_came(key, name)
+        elif key.startswith("jobs/erase-") and "/segments/" in key:
+            noted = json.loads(data)["before"]
+            partition = parse_partition_key(noted)
+            assert partition is not None
+            self.logs[partition].replaced |= {noted, index_key_of(noted)}
+
+    def _snapshot_came(self, key: str, name: str) -> None:
+        """Something is put under a snapshot's name: never in the place of one that somebody was told of."""
+        log = self.logs.get(parse_partition_key(key) or (UUID(int=0), 0))
+        if log is not None and name in log.snapshots:
+            raise Violated(f"{log.where}: snapshot {name} of version {log.snapshots[name][0]} was replaced")
 
     def went(self, key: str) -> None:
         """An object was deleted: nothing that a live or a kept root names."""
@@ -170,13 +205,27 @@ class Ledger:
             self._judge_destruction(log, key)
         elif key in log.named:
             raise Violated(f"{log.where}: {key} was deleted, version {log.root and log.root.version} names it")
-        if self._store_ms() - log.left_ms.get(key, 0) < log.config.gc_grace_ms and not condemned:
+        at_once = condemned or (log.erases_at_once and key in log.replaced)
+        if self._store_ms() - log.left_ms.get(key, 0) < log.config.gc_grace_ms and not at_once:
             raise Violated(f"{log.where}: {key} was deleted {self._store_ms() - log.left_ms[key]} ms after it left")
+        staged = parse_staged_key(key)
+        if staged is not None and not at_once and partition not in self._destroyed:
+            self._judge_staged_went(log, key, staged.uid)
         for name, (version, named) in log.snapshots.items():
             if key in named or parse_snap_key(key) == name:
                 raise Violated(f"{log.where}: {key} was deleted, snapshot {name} of version {version} holds it")
         if parse_root_key(key) is not None and parse_hist_key(key) is None:
             self._root_went(log, key)
+
+    def _judge_staged_went(self, log: Log, key: str, uid: str) -> None:
+        """Only what no sink can commit any more: never before it has had its time."""
+        waited = self._store_ms() - self._staged_ms[key]
+        if waited < log.config.gc_grace_ms:
+            raise Violated(f"{log.where}: {key} was deleted {waited} ms after it was staged")
+        batch = self.batches.of_uid(uid)
+        if batch is not None and uid not in log.ever:
+            raise Violated(f"{log.where}: {key} was deleted, and batch {batch} is decided and not committed")
+        self.counts["unstaged"] += 1
 
     def _judge_destruction(self, log: Log, key: str) -> None:
         assert log.root is not None
@@ -231,6 +280,9 @@ class Ledger:
         if lied := self.proven_lost.intersection(added):
             raise Violated(f"{log.where}: {added[lied.pop()]} was reported as not committed, and is named")
         self._judge_start(log, root)
+        if staged := [row for row in added.values() if row.flags & FLAG_STAGED]:
+            self.batches.land(log.where, (log.topic_id, log.tp.partition), staged)
+            self.counts["batches"] += 1
         was = log.alive
         came = [offset for row in added.values() for offset in self._records_of(log, root, row)]
         twice = Counter(came)
@@ -305,7 +357,7 @@ class Ledger:
         data = self._store.peek(segment_key(log.topic_id, log.tp.partition, row))
         assert data is not None
         offsets: list[int] = []
-        for offset, held in batches_of(data):
+        for offset, held in batches_of(data, base=row.base if row.flags & FLAG_STAGED else 0):
             if not row.base <= offset < row.next:
                 continue
             offsets.append(offset)
@@ -344,6 +396,9 @@ class Ledger:
     def _judge_loss(self, log: Log, offset: int) -> None:
         """A record that is there no more, in a log that begins below it."""
         held, config = log.records[offset], log.config
+        if held.key is not None and offset < log.erasable.get(held.key, 0):
+            self.counts["erased"] += 1
+            return
         what = f"{log.where}: {offset} {held.said} is not in version {log.root and log.root.version} any more"
         if not config.compacted:
             raise Violated(f"{what}, and the log is not compacted")
@@ -367,6 +422,48 @@ class Ledger:
             if held is None or held.said != said:
                 raise Violated(f"{who}: {log.where}: {said} was acknowledged at {offset}, the bucket has {held}")
         self.counts["acknowledged"] += len(values)
+
+    def acknowledge_batch(self, log: Log, batch: Batch, said: Said, who: object) -> None:
+        """A sink was told that a batch is committed; ``said``: what it holds here, offsets from 0."""
+        placed = self.batches.place(batch, (log.topic_id, log.tp.partition))
+        if placed is None:
+            raise Violated(f"{who}: batch {batch} was acknowledged, and {log.where} has nothing of it")
+        base, end = placed
+        found = [log.records[offset].said for offset in range(base, end)]
+        if found != [*said.values()]:
+            raise Violated(f"{who}: {log.where} has {found} at {base}, batch {batch} is {said}")
+        self.counts["acknowledged"] += len(said)
+
+    def unfinished(self) -> list[Decision]:
+        """Decisions to commit that some partition lacks which is there."""
+        logs = self.logs.items()
+        return self.batches.unfinished(
+            {at for at, log in logs if log.root is not None and log.root.state == STATE_OPEN}
+        )
+
+    def may_erase(self, log: Log, keys: Iterable[bytes], *, at_once: bool) -> None:
+        """Somebody begins to erase them: until he ends all their records may go."""
+        log.erasable |= dict.fromkeys(keys, MAX_INT64)
+        log.erases_at_once |= at_once
+
+    def check_erased(self, who: object, log: Log, keys: frozenset[bytes], end: int, there: Iterable[str]) -> None:
+        """Somebody was told that no record of ``keys`` below ``end`` lives, and that none of ``there`` holds any.
+
+        ``there``: what was in the bucket as he began; a segment on its way into the log is among it, and ends above.
+        """
+        log.erasable |= dict.fromkeys(keys, log.end)
+        left = [offset for offset in sorted(log.alive) if offset < end and log.records[offset].key in keys]
+        if left:
+            raise Violated(f"{who}: {keys} were erased from {log.where}, and live at {left[:5]}")
+        for name in there:
+            data = self._store.peek(name) if name.endswith(".log") and name not in log.named else None
+            if data is not None and any(at < end and held.key in keys for at, held in batches_of(data)):
+                raise Violated(f"{who}: {keys} were erased from {log.where}, and {name} holds them, which is not told")
+        self.counts["erasures"] += 1
+
+    def all_keys(self) -> list[str]:
+        """All keys of the bucket."""
+        return self._store.all_keys()
 
     def planned_trim(self, log: Log, version: int, end: int, now_ms: int) -> None:
         """A plan of retention wants to trim to ``end``: held to the settings, row by row."""
@@ -430,15 +527,19 @@ class Ledger:
                 needed |= version[1]
         left = []
         for key in self._store.all_keys():
-            known = parse_topic_key(key) is not None or key.startswith(("jobs/", "probe/"))
+            known = parse_topic_key(key) is not None or key.startswith(("jobs/", "probe/", DECISIONS_PREFIX))
             if known or key in needed or parse_hist_key(key) is not None:
                 continue
             if (name := parse_snap_key(key)) is not None:
                 partition = parse_partition_key(key)
                 if partition is not None and name in self.logs[partition].snapshots:
                     continue
+                if len(self._store.peek(key) or b"") == DROPPED_BYTES:
+                    continue  # the note of a deletion stays
             if self.living_epochs and self._is_of_living_epoch(key):
                 continue
+            if self.idle_pins and "/pin/" in key:
+                continue  # of a reader that died: it goes with the next collection, if there is anything to collect
             if parse_partition_key(key) in self._destroyed:
                 continue  # of a process that stood still from before the deletion until after it
             left.append(key)
@@ -468,19 +569,21 @@ class Ledger:
         for log in self.logs.values():
             if log.root is not None and len(log.root.trash) and log.root.state == STATE_OPEN:
                 raise Violated(f"{log.where}: {len(log.root.trash)} entries of the trash were not collected")
+        if left := self.batches.needless(self._store.all_keys()):
+            raise Violated(f"decisions are left that nobody needs: {left[:3]}")
         copies = Counter(parse_partition_key(key) for key in self._store.all_keys() if parse_hist_key(key) is not None)
         if copies and copies.most_common(1)[0][1] > HIST_KEPT + HIST_ABOVE:
             raise Violated(f"{copies.most_common(1)} copies of roots, {HIST_KEPT} are kept")
 
 
-def batches_of(data: bytes) -> Iterable[tuple[int, Held]]:
-    """The records of a ``.log`` by offset."""
+def batches_of(data: bytes, *, base: int = 0) -> Iterable[tuple[int, Held]]:
+    """The records of a ``.log`` by offset; ``base`` is added to these."""
     at = 0
     while at < len(data):
         end = at + 12 + int.from_bytes(data[at + 8 : at + 12], "big")
         header = read_header(data[at:end])
         for record in decode_records(data[at:end]):
-            yield record.offset, Held(record.key, record.value, header.delete_horizon_ms)
+            yield base + record.offset, Held(record.key, record.value, header.delete_horizon_ms)
         at = end
 
 

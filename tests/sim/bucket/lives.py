@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
+from tests.sim.bucket.in_parts import compact_in_parts
 from tests.sim.bucket.ledger import Log, Said, Violated, said_of
 from tests.sim.bucket.process import SteppedProcess
 from tests.unit.remote.building import TRUSTED, MemorySegment, seal
@@ -30,14 +31,15 @@ from tiered.format.keys import join_uid
 from tiered.format.root import STATE_DELETING, STATE_OPEN
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.lifecycle import VolumeProof
-from tiered.plan.maintenance import PIN_MS, Kind
+from tiered.plan.maintenance import PIN_MS, ROUTINE, Kind
 from tiered.remote.catalog import Catalog
 from tiered.remote.deletion import begin_deletion, tend_deletion
 from tiered.remote.maintain import Maintainer
 from tiered.remote.past import AsOf, Past, create_snapshot, delete_snapshot, list_snapshots
-from tiered.remote.pins import Pin
+from tiered.remote.pins import BEGUN_MS, Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
+from tiered.remote.sweep_staged import sweep_decisions
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_topic, register_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Now, Steps
@@ -54,6 +56,12 @@ class World(Protocol):
     counts: Counter[str]
     sweeps: float
     """Share of rounds of maintenance that end with a sweep."""
+    partitions: dict[str, int]
+    """Of topics that are made again."""
+    sinks: bool
+    """Whether Spark sinks write here: then decisions are swept, too."""
+    rewrites: bool
+    """Whether maintainers also write in other codecs, and compact in two phases."""
 
     def some_log(self) -> Log | None:
         """A partition that is registered just now."""
@@ -75,6 +83,7 @@ PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError)
 """Anybody may meet these under such weather, and comes again."""
 KEYS = 5
 """Different keys of a compacted log."""
+SNAPSHOT_NAMES = tuple([f"snap{number}" for number in range(12)])
 MAP_BYTES = 2_000
 """Of a compaction's map of keys: some rounds have to be made twice."""
 
@@ -200,8 +209,11 @@ class Writer:
         epoch, rows = catalog.claim_epoch, []
         for segment in fresh:
             steps = upload_segment(segment, topic_id=log.topic_id, partition=0, claim_epoch=epoch, capabilities=TRUSTED)
-            row = yield from steps
-            rows.append(row)
+            try:
+                rows.append((yield from steps))
+            except CorruptionError:  # it stood still, and what it stored may be swept by who has the claim now
+                yield from catalog.confirm()
+                raise
         try:
             yield from catalog.append(rows)
         except FencedError:
@@ -231,6 +243,10 @@ class Writer:
         return seal(parts, topic_id=log.topic_id)
 
 
+REENCODED = ("gzip", "producer", "zstd")
+"""The codecs into which maintainers write anew. The log's end chooses, and no dice: seeds keep their stories."""
+
+
 # -- maintainers -------------------------------------------------------------------------------------------------------
 
 
@@ -245,6 +261,8 @@ def maintain(world: World, process: SteppedProcess, *, trims: bool = True) -> St
                 yield from tend_deletion(entry, str(process))
             for number in range(entry.partitions):
                 yield from _maintain(world, process, entry, TopicPartition(entry.name, number), trims)
+        if world.sinks and world.rng.random() < world.sweeps:
+            yield from sweep_decisions(delete=True)
     except PASSING:
         return
     except (LogDestroyedError, FencedError, ConfigError, NotFoundError, CorruptionError) as error:
@@ -255,6 +273,7 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
     ledger, rng = world.ledger, world.rng
     config = TopicConfig.from_properties(entry.config)
     log = ledger.logs[entry.topic_id, tp.partition]
+    config = replace(config, compression_type=REENCODED[log.end // len(REENCODED) % len(REENCODED)])
     maintainer = Maintainer(tp, entry.topic_id, config, owner=str(process), known=entry.known)
     sweeps = rng.random() < world.sweeps
     if sweeps:
@@ -263,7 +282,9 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
     if trims and rng.random() < 0.1 and log.end - log.start > 1:
         begin_at = rng.randrange(log.start, log.end)
         log.may_begin_at = max(log.may_begin_at, begin_at)
-    kinds = tuple(Kind) if rng.random() < 0.7 else (rng.choice(tuple(Kind)),)
+    kinds = ROUTINE if not trims or rng.random() < 0.7 else (rng.choice(ROUTINE),)
+    if world.rewrites and log.end % len(REENCODED) == 1:
+        kinds = (*kinds, Kind.REENCODE)
     plan = yield from maintainer.plan(kinds, begin_at=begin_at)
     now_ms = (yield Now()).now_ms
     for action in plan.actions if plan is not None else ():
@@ -272,6 +293,15 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
             ledger.planned_trim(log, plan.version, action.end, now_ms)
         ledger.at_work[str(process)] = now_ms, process.clock.now_ms
         world.note(process, f"{action.kind} {tp} {action.start} {action.end}")
+        if world.rewrites and action.kind is Kind.COMPACT and action.end % 3 == 1:
+            try:
+                world.counts["groups of parts"] += yield from compact_in_parts(process, entry, tp, config)
+                world.counts["compact in parts"] += 1
+            except NotFoundError as changed:
+                if changed.__class__ is not NotFoundError:
+                    raise
+                world.counts["left"] += 1  # others rewrote it meanwhile: a later round plans anew
+            return
         done = yield from maintainer.run(action, TRUSTED, memory_bytes=MAP_BYTES)
         world.counts[action.kind.value] += 1
         world.counts["left" if done.note else "done"] += 1
@@ -284,11 +314,14 @@ def _maintain(world: World, process: SteppedProcess, entry: TopicEntry, tp: Topi
 
 
 def take_snapshots(world: World, process: SteppedProcess) -> Steps[None]:
-    """Keeps a version under a name that nobody had, or lets one go."""
+    """Keeps a version under a name that is free, which often was one's before, or lets one go."""
     rng, log = world.rng, world.some_log()
     if log is None:
         return
     view = RootView(log.topic_id, log.tp.partition, log.tp.topic)
+    making = world.ledger.making
+    making.pop(process.name, None)
+    began_ms = world.clock.now_ms()
     try:
         if log.snapshots and rng.random() < 0.5:
             name = rng.choice(sorted(log.snapshots))
@@ -297,22 +330,29 @@ def take_snapshots(world: World, process: SteppedProcess) -> Steps[None]:
             yield from delete_snapshot(view, name)
             return
         if rng.random() < 0.3:
-            yield from drop_doubtful(log, view)
-        name = f"snap{world.new_number()}"
+            yield from drop_doubtful(log, view, making.values())
+        name = rng.choice([name for name in SNAPSHOT_NAMES if name not in log.snapshots])
+        making[process.name] = name
         root = yield from create_snapshot(view, name)
         world.note(process, f"took {name} of version {root.version}")
         world.ledger.took_snapshot(log, name, root)
     except PASSING:
         return
     except (ConfigError, NotFoundError, CorruptionError) as error:
+        if "deleted while it was made" in str(error) and world.clock.now_ms() - began_ms > BEGUN_MS:
+            world.counts["gave up"] += 1  # it stood still for so long that it was taken for dead
+            return
         world.tolerate(process, error, log.tp.topic)
 
 
-def drop_doubtful(log: Log, view: RootView) -> Steps[None]:
-    """Deletes snapshots that nobody was told of: who took them did not learn that they are there."""
+def drop_doubtful(log: Log, view: RootView, making: Collection[str] = ()) -> Steps[None]:
+    """Deletes snapshots that are made and nobody was told of: who took them did not learn that they are there.
+
+    What is only begun goes by itself. ``making``: names that are taken just now.
+    """
     for taken in (yield from list_snapshots(view)):
         name = taken.source.removeprefix("snapshot ")
-        if name not in log.snapshots:
+        if not taken.begun and name not in log.snapshots and name not in making:
             yield from delete_snapshot(view, name)
 
 
@@ -325,7 +365,7 @@ def delete_topics(world: World, process: SteppedProcess, name: str, config: Topi
         entry = yield from load_topic(name)
         if entry is None or entry.state == STATE_DELETED:
             fresh = world.next_topic_id(name, config)
-            yield from register_topic(name, fresh, 1, config.to_text(changed_only=True))
+            yield from register_topic(name, fresh, world.partitions[name], config.to_text(changed_only=True))
             world.counts["registered"] += 1
         elif entry.state == STATE_OPEN and world.rng.random() < 0.4:
             for number in range(entry.partitions):
@@ -418,10 +458,13 @@ def read_kept(world: World, process: SteppedProcess, log: Log, name: str, versio
     """Reads snapshot ``name``, or for ``""`` a version, whole."""
     view = RootView(log.topic_id, log.tp.partition, log.tp.topic)
     past = Past(view, AsOf(name=name) if name else AsOf(version=version))
+    taken = log.snapshots.get(name)
     reader = RemotePartition(log.tp.topic, log.topic_id, log.tp.partition, past=past)
     try:
         snapshot = yield from reader.snapshot()
         assert snapshot is not None
+        if snapshot.version != version and name and log.snapshots.get(name) is not taken:
+            return  # it was deleted, and another one was taken under its name
         if snapshot.version != version:
             raise Violated(f"{process} asks for version {version} of {log.where} and gets {snapshot.version}")
         process.emitted = []
@@ -431,7 +474,7 @@ def read_kept(world: World, process: SteppedProcess, log: Log, name: str, versio
     except TieredError as error:
         if log.set_aside:
             return
-        if name in log.snapshots:
+        if taken is not None and log.snapshots.get(name) is taken:
             raise Violated(f"{process} cannot read snapshot {name} of {log.where}: {error}") from error
         if isinstance(error, NotFoundError) or log.root is None:
             return

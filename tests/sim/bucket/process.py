@@ -67,6 +67,8 @@ class SteppedProcess:
         self.life = life
         self._steps: Steps[None] | None = None
         self._answer: Any = None
+        self._left: list[StoreRequest] = []
+        self._outcomes: list[Any] = []
 
     def __str__(self) -> str:
         return f"{self.name}.{self.lives}"
@@ -76,6 +78,7 @@ class SteppedProcess:
         if self._steps is not None:
             self._steps.close()
         self._steps = self._answer = None
+        self._left, self._outcomes = [], []
         self.emitted = []
 
     def step(self) -> bool:
@@ -83,6 +86,9 @@ class SteppedProcess:
         if self._steps is None:
             self.lives += 1
             self._steps, self._answer = self.life(self), None
+        if self._left:
+            self._one_of_several()
+            return True
         while True:
             answer, self._answer = self._answer, None
             try:
@@ -91,6 +97,10 @@ class SteppedProcess:
             except StopIteration:
                 self._steps = None
                 return False
+            if isinstance(request, Together) and request.errors:
+                self._left, self._outcomes = list(request.requests), []
+                self._one_of_several()
+                return True
             try:
                 self._answer = self._carry_out(request)
             except TieredError as error:
@@ -120,6 +130,16 @@ class SteppedProcess:
             case _:
                 return self._execute(request)
         return None
+
+    def _one_of_several(self) -> None:
+        """The next request of those whose errors are told one by one: between two of them anything may happen."""
+        request = self._left.pop(0)
+        try:
+            self._outcomes.append(self._execute(request))
+        except TieredError as error:
+            self._outcomes.append(error)
+        if not self._left:
+            self._answer, self._outcomes = tuple(self._outcomes), []
 
     def _execute(self, request: StoreRequest) -> Outcome:
         self.last = request

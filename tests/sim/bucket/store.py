@@ -143,8 +143,6 @@ class Weather:
         return Deleted(tuple([(key, "InternalError") for key in request.keys[cut:]]))
 
     def _keep(self, request: StoreRequest) -> None:
-        if isinstance(request, Delete) and any("/snap/" in key for key in request.keys):
-            return  # the one name that is put again after its DELETE: a late one would take the later snapshot away
         if len(self.in_flight) < MAX_IN_FLIGHT:
             self.in_flight.append(request)
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from functools import partial
 from uuid import UUID
 
+from tests.sim.bucket.decoded import decoded_once
+from tests.sim.bucket.erasures import erase_keys
 from tests.sim.bucket.ledger import Ledger, Log, Violated
 from tests.sim.bucket.lives import (
     Writer,
@@ -27,6 +29,7 @@ from tests.sim.bucket.lives import (
     take_snapshots,
 )
 from tests.sim.bucket.process import Life, SteppedProcess
+from tests.sim.bucket.sinks import Stream, hand_over_partitions
 from tests.sim.bucket.store import WatchedStore, Weather
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
@@ -36,7 +39,9 @@ from tiered.findings import Severity
 from tiered.plan.commit import SHAPE, Shape
 from tiered.remote.catalog import CommitLimits
 from tiered.remote.root_view import RootView
-from tiered.remote.topics import STATE_DELETED, register_topic
+from tiered.remote.roots import PartitionIds
+from tiered.remote.stage import Sink, hand_over
+from tiered.remote.topics import STATE_DELETED, STATE_OPEN, register_topic
 from tiered.store.base import Delete, Get, Head, StoreRequest
 from tiered.store.driver import drive
 from tiered.testing.clock import FakeClock, SeededIds
@@ -52,6 +57,8 @@ REST_ROUNDS = 8
 LATEST_S = 300
 """No request arrives later than this after it was sent: no network keeps one for hours."""
 PASSES_S = (1, 60, 1_200, 7_200, 47_000, 200_000)
+LAST_DAYS = 4
+"""Each so-manieth seed ends with days of compactions, in which tombstones come to their end."""
 CHECKED = 5
 """The product's own ``check`` looks at the end of each so-manieth seed."""
 
@@ -74,15 +81,28 @@ def settings(rng: random.Random) -> TopicConfig:
 
 
 class World:
-    """``paged``: catalogs with pages of a few rows, by the seed unless told. ``trace``: all requests in ``history``."""
+    """``paged``: catalogs with pages of a few rows. ``sinks``: Spark sinks write the topic that is deleted.
+
+    ``erases``: somebody erases keys. All by the seed unless told. ``trace``: all requests in ``history``.
+    """
 
     def __init__(
-        self, seed: int, *, faults: float = FAULT_RATE, paged: bool | None = None, trace: bool = False
+        self,
+        seed: int,
+        *,
+        faults: float = FAULT_RATE,
+        paged: bool | None = None,
+        sinks: bool | None = None,
+        erases: bool | None = None,
+        trace: bool = False,
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
         self.ids = SeededIds(seed)
         self.paged = self.rng.random() < 0.5 if paged is None else paged
+        self.sinks = seed % 2 == 1 if sinks is None else sinks
+        self.rewrites = seed // 2 % 3 == 0
+        self.partitions = {KEPT: 1, GONE: 2 if self.sinks else 1}
         self.sweeps = 0.15
         self.trace = trace
         self.history: list[str] = []
@@ -105,16 +125,36 @@ class World:
         self.operator = self._process("operator", partial(delete_topics, self, name=GONE, config=self.settings[GONE]))
         self.processes += [
             self._process("keeper", partial(take_snapshots, self)),
+            self._process("keeper too", partial(take_snapshots, self)),
             self.operator,
             self._process("reader 0", partial(read_on, self)),
             self._process("reader 1", partial(read_on, self)),
             self._process("reader with a pin", partial(read_pinned, self)),
             self._process("historian", partial(read_as_of, self)),
         ]
-        self._weights = [4] * len(self.writers) + [5, 5, 1.5, 0.5, 1.2, 1.2, 1.2, 1]
+        self._weights = [4] * len(self.writers) + [5, 5, 1.5, 1, 0.5, 1.2, 1.2, 1.2, 1]
+        self.streams = [Stream(self, GONE, name) for name in ("one", "two")] if self.sinks else []
+        self.eraser: SteppedProcess | None = None
+        if self.sinks:
+            self._add_sinks()
+        if seed % 3 == 0 if erases is None else erases:
+            self.eraser = self._process("eraser", partial(erase_keys, self))
+            self.processes.insert(len(self.writers), self.eraser)
+            self._weights.insert(len(self.writers), 4)
 
     def _process(self, name: str, life: Life) -> SteppedProcess:
         return SteppedProcess(name, life, self.bucket, self.clock, self.rng.getrandbits(64))
+
+    def _add_sinks(self) -> None:
+        """Drivers of two queries, of one of them another that does not know that it was given up."""
+        one, two = self.streams
+        lives = [("sink one", one.life), ("sink two", two.life), ("sink one again", one.life)]
+        lives.append(("handover", partial(hand_over_partitions, self, topic=GONE)))
+        self.drivers = [self._process(name, life) for name, life in lives]
+        at = len(self.writers)
+        self._weights[at - 1] = 1.5
+        self.processes[at:at] = self.drivers
+        self._weights[at:at] = [5, 5, 2, 0.7]
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -122,7 +162,7 @@ class World:
         """So many requests, then a rest without faults in which all garbage has to go."""
         logging.disable(logging.CRITICAL)
         try:
-            with catalogs_of(PAGED if self.paged else SHAPE):
+            with catalogs_of(PAGED if self.paged else SHAPE), decoded_once():
                 self._begin()
                 turn = self.processes[0]
                 for _ in range(steps):
@@ -142,8 +182,8 @@ class World:
     def _begin(self) -> None:
         for name, config in self.settings.items():
             topic_id = self.ids.uuid()
-            self.ledger.announce(name, topic_id, 1, config)
-            steps = register_topic(name, topic_id, 1, config.to_text(changed_only=True))
+            self.ledger.announce(name, topic_id, self.partitions[name], config)
+            steps = register_topic(name, topic_id, self.partitions[name], config.to_text(changed_only=True))
             drive(self.inner, steps, clock=self.clock, ids=self.ids)
 
     def _step(self, turn: SteppedProcess) -> SteppedProcess:
@@ -217,7 +257,11 @@ class World:
             process.clock.skew_ms = 0
         for process in self.processes[: len(self.writers)] * 2:
             self._whole_life(process)
-        self._last_days()
+        self._finish_sinks()
+        if self.eraser is not None:
+            self._whole_life(self.eraser)
+        if self.seed % LAST_DAYS == 0:
+            self._last_days()
         self._drop_doubtful()
         self._maintain(2)
         for log in self.ledger.logs.values():
@@ -231,6 +275,22 @@ class World:
             self._whole_life(self.operator)
         self.ledger.check_end()
         self._check_all()
+
+    def _finish_sinks(self) -> None:
+        """What was decided is committed, by whoever; then a local log has the partitions: nobody's pages are left."""
+        entry = self.ledger.entries[GONE]
+        if not self.sinks or entry.state != STATE_OPEN:
+            return
+        ids, partitions = PartitionIds(GONE, entry.topic_id), range(entry.partitions)
+        drive(self.inner, hand_over(ids, partitions, "spark", "operator"), clock=self.clock, ids=self.ids)
+        for process in self.drivers[:3] * 2:
+            self._whole_life(process)
+        for decision in self.ledger.unfinished():
+            sink = Sink("operator", {entry.topic_id: GONE})
+            drive(self.inner, sink.commit_staged(decision), clock=self.clock, ids=self.ids)
+        if left := self.ledger.unfinished():
+            raise Violated(f"{len(left)} batches are decided and not committed: {left[0]}")
+        drive(self.inner, hand_over(ids, partitions, "local", "operator"), clock=self.clock, ids=self.ids)
 
     def _last_days(self) -> None:
         """Compactions one after the other, as tombstones need them to go."""
@@ -285,7 +345,7 @@ class World:
         entry = self.ledger.entries[name]
         if self._next_id is None or self._next_id == entry.topic_id:
             self._next_id = self.ids.uuid()
-            self.ledger.announce(name, self._next_id, 1, config)
+            self.ledger.announce(name, self._next_id, self.partitions[name], config)
         return self._next_id
 
     def some_log(self) -> Log | None:
@@ -294,7 +354,7 @@ class World:
         if not entries:
             return None
         entry = self.rng.choice(entries)
-        return self.ledger.logs[entry.topic_id, 0]
+        return self.ledger.logs[entry.topic_id, self.rng.randrange(entry.partitions) if entry.partitions > 1 else 0]
 
     def tolerate(self, process: SteppedProcess, error: TieredError, topic: str) -> None:
         """What is no bad weather has to have a reason."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tests.sim.tiers.machine import Machine, Process, SimStore
-from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Values, Violated, values_of
+from tests.sim.tiers.truth import PARTITIONS, TOPIC, TPS, Truth, Values, Violated, values_of
 from tiered.care.run import plan_rejoin, rejoin, restore
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
@@ -16,7 +16,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.format.keys import partition_dir
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
@@ -25,6 +25,7 @@ from tiered.tiering.run import Tiering
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from uuid import UUID
 
     from tests.sim.tiers.world import World
 
@@ -43,8 +44,20 @@ KEYS = 6
 RETRY_SECONDS = 5.0
 
 
+class Copy(NamedTuple):
+    """An older copy of a disk, and what was true of it."""
+
+    files: dict[str, bytes]
+    content: dict[TopicPartition, Values]
+    durable: dict[TopicPartition, int]
+    of: UUID | None
+
+
 class Application:
-    """``content``: what this disk was told to hold, by offset; ``durable``: the end that a flush has answered for."""
+    """``content``: what this disk was told to hold, by offset; ``durable``: the end that a flush has answered for.
+
+    ``of``: the id of the topic that it holds, of which there may be none in the bucket any more.
+    """
 
     def __init__(self, world: World, machine: Machine) -> None:
         self.world = world
@@ -55,18 +68,26 @@ class Application:
         self.durable: dict[TopicPartition, int] = dict.fromkeys(TPS, 0)
         self.fenced: set[TopicPartition] = set()
         self.copied: set[TopicPartition] = set()  # an older copy of the disk, and no commit has shown otherwise yet
+        self.of: UUID | None = None
         self._counted = 0
-        self._snapshot: tuple[dict[str, bytes], dict[TopicPartition, Values], dict[TopicPartition, int]] | None = None
+        self._snapshot: Copy | None = None
 
     def __str__(self) -> str:
         return f"application {self.machine.root.name}"
+
+    @property
+    def truth(self) -> Truth:
+        """Of the topic that this disk holds, or will."""
+        return self.world.truth if self.of is None else self.world.truth_of(self.of)
 
     # -- what it does ----------------------------------------------------------------------------------------------
 
     def act(self) -> None:
         """One thing that applications do."""
         if self.log is None:
-            if self.fenced and self.world.rng.random() < 0.7:
+            if self.truth.deleted and self.of is not None and self.world.rng.random() < 0.4:
+                self._try("drop-topic", self.drop_topic)
+            elif self.fenced and self.world.rng.random() < 0.7:
                 self._try("rejoin", self.rejoin)
             else:
                 self._try("open", self.open)
@@ -79,7 +100,7 @@ class Application:
             (4, "sync", self.sync),
             (3, "tick", self.tick),
             (2, "read", self.read),
-            (0.5, "close", self.close),
+            (5 if self.truth.deleted else 0.5, "close", self.close),
         ]
         _, name, act = self.world.rng.choices(acts, [each[0] for each in acts])[0]
         self._try(name, act)
@@ -97,7 +118,7 @@ class Application:
             self.world.note(self, "LockedError")
         except TieredError as error:
             self.world.note(self, f"{type(error).__name__} {error}")
-            self.world.tolerated(error)
+            self.world.tolerated(error, self.truth)
         finally:
             if self.process is not None and self.process.dead:
                 self._lost()
@@ -108,13 +129,15 @@ class Application:
         self.process.fuse = self.world.fuse()
         clock, ids = self.world.clock, self.process.ids
         store = RetryingStore(SimStore(self.process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
-        local: LocalLogs | None = None
+        local: LocalTier | None = None
         try:
             reachable = Tiering.check_reachable(store, clock=clock, ids=ids)
             config = LogConfig(remote=True, disk_reserve_bytes=0)
-            local = LocalLogs.open([self.machine.path], clock=clock, ids=ids, files=self.process.files, config=config)
+            local = LocalTier.open([self.machine.path], clock=clock, ids=ids, files=self.process.files, config=config)
             self.log = Log(local, store, clock=clock, ids=ids, reachable=reachable)
+            self._holds(local)
             self.log.topic(TOPIC, partitions=PARTITIONS, create=True, config=self.world.config)
+            self._holds(local)
             self._recovered(local)
         except TieredError:
             if not self.process.dead:
@@ -122,7 +145,12 @@ class Application:
             raise
         self.process.fuse = -1
 
-    def _recovered(self, local: LocalLogs) -> None:
+    def _holds(self, local: LocalTier) -> None:
+        """Of which topic this disk is."""
+        info = local.topics().get(TOPIC)
+        self.of = None if info is None else info.topic_id
+
+    def _recovered(self, local: LocalTier) -> None:
         """What a flush answered for is there; what is there is what was told."""
         for tp in TPS:
             log = local.partition(tp)
@@ -171,12 +199,12 @@ class Application:
         assert self.log is not None
         ends = {tp: positions.end_offset for tp, positions in self.log.positions().items()}
         told = {tp: {o: v for o, v in self.content[tp].items() if o < ends[tp]} for tp in TPS}
-        committed = {tp for tp in TPS if ends[tp] > self.world.truth.committed_end(tp)}
+        committed = {tp for tp in TPS if ends[tp] > self.truth.committed_end(tp)}
         self.log.sync(timeout=SYNC_TIMEOUT_S)
         self.copied -= committed
         for tp in TPS:
             self.durable[tp] = max(self.durable[tp], ends[tp])
-            self.world.truth.acknowledge(tp, told[tp])
+            self.truth.acknowledge(tp, told[tp])
         self.world.note(self, "synced")
 
     def tick(self) -> None:
@@ -190,15 +218,15 @@ class Application:
         if self.log is None:
             return
         for tp in TPS:
-            expected, content = dict(self.world.truth.acked[tp]), dict(self.content[tp])
+            expected, content = dict(self.truth.acked[tp]), dict(self.content[tp])
             if not self._owns(tp):
                 continue
             try:
                 records = list(self.log.topic(TOPIC).stream(tp.partition).records(ReadRange()))
             except TieredError as error:
                 # A disk whose note of the committed end is behind a trim has a gap to the bucket, and says so.
-                trimmed = isinstance(error, OffsetGapError) and self.world.truth.start(tp) > 0
-                if trimmed or isinstance(error, RemoteUnavailableError) or tp in self.world.truth.damaged:
+                trimmed = isinstance(error, OffsetGapError) and self.truth.start(tp) > 0
+                if trimmed or isinstance(error, RemoteUnavailableError) or tp in self.truth.damaged:
                     self.world.note(self, f"{type(error).__name__} {error}")
                     continue
                 raise
@@ -206,10 +234,10 @@ class Application:
             if len(found) != len(records):
                 raise Violated(f"{self} reads an offset of {tp} twice")
             if self._owns(tp):
-                self.world.truth.check_read(self, tp, expected | content, found)
+                self.truth.check_read(self, tp, expected | content, found)
 
     def _owns(self, tp: TopicPartition) -> bool:
-        root = self.world.truth.root(tp)
+        root = self.truth.root(tp)
         assert self.log is not None
         volume = str(self.log._local.volume_id)
         return root is not None and root.writer.volume == volume and tp not in self.fenced | self.copied
@@ -219,7 +247,7 @@ class Application:
         assert self.process is not None
         self._end_process(None)
 
-    def _end_process(self, local: LocalLogs | None) -> None:
+    def _end_process(self, local: LocalTier | None) -> None:
         log, self.log, process, self.process = self.log, None, self.process, None
         try:
             if log is not None:
@@ -244,9 +272,9 @@ class Application:
         for tp in TPS:
             if uploads is None or (tp in uploads and uploads[tp].fenced):
                 self.fenced.add(tp)
-                root = self.world.truth.root(tp)
+                root = self.truth.root(tp)
                 ours = uploads is not None and root is not None and root.writer.volume == volume
-                if ours and tp not in self.copied and tp not in self.world.truth.damaged:
+                if ours and tp not in self.copied and tp not in self.truth.damaged:
                     raise Violated(f"{self}: the rightful owner of {tp} is locked out")
 
     def kill(self) -> None:
@@ -277,7 +305,7 @@ class Application:
         if self._snapshot is None and self.machine.path.exists() and not self.fenced and not self.copied:
             self.world.note(self, "snapshot")
             content = {tp: dict(values) for tp, values in self.content.items()}
-            self._snapshot = self.machine.copy(), content, dict(self.durable)
+            self._snapshot = Copy(self.machine.copy(), content, dict(self.durable), self.of)
 
     def put_back(self) -> None:
         """The older copy is the disk now."""
@@ -285,7 +313,7 @@ class Application:
             return
         self.kill()
         self.world.note(self, "put-back")
-        copy, content, self.durable = self._snapshot
+        copy, content, self.durable, self.of = self._snapshot
         self.content = {tp: dict(values) for tp, values in content.items()}
         self._snapshot = None
         self.copied, self.fenced = set(TPS), set()
@@ -303,14 +331,36 @@ class Application:
             if not self.process.dead:
                 self.process.die()
             self.process = None
-        for tp in self.fenced:
-            self.content[tp], self.durable[tp] = {}, 0
+            for tp in self.fenced:  # on a full disk it ends midway, for each partition before or after
+                self.content[tp], self.durable[tp] = {}, 0
         self.copied -= self.fenced
         self.fenced.clear()
 
+    def drop_topic(self, but: UUID | None = None) -> None:
+        """The topic was deleted in the bucket: an operator deletes the copy on this disk, beside a daemon or not.
+
+        ``but``: the topic that has the name now, which stays.
+        """
+        self.process = process = Process(self.world, self.machine, str(self))
+        process.fuse = self.world.fuse()
+        clock, ids = self.world.clock, process.ids
+        local: LocalTier | None = None
+        try:
+            local = LocalTier.open([self.machine.path], clock=clock, ids=ids, files=process.files)
+            self._holds(local)
+            if self.of is not None and self.of != but:
+                self.content, self.durable = {tp: {} for tp in TPS}, dict.fromkeys(TPS, 0)
+                self.fenced, self.copied = set(), set()
+                local.delete_topic(TOPIC)
+                self.of = None
+        finally:
+            if not process.dead:
+                self._end_process(local)
+
     def restore(self) -> None:
         """A new disk from the bucket alone: all that was acknowledged is in it."""
-        expected = {tp: dict(values) for tp, values in self.world.truth.acked.items()}
+        truth = self.world.truth
+        expected = {tp: dict(values) for tp, values in truth.acked.items()}
         self.process = Process(self.world, self.machine, str(self))
         clock, ids = self.world.clock, self.process.ids
         store = RetryingStore(SimStore(self.process), clock=clock, ids=ids, deadline_seconds=RETRY_SECONDS)
@@ -322,8 +372,8 @@ class Application:
         except TieredError as error:
             self.world.note(self, f"{type(error).__name__} {error}")
             if type(error).__name__ != "NotFoundError":
-                self.world.tolerated(error)
-            elif self.world.truth.entry is not None:
+                self.world.tolerated(error, truth)
+            elif truth.log(TPS[0]) is not None and not truth.deleted:
                 raise Violated(f"restore finds nothing: {error}") from error
         finally:
             if not self.process.dead:
@@ -331,14 +381,15 @@ class Application:
             self.process = None
         if restored:
             self.world.note(self, "restored")
-            self._check_restored(expected)
+            self._check_restored(truth, expected)
 
-    def _check_restored(self, expected: dict[TopicPartition, Values]) -> None:
+    def _check_restored(self, truth: Truth, expected: dict[TopicPartition, Values]) -> None:
         for tp in TPS:
             found: Values = {}
             for path in sorted((self.machine.path / partition_dir(tp)).glob("*.log")):
                 found.update(values_of(path.read_bytes()))
-            self.world.truth.check_read(f"restore {self.machine.root.name}", tp, expected[tp], found)
+            if not truth.deleted:  # else it may have restored nothing, or the next topic of the name
+                truth.check_read(f"restore {self.machine.root.name}", tp, expected[tp], found)
             self.content[tp] = found
             self.durable[tp] = max(found, default=-1) + 1
 
@@ -346,6 +397,9 @@ class Application:
         """Faults are over: a volume that may write is opened and synced, a fenced one rejoins first."""
         self.kill()
         self.machine.kill_all()
+        self.machine.room = None
+        if self.world.deletes and self.machine.path.exists():
+            self.drop_topic(self.world.truth.topic_id)
         for _ in range(4):
             if self.fenced:
                 self.rejoin()
@@ -367,12 +421,12 @@ class Application:
             return  # it is being opened or rejoins
         for tp in TPS:
             folder = self.machine.path / partition_dir(tp)
-            if tp in self.fenced | self.copied or tp in self.world.truth.damaged or not folder.exists():
+            if tp in self.fenced | self.copied or tp in self.truth.damaged or not folder.exists():
                 continue
             first = min((int(path.stem) for path in folder.glob("*.log")), default=None)
             if first is None:
                 continue
             for offset, value in self.content[tp].items():
                 gone = offset < first and offset < self.durable[tp]
-                if gone and self.world.truth.served(tp, offset) != value:
+                if gone and self.truth.served(tp, offset) != value:
                     raise Violated(f"{self}: {tp} {offset} left the disk and is not in the bucket")

@@ -141,7 +141,7 @@ class Daemon:
         self.bury()
         if error is not None and not isinstance(error, LockedError | NotFoundError):
             if isinstance(error, TieredError):
-                self.world.tolerated(error)
+                self.world.tolerated(error, self.world.truth_on(self.machine))
             else:
                 raise error
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
+import os
 import random
 import shutil
 from collections import Counter
@@ -12,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from tests.crash.matrix.disk import POWER_CUTS, Cut, Disk, write_tree
 from tests.crash.matrix.trace import READS, Effect, TraceFiles
-from tiered.errors import LocalIOError, RemoteUnavailableError
-from tiered.local.disk.files import FileState, PosixFiles
+from tiered.errors import LocalIOError, RemoteUnavailableError, TieredError
+from tiered.local.disk.files import FileState, PosixFiles, translate
 from tiered.store.base import Outcome, StoreRequest
 from tiered.testing.clock import SeededIds
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World
 
+GROWING = frozenset({"open", "mkdir"})
+"""What takes room for a name."""
 LOCKS = (".lock", "tiered-uploader.lock")
 
 
@@ -73,6 +77,8 @@ class ProcessFiles(TraceFiles):
 
     def _effect(self, effect: Effect) -> None:
         self.process.breathe()
+        if effect.name in GROWING and self.machine.room == 0 and not effect.path.exists():
+            raise _no_space(effect)
         if effect.name not in READS or effect.name == "open_read":
             self.machine.disk.apply(effect)
         if effect.name not in READS:
@@ -97,8 +103,12 @@ class ProcessFiles(TraceFiles):
     def write_at(self, handle: int, data: bytes | bytearray | memoryview, position: int) -> None:
         self._check(handle)
         serial, path = self._open[handle]
-        self._effect(Effect("write", path, serial, position=position, data=bytes(data)))
-        PosixFiles.write_at(self, handle, data, position)
+        kept = bytes(data[: self.machine.take_room(len(data))])
+        effect = Effect("write", path, serial, position=position, data=kept)
+        self._effect(effect)
+        PosixFiles.write_at(self, handle, kept, position)
+        if len(kept) < len(data):
+            raise _no_space(effect)
 
     def try_lock(self, path: Path) -> int | None:
         handle = self.open_write(path)
@@ -126,14 +136,22 @@ class ProcessFiles(TraceFiles):
         super().sync(handle)
 
 
+def _no_space(effect: Effect) -> TieredError:
+    return translate(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), effect.name, effect.path)
+
+
 class Machine:
-    """Everything under ``root``; the log directory is ``root/log``."""
+    """Everything under ``root``; the log directory is ``root/log``.
+
+    ``room``: bytes until the disk is full, None for one that never is.
+    """
 
     def __init__(self, world: World, root: Path) -> None:
         self.world = world
         self.root = root
         self.path = root / "log"
         self.processes: list[Process] = []
+        self.room: int | None = None
         self._handles = 0
         root.mkdir()
         self.disk = Disk(root)
@@ -143,6 +161,14 @@ class Machine:
         """Where the numbers of one process's handles begin."""
         self._handles += 1
         return self._handles * 1_000_000
+
+    def take_room(self, size: int) -> int:
+        """How many of ``size`` bytes the disk has room for."""
+        if self.room is None:
+            return size
+        taken = min(size, self.room)
+        self.room -= taken
+        return taken
 
     def kill_all(self) -> None:
         """Every process of the machine."""

@@ -8,11 +8,12 @@ from tests.sim.tiers.machine import Process, SimStore
 from tests.sim.tiers.truth import TOPIC, TPS, Violated
 from tiered.errors import TieredError, UnknownTopicError
 from tiered.model import TopicPartition
+from tiered.read.bucket import BucketReads
 from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
 from tiered.reader import Reader
 from tiered.store.metrics import StoreMetrics
 from tiered.store.retry import RetryingStore
-from tiered.topic import PartitionStream
 
 if TYPE_CHECKING:
     from tests.sim.tiers.world import World
@@ -26,6 +27,7 @@ class LongReader:
         self.name = name
         self._streams: dict[TopicPartition, PartitionStream] = {}
         self._ends: dict[TopicPartition, int] = {}
+        self._truth = world.truth
 
     def __str__(self) -> str:
         return self.name
@@ -53,14 +55,16 @@ class LongReader:
         process = Process(self.world, None, self.name)
         clock, ids = self.world.clock, process.ids
         store = RetryingStore(SimStore(process), clock=clock, ids=ids, deadline_seconds=5.0)
-        reader = Reader(None, store, StoreMetrics(), clock=clock, ids=ids)
+        bucket = BucketReads(store)
+        reader = Reader(None, bucket, StoreMetrics(), clock=clock, ids=ids)
         streams = {}
         try:
             topic = reader.topic(TOPIC)
+            self._truth = self.world.truth_of(bucket.entries[TOPIC].topic_id)
             for tp in TPS:
                 streams[tp] = topic.stream(tp.partition)
         except UnknownTopicError as error:
-            if any(self.world.truth.acked.values()):
+            if any(self.world.truth.acked.values()) and not self.world.truth.deleted:
                 raise Violated(f"{self} finds no topic: {error}") from error
             return
         except TieredError as error:
@@ -71,23 +75,25 @@ class LongReader:
         self._read()
 
     def _read(self) -> None:
-        for tp, stream in self._streams.items():
-            expected = dict(self.world.truth.acked[tp])
+        for tp, stream in list(self._streams.items()):
+            expected = dict(self._truth.acked[tp])
             try:
                 stream.refresh()
                 records = list(stream.records(ReadRange()))
             except TieredError as error:
                 self.world.note(self, f"{type(error).__name__} {error}")
-                if tp not in self.world.truth.damaged:
-                    self.world.tolerated(error)
+                if tp not in self._truth.damaged:
+                    self.world.tolerated(error, self._truth)
+                if self._truth.deleted:
+                    self._streams = {}
                 continue
             self.world.note(self, f"read {tp} {len(records)}")
             found = {record.offset: record.value or b"" for record in records}
             if len(found) != len(records):
                 raise Violated(f"{self} reads an offset of {tp} twice")
-            self.world.truth.check_read(self, tp, expected, found)
+            self._truth.check_read(self, tp, expected, found)
             for offset, value in found.items():
-                if self.world.truth.served(tp, offset) != value:
+                if self._truth.served(tp, offset) != value:
                     raise Violated(f"{self} reads {value!r} at {tp} {offset}")
             end = max(found, default=-1) + 1
             if end < self._ends.get(tp, 0):

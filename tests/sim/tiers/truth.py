@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from uuid import UUID
 
 from tests.sim.bucket.ledger import Ledger, Log, Violated, batches_of
 from tests.sim.bucket.store import WatchedStore
@@ -10,7 +11,6 @@ from tiered.errors import TieredError
 from tiered.format.keys import root_key
 from tiered.format.root import Root, decode_root
 from tiered.model import TopicPartition
-from tiered.remote.topics import TopicEntry
 from tiered.store.base import Absent, Delete, Put
 
 TOPIC = "t"
@@ -21,26 +21,26 @@ Values = dict[int, bytes]
 
 
 class Truth:
-    """``acked``: what a sync has acknowledged. ``bodies``: every root that ever was, oldest first."""
+    """Of one topic id. ``acked``: what a sync has acknowledged. ``bodies``: every root that ever was, oldest first."""
 
     FALSE_ALARMS = ("CorruptionError", "LogDestroyedError", "OffsetGapError", "ConfigError", "RecordTooLargeError")
 
-    def __init__(self, store: WatchedStore, ledger: Ledger) -> None:
+    def __init__(self, store: WatchedStore, ledger: Ledger, topic_id: UUID) -> None:
         self._store = store
         self.ledger = ledger
+        self.topic_id = topic_id
         self.acked: dict[TopicPartition, Values] = {tp: {} for tp in TPS}
         self.bodies: dict[TopicPartition, list[bytes]] = {tp: [] for tp in TPS}
         self.damaged: dict[TopicPartition, tuple[str, bytes]] = {}
-        ledger.on_root = self._keep
 
     @property
-    def entry(self) -> TopicEntry | None:
-        """Of the topic, once it is registered."""
-        return self.ledger.entries.get(TOPIC)
+    def deleted(self) -> bool:
+        """Whether an operator has asked for its deletion: from then on anybody may be refused."""
+        return any(log is not None and log.may_be_deleted for log in map(self.log, TPS))
 
     def log(self, tp: TopicPartition) -> Log | None:
-        """What the ledger has of a partition."""
-        return None if self.entry is None else self.ledger.logs[self.entry.topic_id, tp.partition]
+        """What the ledger has of a partition; None before it is registered."""
+        return self.ledger.logs.get((self.topic_id, tp.partition))
 
     def root(self, tp: TopicPartition) -> Root | None:
         """The newest one."""
@@ -63,7 +63,8 @@ class Truth:
         held = None if log is None else log.records.get(offset)
         return None if held is None else held.value or b""
 
-    def _keep(self, log: Log, body: bytes) -> None:
+    def keep(self, log: Log, body: bytes) -> None:
+        """A root has come."""
         if log.tp in self.bodies and log.tp not in self.damaged:
             self.bodies[log.tp].append(body)
 
@@ -102,7 +103,7 @@ class Truth:
         """The root is ``lost``, or an ``older`` one is there that ends earlier; False if it has no such."""
         older = [body for body in self.bodies[tp] if self._end(body) < self.committed_end(tp)]
         log = self.log(tp)
-        if log is None or tp in self.damaged or not older:
+        if log is None or tp in self.damaged or self.deleted or not older:
             return False
         self.damaged[tp] = how, self.bodies[tp][-1]
         log.set_aside = True

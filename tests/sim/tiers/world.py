@@ -19,7 +19,16 @@ from pathlib import Path
 from uuid import UUID
 
 from tests.sim.bucket.ledger import Ledger, Log
-from tests.sim.bucket.lives import drop_doubtful, maintain, read_as_of, read_kept, read_on, take_snapshots
+from tests.sim.bucket.lives import (
+    delete_topics,
+    drop_doubtful,
+    maintain,
+    read_as_of,
+    read_kept,
+    read_on,
+    read_pinned,
+    take_snapshots,
+)
 from tests.sim.bucket.process import Life, SteppedProcess
 from tests.sim.bucket.store import WatchedStore, Weather
 from tests.sim.bucket.world import LATEST_S, PAGED, REST_ROUNDS, catalogs_of
@@ -39,6 +48,7 @@ from tiered.local.disk.uploads import UploadCheckpoint
 from tiered.model import TopicPartition
 from tiered.plan.commit import SHAPE
 from tiered.remote.root_view import RootView
+from tiered.remote.topics import STATE_OPEN
 from tiered.store.driver import drive
 from tiered.testing.clock import SeededIds
 
@@ -47,6 +57,9 @@ FAULT_RATE = 0.08
 """Share of requests that meet a fault."""
 DEPTH = 2
 """Actors that act below the request of another one below the request of a third."""
+
+NOBODY = UUID(int=0)
+"""The id of a topic that is not registered."""
 
 Act = Callable[[], None]
 
@@ -69,10 +82,12 @@ def settings(rng: random.Random) -> TopicConfig:
 
 class World:
     """Two machines at a time. ``damage``: roots are lost and put back. ``begun``: records are committed already.
+    ``deletes``: the topic is deleted and made again.
 
     ``upkeep``: how often maintainers, and who takes snapshots or reads the bucket, get a turn, as a weight beside 8 for
     applications.
-    ``older_disks``: how often a machine gets an older copy of its disk back, as a weight beside 8 for applications.
+    ``older_disks``, ``full_disks``: how often a machine gets an older copy of its disk back, or no room for what is
+    written until there is room again, as weights beside 8 for applications.
     """
 
     def __init__(
@@ -83,6 +98,8 @@ class World:
         damage: bool = False,
         begun: bool = True,
         older_disks: float = 0.06,
+        full_disks: float = 0.3,
+        deletes: bool = False,
         faults: float = FAULT_RATE,
         upkeep: float = 3.0,
     ) -> None:
@@ -91,10 +108,14 @@ class World:
         self.damage = damage
         self.begun = begun
         self.older_disks = older_disks
+        self.full_disks = full_disks
+        self.deletes = deletes
         self.fault_rate = faults
         self.upkeep = upkeep
         self.settling = False
         self.sweeps = 0.15
+        self.rewrites = seed % 4 == 2
+        self.sinks, self.partitions = False, {TOPIC: PARTITIONS}
         self.clock = SimClock(self._passed)
         self.ids = SeededIds(seed)
         self._store_clock = StoreClock(self.clock)
@@ -104,8 +125,11 @@ class World:
         self.inner = WatchedStore(self._store_clock)
         self.bucket = Weather(self.inner, self.rng, faults)
         self.ledger = Ledger(self.inner, self._store_clock.now_ms, self.shape)
-        self.ledger.living_epochs, self.ledger.settings = True, self.config
-        self.truth = Truth(self.inner, self.ledger)
+        self.ledger.living_epochs = self.ledger.idle_pins = True
+        self.ledger.settings = self.config
+        self.ledger.on_root = lambda log, body: self.truth_of(log.topic_id).keep(log, body)
+        self._truths: dict[UUID, Truth] = {}
+        self._next_id: UUID | None = None
         self.counts: Counter[str] = Counter()
         self.history: list[str] = []
         self.acting: list[object] = []
@@ -116,8 +140,10 @@ class World:
         self.residents = [*self.maintainers, self._resident("keeper", partial(take_snapshots, self))]
         self.residents += [
             self._resident("reader of the bucket", partial(read_on, self)),
+            self._resident("reader with a pin", partial(read_pinned, self)),
             self._resident("historian", partial(read_as_of, self)),
         ]
+        self.operator = self._resident("operator", partial(delete_topics, self, name=TOPIC, config=self.config))
 
     def _resident(self, name: str, life: Life) -> SteppedProcess:
         return SteppedProcess(name, life, self.bucket, self.clock, self.rng.getrandbits(64))
@@ -180,8 +206,10 @@ class World:
         self.clock.jump(-self.skew_s())
         for resident in self.residents:
             resident.die()
-        for application, daemon in self.places:
+        for _, daemon in self.places:
             daemon.stop()
+        self._finish_deletion()
+        for application, _ in self.places:
             application.recover()
         self.look()
         for reader in self.readers:
@@ -194,6 +222,24 @@ class World:
             application.read()
         self._check()
 
+    def _finish_deletion(self) -> None:
+        """What an operator has begun ends: the name is free, and another topic has it."""
+        entry = self.ledger.entries.get(TOPIC)
+        if entry is None or entry.state == STATE_OPEN:
+            return
+        for log in self.ledger.logs.values():
+            log.snapshots.clear()
+            if log.root is not None:
+                view = RootView(log.topic_id, log.tp.partition, log.tp.topic)
+                drive(self.inner, drop_doubtful(log, view), clock=self.clock, ids=self.ids)
+        for turn in range(REST_ROUNDS):
+            self.clock.advance(2 * DAY_S)
+            self._live(self.maintainers[turn % 2], partial(maintain, self, trims=False))
+            self._live(self.operator, self.operator.life)
+            if self.ledger.entries[TOPIC].state == STATE_OPEN:
+                return
+        raise Violated(f"the deletion of {TOPIC} does not end: {self.ledger.entries[TOPIC]}")
+
     def _collect_all(self) -> None:
         """Snapshots are read a last time and go; then the bucket has to come down to what is named."""
         for log in self.ledger.logs.values():
@@ -201,7 +247,8 @@ class World:
                 self._live(self.residents[-1], partial(read_kept, self, log=log, name=name, version=version))
             log.snapshots.clear()
             view = RootView(log.topic_id, log.tp.partition, log.tp.topic)
-            drive(self.inner, drop_doubtful(log, view), clock=self.clock, ids=self.ids)
+            if log.root is not None:
+                drive(self.inner, drop_doubtful(log, view), clock=self.clock, ids=self.ids)
         self.sweeps = 1.0
         for turn in range(REST_ROUNDS):
             if self.ledger.at_rest() and turn > 1:
@@ -268,17 +315,20 @@ class World:
 
     def _somebody(self) -> None:
         application, daemon = self.rng.choice(self.places)
+        room = application.machine.room
         actors: list[tuple[float, object, Act]] = [
             (8, application, application.act),
             (2, daemon, daemon.act),
             (0.6, self.readers[0], self.readers[0].act),
             (0.6, self.readers[1], self.readers[1].act),
         ]
-        shares = (0.35, 0.35, 0.1, 0.1, 0.1)
+        shares = (0.35, 0.35, 0.1, 0.1, 0.1, 0.1)
         actors += [
             (self.upkeep * share, resident, partial(self._go_on, resident))
             for resident, share in zip(self.residents, shares, strict=True)
         ]
+        if self.deletes and TOPIC in self.ledger.entries:
+            actors.append((self.upkeep * 0.1, self.operator, partial(self._go_on, self.operator)))
         if not self.acting:
             actors += [
                 (0.25, application, lambda: self._kill(application, daemon)),
@@ -286,6 +336,7 @@ class World:
                 (0.06, application, lambda: self._replace(application)),
                 (2 * self.older_disks, application, application.snapshot),
                 (self.older_disks, application, lambda: self._put_back(application, daemon)),
+                (self.full_disks * (1 if room is None else 6), application, lambda: self._fill(application)),
             ]
         free = [each for each in actors if not any(each[1] is busy for busy in self.acting)]
         if free:
@@ -372,6 +423,12 @@ class World:
         daemon.kill()
         application.put_back()
 
+    def _fill(self, application: Application) -> None:
+        """The disk is full after some more bytes, or there is room again."""
+        machine = application.machine
+        machine.room = None if machine.room is not None else self.rng.choice((0, 60, 400, 2_500))
+        self.note(machine.root.name, "room again" if machine.room is None else f"full-disk after {machine.room} bytes")
+
     def _replace(self, application: Application) -> None:
         """The machine is gone with its disk; another one begins with nothing, or from the bucket."""
         index = next(i for i, place in enumerate(self.places) if place[0] is application)
@@ -434,7 +491,24 @@ class World:
 
     def some_log(self) -> Log | None:
         """A partition of the topic."""
-        return self.truth.log(self.rng.choice(TPS))
+        log = self.truth.log(self.rng.choice(TPS))
+        return None if log is None or (log.may_be_deleted and log.root is None) else log
+
+    @property
+    def truth(self) -> Truth:
+        """Of the topic that has the name now, in whatever state."""
+        entry = self.ledger.entries.get(TOPIC)
+        return self.truth_of(NOBODY if entry is None else entry.topic_id)
+
+    def truth_of(self, topic_id: UUID) -> Truth:
+        """Of a topic that has or had the name."""
+        if topic_id not in self._truths:
+            self._truths[topic_id] = Truth(self.inner, self.ledger, topic_id)
+        return self._truths[topic_id]
+
+    def truth_on(self, machine: Machine) -> Truth:
+        """Of the topic that a machine's disk holds."""
+        return next((each.truth for each, _ in self.places if each.machine is machine), self.truth)
 
     def new_number(self) -> int:
         """One that nobody had."""
@@ -442,8 +516,12 @@ class World:
         return self._numbers
 
     def next_topic_id(self, name: str, config: TopicConfig) -> UUID:
-        """Nobody deletes topics here."""
-        raise NotImplementedError(f"{name}, {config}")
+        """Of the next topic of that name: the same until it is registered, as a log directory keeps it."""
+        entry = self.ledger.entries[name]
+        if self._next_id is None or self._next_id == entry.topic_id:
+            self._next_id = self.ids.uuid()
+            self.ledger.announce(name, self._next_id, PARTITIONS, config)
+        return self._next_id
 
     def tolerate(self, process: SteppedProcess, error: TieredError, topic: str) -> None:
         """As :meth:`tolerated`, of who lives on the bucket alone."""
@@ -452,12 +530,15 @@ class World:
             return
         if isinstance(error, ConfigError) and "store's clock" in error.message:
             return
+        if any(truth.deleted for truth in self._truths.values()):
+            return
         self.tolerated(error)
 
-    def tolerated(self, error: TieredError) -> None:
+    def tolerated(self, error: TieredError, truth: Truth | None = None) -> None:
         """What a caller may meet here; anything else says something untrue of a healthy bucket."""
         self.counts[type(error).__name__] += 1
         if isinstance(error, ConfigError) and "store's clock" in error.message and self.skew_s() > 1:
             return
-        if type(error).__name__ in Truth.FALSE_ALARMS and not self.truth.damaged:
+        truth = truth or self.truth
+        if type(error).__name__ in Truth.FALSE_ALARMS and not truth.damaged and not truth.deleted:
             raise Violated(f"{type(error).__name__} although nothing is damaged: {error}") from error

@@ -9,18 +9,22 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.sweeps.requests.story import cases, play, sample
+from tests.sweeps.requests.repairs import RepairCase, play_repair, repair_cases
+from tests.sweeps.requests.story import Case, cases, play
 
 if __name__ == "__main__":
     seed = int(os.environ.get("TIERED_SWEEP_SEED") or random.SystemRandom().randrange(2**32))
     print(f"TIERED_SWEEP_SEED={seed}")
     failed: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="tiered-sweep-") as name:
-        every = cases(Path(name))
-        chosen = sample(every, int(sys.argv[1]), seed) if len(sys.argv) > 1 else every
+        every: list[Case | RepairCase] = [*cases(Path(name)), *repair_cases(Path(name))]
+        chosen = random.Random(seed).sample(every, int(sys.argv[1])) if len(sys.argv) > 1 else every
         for case in chosen:
             try:
-                play(case, Path(name) / "case")
+                if isinstance(case, RepairCase):
+                    play_repair(case, Path(name) / "case")
+                else:
+                    play(case, Path(name) / "case")
             except Exception as error:  # noqa: BLE001 - whatever goes wrong is a line of the report
                 failed[f"{type(error).__name__}"] += 1
                 print(f"{case}: {type(error).__name__}: {error}"[:700])

@@ -20,12 +20,13 @@ from tiered.errors import TieredError
 from tiered.findings import Severity
 from tiered.format.keys import parse_segment_key, root_key, segment_name, topic_key
 from tiered.format.root import Root, decode_root
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.plan.tiering.facts import DrainMode, DrainRequested
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.state import State
+from tiered.read.bucket import BucketReads
 from tiered.read.stream import ReadRange
 from tiered.reader import Reader
 from tiered.remote.catalog import Catalog
@@ -87,7 +88,7 @@ class Story:
         store = self._retrying()
         reachable = Tiering.check_reachable(store, clock=self.clock, ids=self.ids)
         config = LogConfig(remote=True, disk_reserve_bytes=0)
-        local = LocalLogs.open([self.path], clock=self.clock, ids=self.ids, config=config)
+        local = LocalTier.open([self.path], clock=self.clock, ids=self.ids, config=config)
         log = Log(local, store, clock=self.clock, ids=self.ids, reachable=reachable)
         try:
             log.topic(TOPIC, partitions=self.partitions, create=True, config=CONFIG)
@@ -169,7 +170,7 @@ class Story:
         """A fresh reader of the bucket: all that is acknowledged, or an error."""
         acked = {tp: {o: v for o, v in self.appended[tp].items() if o < self.acked[tp]} for tp in self.tps}
         fired = self.store.fired
-        reader = Reader(None, self._retrying(), StoreMetrics(), clock=self.clock, ids=self.ids)
+        reader = Reader(None, BucketReads(self._retrying()), StoreMetrics(), clock=self.clock, ids=self.ids)
         for tp in self.tps:
             if acked[tp]:
                 stream = reader.topic(TOPIC).stream(tp.partition)

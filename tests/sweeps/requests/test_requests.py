@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.sweeps.requests.faults import FAULTS
+from tests.sweeps.requests.repairs import DAMAGED, RepairCase, play_repair, repair_cases
 from tests.sweeps.requests.story import SCENARIOS, Broken, Case, cases, play, sample
+from tiered.care import mend
 from tiered.local.disk.claims import Claims
+from tiered.read.topic import PartitionStream
+from tiered.store.base import Delete, Steps
 from tiered.tiering.run import Tiering
-from tiered.topic import PartitionStream
 
 SEED = int(os.environ.get("TIERED_SWEEP_SEED") or random.SystemRandom().randrange(2**32))
 SAMPLE = 40
@@ -22,6 +25,27 @@ def test_a_sample_of_the_failed_requests_heals(tmp_path: Path) -> None:
     print(f"TIERED_SWEEP_SEED={SEED}")
     for case in sample(cases(tmp_path / "count"), SAMPLE, SEED):
         play(case, tmp_path / "case")
+
+
+def test_a_sample_of_the_failed_requests_of_repairs_heals(tmp_path: Path) -> None:
+    print(f"TIERED_SWEEP_SEED={SEED}")
+    every = repair_cases(tmp_path / "count")
+    assert len(every) >= 3_000
+    assert {case.verb for case in every} == DAMAGED.keys()
+    for case in random.Random(SEED).sample(every, SAMPLE):
+        play_repair(case, tmp_path / "case")
+
+
+def test_a_repair_that_keeps_no_copy_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collection takes what it replaced, in the end."""
+
+    def keeps_nothing(key: str, to: str) -> Steps[None]:
+        del to
+        yield Delete((key,))
+
+    monkeypatch.setattr(mend, "keep_copy", keeps_nothing)
+    with pytest.raises(Broken):
+        play_repair(RepairCase("drop-segment", 0, "500", 1), tmp_path / "case")
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))

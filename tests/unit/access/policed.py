@@ -76,7 +76,7 @@ class Guard:
             resource = KMS_ARN
         elif action == "s3:ListBucket":
             context, resource = {"s3:prefix": PREFIX + key}, BUCKET_ARN
-            kind = "topic" if key.startswith("topics/") else "partition" if key else "log"
+            kind = {"topics": "topic", "txn": "decision", "": "log"}.get(key.partition("/")[0], "partition")
         elif action == "s3:ListBucketMultipartUploads":
             resource, kind = BUCKET_ARN, "partition"
         allowed = decision(self.policy, action, resource, context) == "Allow"

@@ -6,9 +6,13 @@ from pathlib import Path
 from uuid import UUID
 
 import tiered
+from tests.spark.staging import batch_of, schema_of
 from tiered.format import keys
 from tiered.format.keys import PageName, Role, SegmentName
+from tiered.spark.sink import WritePlan
 from tiered.spark.source import TieredDataSource
+from tiered.spark.staging import Job
+from tiered.spark.write_options import WriteOptions
 from tiered.store.base import MIN_PART_BYTES
 from uploader.config import Settings
 
@@ -28,16 +32,22 @@ def samples() -> dict[str, list[str]]:
         "page": [keys.page_key(TOPIC_ID, 12, PageName(Role.WRITER, 5, UID))],
         "maintainer's segment": [make(TOPIC_ID, 12, maintainer) for make in (keys.segment_key, keys.index_key)],
         "maintainer's page": [keys.page_key(TOPIC_ID, 12, PageName(Role.MAINTAINER, 5, UID))],
+        "staged": [make(keys.staged_key(TOPIC_ID, 12, UID)) for make in (str, keys.index_key_of)],
         "pin": [keys.pin_key(TOPIC_ID, 12, UID)],
         "snapshot": [keys.snap_key(TOPIC_ID, 12, "release-1")],
         "history": [keys.hist_key(TOPIC_ID, 12, 9)],
         "aside": [keys.aside_key(TOPIC_ID, 12, UID)],
         "audit": [keys.gc_audit_key(TOPIC_ID, 12, 9, UID)],
+        "decision": [keys.decision_key("nightly", 7), keys.decision_key("nightly", 7, 2)],
+        "erasure": [
+            keys.job_key(f"erase-{UID}", name) for name in ("receipt.json", f"segments/12-{42:020d}-{UID}.json")
+        ],
+        "job": [keys.job_key("nightly", name) for name in ("plan.json", "tasks/000001.json")],
         "probe": [keys.probe_key(UID)],
     }
 
 
-LOG = {"topic", "root", "segment", "page", "maintainer's segment", "maintainer's page"}
+LOG = {"topic", "root", "segment", "staged", "page", "maintainer's segment", "maintainer's page"}
 PAST = {"snapshot", "history"}
 ALL = LOG | PAST | {"pin"}
 OWN = {"segment", "page"}
@@ -45,17 +55,26 @@ MINE = {"maintainer's segment", "maintainer's page"}
 ALLOWED = {
     ("reader", "s3:GetObject"): LOG | PAST,
     ("spark", "s3:GetObject"): LOG | PAST,
-    ("auditor", "s3:GetObject"): ALL,
+    ("auditor", "s3:GetObject"): ALL | {"decision"},
     ("writer", "s3:GetObject"): LOG | {"probe"},
     ("writer", "s3:PutObject"): OWN | {"topic", "root", "history", "probe"},
     ("writer", "s3:PutObjectTagging"): {"segment"},
     ("writer", "s3:AbortMultipartUpload"): {"segment"},
     ("writer", "s3:DeleteObject"): {"probe"},
-    ("maintainer", "s3:GetObject"): ALL | {"probe"},
-    ("maintainer", "s3:PutObject"): MINE | PAST | {"topic", "root", "pin", "audit", "aside", "probe"},
+    ("jobs", "s3:GetObject"): {"job", "erasure"},
+    ("jobs", "s3:PutObject"): {"job", "erasure"},
+    ("sink", "s3:GetObject"): {"topic", "root", "staged", "decision", "probe"},
+    ("sink", "s3:PutObject"): {"staged", "decision", "topic", "root", "page", "history", "probe"},
+    ("sink", "s3:PutObjectTagging"): {"staged"},
+    ("sink", "s3:AbortMultipartUpload"): {"staged"},
+    ("sink", "s3:DeleteObject"): {"probe"},
+    ("maintainer", "s3:GetObject"): ALL | {"erasure", "aside", "probe", "decision"},
+    ("maintainer", "s3:PutObject"): MINE
+    | PAST
+    | {"topic", "root", "pin", "audit", "aside", "erasure", "probe", "decision"},
     ("maintainer", "s3:PutObjectTagging"): {"maintainer's segment"},
     ("maintainer", "s3:AbortMultipartUpload"): {"segment", "maintainer's segment"},
-    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"root", "pin", "aside", "probe"},
+    ("maintainer", "s3:DeleteObject"): OWN | MINE | PAST | {"staged", "decision", "root", "pin", "aside", "probe"},
 }
 ACTIONS = sorted(
     {action for _, action in ALLOWED} | {"s3:DeleteObjectVersion", "s3:PutBucketPolicy", "s3:PutObjectAcl"}
@@ -97,3 +116,18 @@ def read_by_spark(url: str, **options: str) -> None:
     source = TieredDataSource(given | options)
     reader = source.reader(source.schema())
     assert sum(batch.num_rows for part in reader.partitions() for batch in reader.read(part)) == len(VALUES)
+
+
+def write_by_spark(url: str) -> None:
+    """As planner, task and driver do it, without a session, into a topic that is made on the way; by a stream that had
+    to repeat its batch, too."""
+    source = TieredDataSource({"path": url, "topic": "copies", "createTopic": "2"})
+    rows = [(value, b"key") for value in VALUES]
+    plan = WritePlan.of(
+        WriteOptions.parse(source.options, streaming=False), schema_of("value binary, key binary"), overwrite=False
+    )
+    for batch in range(2):
+        staged = plan.stage(iter([batch_of("value binary, key binary", rows)]), Job("nightly", batch, 0))
+        for _ in range(2):
+            plan.commit("nightly", batch, [staged])
+    plan.commit("nightly", 2, [])

@@ -15,30 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.arrow.drawing import TP, new_records
+from tests.unit.format.twins import compiled, each_twin  # noqa: F401 - the fixture
+from tiered.arrow import COLUMNS, ArrowDecoder, arrow_schema, arrow_table
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format import columns as columns_module
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec, decompress
 from tiered.format.columns import ColumnReader
 from tiered.format.control import ControlType, marker
-from tiered.model import NewRecord, TimestampType, TopicPartition
-from tiered.read.arrow import COLUMNS, ArrowDecoder, arrow_schema, arrow_table
+from tiered.model import NewRecord, TimestampType
 
-TP = TopicPartition("flights", 3)
-
-maybe_bytes = st.none() | st.binary(max_size=40) | st.integers(120, 9000).map(lambda size: b"x" * size)
-headers = st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), max_size=3)
-new_records = st.lists(
-    st.builds(
-        NewRecord,
-        value=maybe_bytes,
-        key=maybe_bytes,
-        timestamp=st.integers(-1, 2**40) | st.integers(0, 2**62),
-        headers=st.none() | headers,
-    ),
-    min_size=1,
-    max_size=8,
-)
 some_batches = st.lists(st.tuples(new_records, st.sampled_from(list(Codec))), min_size=1, max_size=4)
 
 
@@ -132,7 +119,9 @@ def test_offsets_alone_decompress_nothing_unless_compaction_took_some(monkeypatc
         calls.append(1)
         return decompress(*args, **options)
 
-    monkeypatch.setattr(columns_module, "decompress", counted)
+    for module in (columns_module, compiled):
+        if module is not None:
+            monkeypatch.setattr(module, "decompress", counted)
     parts = encoded([([NewRecord(b"v" * 50, None, at) for at in range(5)], Codec.ZSTD)] * 2)
     assert [row["offset"] for row in decode(parts, columns=("offset", "topic"))] == list(range(10))
     assert calls == []

@@ -18,7 +18,7 @@ from tiered.errors import (
 from tiered.model import EpochEntry
 from tiered.plan.lifecycle import RestoredFrom, VolumeProof
 from tiered.remote.catalog import Catalog
-from tiered.remote.fence import Claim, forget, owner_of, sink_proof
+from tiered.remote.fence import Claim, forget, owner_of
 from tiered.store.base import PutStatus
 
 
@@ -180,21 +180,6 @@ def test_a_volume_that_lost_the_log_is_refused_and_its_commits_too(world: World)
         world.run(old.catalog.append([old.row(10, 20)]))
     with pytest.raises(FencedError, match="v2"):
         old.claim(old.proof(end_offset=20))
-
-
-def test_a_sink_is_refused_where_a_local_log_writes_and_claims_again_where_it_wrote_last(world: World) -> None:
-    desk = written(world)
-    sink = Catalog(TOPIC_ID, 0, "flights", persist=forget)
-    with pytest.raises(FencedError, match="topics handover"):
-        world.run(sink.claim("w", "driver:1", sink_proof(world.run(sink.load()), "query")))
-    other = World()
-    sink = Catalog(TOPIC_ID, 0, "flights", persist=forget)
-    epochs = [other.run(sink.claim("w", "d", sink_proof(other.run(sink.load()), "query"))).epoch for _ in range(3)]
-    assert epochs == [1, 2, 3]
-    assert sink.root is not None
-    assert len(sink.root.lineage) == 1
-    with pytest.raises(FencedError, match="topics handover"):
-        other.run(desk.catalog.__class__(TOPIC_ID, 0, "flights", persist=forget).claim("w", "h", desk.proof()))
 
 
 def test_a_maintainer_needs_no_volume_and_does_not_fence_the_writer(world: World) -> None:

@@ -20,7 +20,7 @@ from tiered.errors import (
 )
 from tiered.format.root import Root, encode_root
 from tiered.model import EpochEntry
-from tiered.plan.lifecycle import HELD_LIMIT
+from tiered.plan.known import HELD_LIMIT
 from tiered.remote.catalog import Catalog, CommitLimits
 from tiered.store.base import ABSENT, Blocking, Delete, NewId, Now, Put, PutResult, PutStatus, Time
 from tiered.store.driver import drive
@@ -462,5 +462,11 @@ def test_read_back_names_a_row_that_is_not_there(world: World, desk: Desk) -> No
         world.run(desk.catalog.read_back([desk.row(10, 20)]))
     with pytest.raises(CorruptionError, match="is held by"):
         world.run(desk.catalog.read_back([desk.row(0, 10)]))
+    second, third = desk.row(10, 20), desk.row(20, 30)
+    world.run(desk.catalog.append([second, third]))
+    world.run(desk.catalog.read_back([row, second, third]))
+    with pytest.raises(CorruptionError, match="offset 10 is held by"):
+        world.run(desk.catalog.read_back([desk.row(10, 20), third]))
     world.run(desk.catalog.trim(10))
     world.run(desk.catalog.read_back([row]))
+    world.run(desk.catalog.read_back([row, second, third]))

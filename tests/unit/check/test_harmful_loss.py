@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import tiered
 from tiered.care.check import CheckOptions
 from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import check, mend, plan_mend, plan_rebuild, rebuild, restore
+from tiered.clock import SystemClock
 from tiered.errors import CorruptionError
 from tiered.format.batch import encode_batch
 from tiered.format.bundle import decode_bundle, encode_bundle
@@ -39,34 +41,33 @@ def store(tmp_path: Path) -> Iterator[MemoryStore]:
     MemoryStore.forget(name)
 
 
-def aborted(log: tiered.Log, topic: Topic) -> None:
-    """0 and 1; 2 to 5, of which 4 is the marker; 6."""
+def decided(log: tiered.Log, topic: Topic, *, commits: bool) -> None:
+    """0 and 1; 2 to 5, of which 4 is the marker; 6. The transaction wrote 1 and 2."""
+    fate = b"committed" if commits else b"aborted"
     topic.append(b"0")
     txn = begin(topic)
-    txn.append(b"1: aborted")
+    txn.append(b"1: " + fate)
     log.sync(timeout=60)
-    txn.append(b"2: aborted")
+    txn.append(b"2: " + fate)
     topic.append(b"3")
-    txn.abort()
+    if commits:
+        txn.commit()
+    else:
+        txn.abort()
     topic.append(b"5")
     log.sync(timeout=60)
     topic.append(b"6")
     log.sync(timeout=60)
+
+
+def aborted(log: tiered.Log, topic: Topic) -> None:
+    """Neither 1 nor 2 is shown."""
+    decided(log, topic, commits=False)
 
 
 def committed(log: tiered.Log, topic: Topic) -> None:
-    """As :func:`aborted`, but it was not."""
-    topic.append(b"0")
-    txn = begin(topic)
-    txn.append(b"1")
-    log.sync(timeout=60)
-    txn.append(b"2")
-    topic.append(b"3")
-    txn.commit()
-    topic.append(b"5")
-    log.sync(timeout=60)
-    topic.append(b"6")
-    log.sync(timeout=60)
+    """Both are."""
+    decided(log, topic, commits=True)
 
 
 def committed_last(log: tiered.Log, topic: Topic) -> None:
@@ -162,23 +163,26 @@ def damage(store: MemoryStore, offset: int) -> None:
 HARMFUL = {
     "aborted": (aborted, "its index holds aborted transactions"),
     "committed": (committed, "that begins at offset 1 may have its marker there"),
-    "committed, last": (committed_last, "it is the last segment, and the producers at its end (1)"),
-    "undecided": (undecided, "it is the last segment, and the producers at its end (1)"),
-    "of a producer": (of_a_producer, "it is the last segment, and the producers at its end (1)"),
+    "committed, last": (committed_last, "that begins at offset 1 may have its marker there"),
 }
+AT_THE_END = {"undecided": undecided, "of a producer": of_a_producer}
+"""The last segment alone tells the producers at the end."""
+FORGOTTEN = "it is the last segment, and {} at its end"
+UNTOLD = FORGOTTEN.format("nothing tells the producers and the open transactions")
 
 
-@pytest.mark.parametrize("name", HARMFUL)
-@pytest.mark.parametrize("bundle", ["whole", "gone"])
+@pytest.mark.parametrize(
+    ("name", "bundle"), [*itertools.product(HARMFUL, ["whole", "gone"]), *((name, "gone") for name in AT_THE_END)]
+)
 def test_a_segment_whose_loss_changes_others_is_not_dropped(
     store: MemoryStore, tmp_path: Path, name: str, bundle: str
 ) -> None:
-    script, why = HARMFUL[name]
+    script, why = HARMFUL[name] if name in HARMFUL else (AT_THE_END[name], UNTOLD)
     write(store, tmp_path, script)
     lose(store, ".log")
     if bundle == "gone":
         lose(store, ".idx")
-        why = why.replace("the producers at its end (1)", "nothing tells the producers")
+        why = UNTOLD if name == "committed, last" else why
     kept = objects(store)
     with pytest.raises(CorruptionError) as refused:
         mend(store, plan_mend(store, TP, drop=True), "test")
@@ -189,9 +193,116 @@ def test_a_segment_whose_loss_changes_others_is_not_dropped(
     assert objects(store) == kept
 
 
-@pytest.mark.parametrize("name", HARMFUL)
+def aborted_within(log: tiered.Log, topic: Topic) -> None:
+    """0 and 1; 2 to 5, of which 2 and 3 are aborted by the marker 4; 6."""
+    topic.append(b"0")
+    topic.append(b"1")
+    log.sync(timeout=60)
+    txn = begin(topic)
+    txn.append(b"2: aborted")
+    txn.append(b"3: aborted")
+    txn.abort()
+    topic.append(b"5")
+    log.sync(timeout=60)
+    topic.append(b"6")
+    log.sync(timeout=60)
+
+
+def test_a_segment_whose_aborted_transactions_go_with_it_is_dropped(store: MemoryStore, tmp_path: Path) -> None:
+    """Its index speaks of its own records only."""
+    before = write(store, tmp_path, aborted_within)
+    assert before == {0: b"0", 1: b"1", 5: b"5", 6: b"6"}
+    lose(store, ".log")
+    mend(store, plan_mend(store, TP, drop=True), "test")
+    assert shown(store) == {0: b"0", 1: b"1", 6: b"6"}
+    assert check(None, store, CheckOptions(read_data=True)).findings == ()
+    restore(store, tmp_path / "restored", RestoreOptions())
+    with tiered.open(tmp_path / "restored") as log:
+        read = log.topic("t").read(isolation="read_committed")
+        assert [record.offset for record in read] == [0, 1, 6]
+
+
+def test_a_catalog_that_is_made_anew_leaves_a_hole_there(store: MemoryStore, tmp_path: Path) -> None:
+    write(store, tmp_path, aborted_within)
+    lose_root(store)
+    lose(store, ".log")
+    rebuild(store, plan_rebuild(store, TP, "test", accept_loss=True))
+    assert shown(store) == {0: b"0", 1: b"1", 6: b"6"}
+
+
+def test_nor_is_one_dropped_whose_index_of_them_is_gone(store: MemoryStore, tmp_path: Path) -> None:
+    write(store, tmp_path, aborted_within)
+    lose(store, ".log")
+    lose(store, ".idx")
+    with pytest.raises(CorruptionError, match="its index holds aborted transactions"):
+        plan_mend(store, TP, drop=True)
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["restored", "a fresh disk"])
+@pytest.mark.parametrize("whole", [False, True], ids=["gone", "damaged"])
+def test_the_last_segment_goes_and_what_it_tells_of_producers_stays(
+    store: MemoryStore, tmp_path: Path, whole: bool, fresh: bool
+) -> None:
+    """A retry of what was given up is known; the transaction is open as before, and whoever takes over ends it."""
+
+    def script(log: tiered.Log, topic: Topic) -> None:
+        topic.append(b"0")
+        txn = begin(topic)
+        txn.append(b"1: undecided")
+        log.sync(timeout=60)
+        topic.append_batches(numbered())
+        log.sync(timeout=60)
+
+    write(store, tmp_path, script)
+    if whole:
+        damage(store, LOST)
+    else:
+        lose(store, ".log")
+    plan = plan_mend(store, TP, drop=True)
+    assert [(loss.start, loss.end) for loss in plan.lost] == [(2, 3)]
+    mend(store, plan, "test")
+    assert check(None, store, CheckOptions(read_data=True)).findings == ()
+    assert shown(store) == {0: b"0"}  # it is undecided: its marker was not given up
+    directory = tmp_path / "next"
+    if not fresh:
+        restore(store, directory, RestoreOptions())
+    with tiered.open(directory, store.url) as log:
+        topic = log.topic("t")
+        topic.append(b"behind")
+        assert topic.append_batches(numbered()).offset == LOST
+        log.sync(timeout=60)
+    assert shown(store) == {0: b"0", 4: b"behind"}
+    assert check(None, store, CheckOptions(read_data=True)).findings == ()
+
+
+def test_the_index_of_a_last_segment_that_goes_tells_of_no_marker(store: MemoryStore, tmp_path: Path) -> None:
+    def script(log: tiered.Log, topic: Topic) -> None:
+        topic.append(b"0")
+        topic.append(b"1")
+        log.sync(timeout=60)
+        txn = begin(topic)
+        txn.append(b"2: aborted")
+        txn.abort()
+        log.sync(timeout=60)
+
+    write(store, tmp_path, script)
+    lose(store, ".log")
+    mend(store, plan_mend(store, TP, drop=True), "test")
+    assert check(None, store, CheckOptions(read_data=True)).findings == ()
+    assert shown(store) == {0: b"0", 1: b"1"}
+
+
+def numbered() -> bytes:
+    """Of an idempotent producer, as of now: one that was silent for a day is forgotten."""
+    record = NewRecord(b"numbered", b"k", SystemClock().now_ms())
+    return encode_batch([record], producer_id=7, producer_epoch=0, base_sequence=0)
+
+
+@pytest.mark.parametrize("name", [*HARMFUL, *AT_THE_END])
 def test_nor_does_a_catalog_that_is_made_anew_leave_a_hole_there(store: MemoryStore, tmp_path: Path, name: str) -> None:
-    script, why = HARMFUL[name]
+    script, why = HARMFUL[name] if name in HARMFUL else (AT_THE_END[name], "")
+    if name not in ("aborted", "committed"):
+        why = FORGOTTEN.format("the producers").replace(" at its end", " at its end (1)")
     write(store, tmp_path, script)
     lose_root(store)
     lose(store, ".log")

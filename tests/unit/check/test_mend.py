@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tiered
 from tiered.care.check import CheckOptions
+from tiered.care.mend import keep_copy
 from tiered.care.run import check, mend, plan_mend
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import Role, index_key
 from tiered.model import TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import load_topic
-from tiered.store.base import Delete, List, Page
+from tiered.store.base import ABSENT, Delete, Get, Head, List, Object, Outcome, Page, Put, StoreRequest, list_all
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -111,3 +113,37 @@ def test_a_plan_that_is_old_changes_nothing(store: MemoryStore, tmp_path: Path) 
         mend(store, other, "test")
     with pytest.raises(ConfigError, match="there is nothing to repair"):
         plan_mend(store, TP)
+
+
+class Short:
+    """A store whose ranged GETs of one key come short, and whose copies do, if ``of_copies``."""
+
+    def __init__(self, inner: MemoryStore, key: str, *, of_copies: bool) -> None:
+        self.inner, self.key, self.of_copies, self.url = inner, key, of_copies, inner.url
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        outcome = self.inner.execute(request)
+        if isinstance(outcome, Object) and isinstance(request, Get) and request.key == self.key and not self.of_copies:
+            return replace(outcome, data=outcome.data[:-1])
+        if isinstance(outcome, Object) and isinstance(request, Head) and "/aside/" in request.key and self.of_copies:
+            return replace(outcome, size=outcome.size - 1)
+        return outcome
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("of_copies", [False, True])
+def test_a_copy_that_is_not_all_of_it_keeps_the_object_in_its_place(store: MemoryStore, of_copies: bool) -> None:
+    key, to, data = "a/s/1.log", "a/aside/1", b"all of it"
+    store.execute(Put(key, data, ABSENT))
+    with pytest.raises(CorruptionError, match="nothing was replaced"):
+        drive(Short(store, key, of_copies=of_copies), keep_copy(key, to))
+    if of_copies:
+        return
+    assert drive(store, list_all("a/aside/")) == []
+    drive(store, keep_copy(key, to))
+    copy = store.execute(Get(to))
+    assert isinstance(copy, Object)
+    assert copy.data == data
+    drive(store, keep_copy("a/s/gone", to))  # there is nothing to keep

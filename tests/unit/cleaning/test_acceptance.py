@@ -17,7 +17,8 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, marker
-from tiered.model import NewRecord, Record, TopicPartition
+from tiered.format.kernels import Record
+from tiered.model import NewRecord, TopicPartition
 from tiered.plan.batch_filter import BatchFilter, Dropped
 from tiered.plan.cleaning import LogState, SegmentState, choose_filthiest, cleaning_candidate, group_segments
 from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder

@@ -57,7 +57,7 @@ def test_a_tombstone_goes_when_its_horizon_is_reached_and_not_before() -> None:
 def test_the_last_record_of_the_map_is_decided_and_the_next_is_not() -> None:
     batch = encode_batch([NewRecord(b"v", None, 1)] * 3)
     kept = _filter({})
-    kept._map.latest_offset = 1
+    kept._newest.latest_offset = 1
     cleaned = kept.clean(batch)
     assert cleaned is not None
     assert [r.offset for r in decode_records(cleaned)] == [2]
@@ -65,7 +65,7 @@ def test_the_last_record_of_the_map_is_decided_and_the_next_is_not() -> None:
 
 def test_a_tombstone_behind_the_map_gets_its_horizon_too() -> None:
     kept = _filter({}, now_ms=5)
-    kept._map.latest_offset = -1
+    kept._newest.latest_offset = -1
     cleaned = kept.clean(encode_batch([NewRecord(None, b"k", 1)]))
     assert cleaned is not None
     assert read_header(cleaned).delete_horizon_ms == 5 + DAY_MS
@@ -115,7 +115,7 @@ def test_the_logs_own_time_stays() -> None:
 def test_the_last_batch_of_the_range_stays_without_records() -> None:
     batch = encode_batch([NewRecord(b"v", b"k", 5)], base_offset=END - 1)
     kept = _filter({b"k": END + 1})
-    kept._map.latest_offset = END - 1
+    kept._newest.latest_offset = END - 1
     cleaned = kept.clean(batch)
     assert cleaned is not None
     assert (len(cleaned), *_times(cleaned)) == (61, 0, -1, 5)

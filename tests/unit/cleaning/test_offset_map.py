@@ -8,9 +8,11 @@ import pytest
 
 from tests.unit.cleaning.building import LogBuilder
 from tests.unit.cleaning.rounds import MemoryLog, build_map, clean, visible
+from tests.unit.format.twins import compiled, needs_both
 from tiered.errors import ConfigError
 from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType
+from tiered.format.pure_kernels import KeyTable
 from tiered.model import NewRecord
 from tiered.plan.cleaning import CleaningCandidate, cleaning_candidate
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, ENTRY_BYTES, OffsetMap, OffsetMapBuilder
@@ -24,17 +26,28 @@ def _candidate(log: MemoryLog) -> CleaningCandidate:
     return candidate
 
 
-def test_memory_stays_within_the_bound_while_the_table_grows() -> None:
-    growth = 2**16 * 2 // 3 + 1  # one entry more than a table of 2^16 slots takes
-    offset_map = OffsetMap()
+def _peak_bytes(table: KeyTable, keys: int) -> int:
     tracemalloc.start()
     try:
-        for i in range(growth):
-            offset_map.put(b"%d" % i, 2**33 + i)
+        for i in range(keys):
+            table.put(b"%d" % i, 2**33 + i)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
+    return peak
+
+
+def test_memory_stays_within_the_bound_while_the_table_grows() -> None:
+    growth = 2**16 * 2 // 3 + 1  # one entry more than a table of 2^16 slots takes
+    peak = _peak_bytes(KeyTable(10**6, bytes(16)), growth)
     assert 130 < peak / growth + ALLOCATOR_BYTES < ENTRY_BYTES
+
+
+@needs_both
+def test_the_compiled_table_takes_half_of_that() -> None:
+    growth = 2**16 * 3 // 4 + 1
+    peak = _peak_bytes(compiled.KeyTable(10**6, bytes(16)), growth)
+    assert 3 * 2**16 * 24 <= peak < min(97 * growth, ENTRY_BYTES * growth // 2)
 
 
 @pytest.mark.parametrize(

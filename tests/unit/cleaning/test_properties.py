@@ -12,7 +12,7 @@ from tests.unit.cleaning.building import LogBuilder, compacted
 from tests.unit.cleaning.rounds import MemoryLog, clean, markers, visible
 from tiered.format.batch import read_header
 from tiered.format.control import ControlType
-from tiered.model import Record
+from tiered.format.kernels import Record
 from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES, ENTRY_BYTES
 
 RETENTION_MS = 100

@@ -12,6 +12,7 @@ import pytest
 import tiered
 from tests.unit.check.building import RECORDS, TOPIC, Scenario, flip, record, scenario
 from tests.unit.cli.conftest import Cli
+from tiered.format.kernels import AT_WORK
 
 
 @pytest.fixture
@@ -161,6 +162,22 @@ def test_topics(cli: Cli, log: Scenario, tmp_path: Path) -> None:
     assert any(line.split() == ["retention.ms", "-1", "no", "limit"] for line in text.splitlines())
 
 
+def test_a_topic_in_the_bucket_alone(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    create = ("topics", "create", "flights", "--remote", tmp_path / "bucket", "--partitions", "3", "--json")
+    made = cli(*create, "--set", "segment.bytes=1MiB")
+    assert made.code == 0
+    assert (made.summary["created"], made.summary["partitions"]) == (True, 3)
+    assert made.summary["config"]["segment.bytes"] == 1 << 20
+    assert "topic flights exists already" in cli(*create).err
+    again = cli(*create, "--if-not-exists")
+    assert (again.summary["created"], again.summary["topic_id"]) == (False, made.summary["topic_id"])
+    listed = cli("topics", "list", "--remote", tmp_path / "bucket", "--json")
+    assert listed.summary["topics"] == [
+        {"topic": "flights", "partitions": 3, "topic_id": made.summary["topic_id"], "tiers": ["remote"]}
+    ]
+
+
 def test_offsets(cli: Cli, log: Scenario) -> None:
     time = record(50).timestamp
     seen = cli("offsets", TOPIC, "--log-dir", log.directory, "--time", f"earliest,latest,{time},+1d", "--json")
@@ -256,6 +273,7 @@ def test_doctor(cli: Cli, log: Scenario) -> None:
     assert {"fail"} & set(states.values()) == set()
     assert states["write"] == states["read"] == states["list"] == states["volume"] == "ok"
     assert seen.summary["versions"]["python"] == sys.version.split()[0]
+    assert {each["name"]: each["found"] for each in seen.summary["checks"]}["kernels"] == AT_WORK
     assert "skip" in cli("doctor").text
     missing = cli("doctor", "--log-dir", log.directory / "nothing", "--json")
     assert (missing.code, missing.summary["checks"][2]["state"]) == (10, "fail")

@@ -16,7 +16,8 @@ from tiered.errors import CorruptionError
 from tiered.format.keys import Role, page_key, parse_page_key, split_uid
 from tiered.format.page import POINTER_MAINTAINER, Content, Page, Pointer, Pointers, encode_page
 from tiered.format.root import encode_root
-from tiered.format.rows import TRASH_MAINTAINER, Rows, Trash, TrashEntry
+from tiered.format.rows import Rows, Trash
+from tiered.format.trash import TRASH_MAINTAINER, TrashEntry
 from tiered.model import BytesSource, Row
 
 KINDS = ["segment", "page and all below", "rows of a leaf", "page", "page of trash"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import tiered
 from tests.unit.cli.building import TP, made
 from tests.unit.cli.conftest import Cli
 from tiered.clock import SystemClock, SystemIds
@@ -153,3 +154,44 @@ def test_a_tiered_topic_is_deleted_only_here(cli: Cli, tmp_path: Path) -> None:
     words = ("topics", "delete", "t", "--log-dir", str(path), "--yes")
     assert cli(*words).code == 2
     assert cli(*words, "--local-only").code == 0
+
+
+def test_what_the_bucket_holds_leaves_the_disk_at_once(cli: Cli, tmp_path: Path) -> None:
+    """The log stays whole, read from the bucket where its files went; what is not in the bucket stays and is told."""
+    url, path = f"file://{tmp_path / 'store'}", tmp_path / "log"
+    with tiered.open(path, remote=url) as log:
+        topic = log.topic("t", create=True, config={"segment.bytes": 1000})
+        for number in range(40):
+            topic.append(b"%03d" % number + b"x" * 100)
+        log.sync(timeout=60)
+        for number in range(40, 60):
+            topic.append(b"%03d" % number + b"x" * 100)
+    words = ("local", "drop", "t", "--log-dir", str(path))
+
+    def bases() -> list[int]:
+        return sorted(int(file.stem) for file in (path / "t-0").glob("*.log"))
+
+    before = bases()
+    assert cli(*words).code == 2  # nobody can answer
+    planned = cli(*words, "--before", str(before[1] + 1), "--dry-run", "--json")
+    (one,) = planned.summary["partitions"]
+    assert (planned.code, one["segments"], one["end_offset"], bases()) == (0, 2, before[2], before)
+    assert cli(*words, "--before", str(before[1] + 1), "--yes").code == 0
+    assert bases() == before[2:]
+    done = cli(*words, "--yes", "--json")
+    (one,) = done.summary["partitions"]
+    assert (done.code, one["uploaded_offset"], one["stays"], bases()[0]) == (3, 40, 20, 40)
+    assert not list((path / "t-0").glob("*.deleted"))
+    with tiered.open(path, remote=url) as log:
+        assert [r.value and r.value[:3] for r in log.topic("t").read()] == [b"%03d" % number for number in range(60)]
+        log.sync(timeout=60)
+    assert cli(*words, "--yes").code == 0
+
+
+def test_what_no_bucket_holds_is_not_dropped(cli: Cli, tmp_path: Path) -> None:
+    words = ("local", "drop", "t:0", "--log-dir", str(made(tmp_path / "log")), "--yes")
+    refused = cli(*words)
+    assert refused.code == 2
+    assert "is not tiered" in refused.err
+    with LocalLog.open(tmp_path / "log", clock=SystemClock(), ids=SystemIds()):
+        assert cli(*words).code == 11

@@ -130,7 +130,7 @@ def test_without_the_right_to_list_the_advice_says_what_it_knows(
     alone = ("--remote", f"file://{place / 'store'}")
     both = ("--log-dir", place / "log", *alone)
     more: list[Fault] = []
-    monkeypatch.setattr("tiered.program.doors.open_remote", lambda _: unlisted(place, *more))
+    monkeypatch.setattr("tiered.program.tiers.open_remote", lambda *_: unlisted(place, *more))
     refused = cli("repair", "advice", *alone)
     assert refused.code == 12
     assert "only topics that are named, or that --log-dir holds" in refused.err

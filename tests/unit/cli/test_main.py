@@ -9,12 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.cli import cat, main, tail
 from tiered.errors import DiskFullError, LocalIOError, LocalPermissionError, NotFoundError
+from tiered.program import command_line
 from tiered.program.output import Output, StdoutClosed, columns, human_bytes, human_duration, printable
 from tiered.program.wording import as_error
 
@@ -37,7 +39,7 @@ def _raise(error: BaseException) -> object:
     ("error", "code", "word"),
     [
         (KeyboardInterrupt(), 130, "interrupted before the end, after 0 records"),
-        (main.Terminated(), 143, "terminated"),
+        (command_line.Terminated(), 143, "terminated"),
         (MemoryError(), 1, "no memory left"),
         (ZeroDivisionError("division by zero"), 1, "defect"),
         (OSError(28, "No space left on device", "x"), 75, "No space left"),
@@ -119,8 +121,12 @@ def test_errors_of_the_system(cause: OSError, kind: type[Exception]) -> None:
 def test_help_and_version_of_every_command(cli: Cli) -> None:
     top = cli("--help")
     assert top.code == 0
-    for name in main.COMMANDS:
+    for name, entry in main.COMMANDS.items():
         assert f"  {name} " in top.text
+        command = main.tiered.get_command(click.Context(main.tiered), name)
+        assert command is not None
+        first = (command.help or "").partition("\n\n")[0]
+        assert entry.about == command.short_help or entry.about == first.replace("\n", " ")
         shown = cli(name, "-h")
         assert (shown.code, "Global options:" in shown.text) == (0, True)
     for group in (("topics", "list"), ("topics", "create"), ("topics", "describe"), ("config", "show")):

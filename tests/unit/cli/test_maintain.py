@@ -12,7 +12,9 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tiered.config import StoreLimits
 from tiered.program import application
+from tiered.store.limit import Limits
 from tiered.testing.clock import FakeClock
 
 SETTINGS = {"segment.bytes": 1000, "retention.bytes": 4000}
@@ -219,3 +221,31 @@ def test_a_loop_is_refused_where_it_makes_no_sense(cli: Cli, bucket: str) -> Non
     assert cli(*line, "--yes", "--every", "1m").code == 2
     assert cli(*line, "--loop", "--yes", "--every", "0s").code == 2
     assert cli("maintain", "run", "u", "--remote", bucket, "--loop", "--yes").code == 10
+
+
+def test_a_run_by_hand_has_the_limits_of_the_daemon(
+    cli: Cli, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the same table and the same variables; what the daemon alone knows in that table is left to it."""
+    seen: list[StoreLimits] = []
+    of = Limits.of
+    monkeypatch.setattr(Limits, "of", lambda limits, **more: (seen.append(limits), of(limits, **more))[1])
+    config = tmp_path / "tiered.toml"
+    config.write_text('[uploader]\nscan = "5s"\nmemory = "96MiB"\nbytes-per-second = "50MiB"\n')
+    line = ("maintain", "run", "--remote", bucket, "--config", config, "--yes")
+    assert cli(*line).code == 0
+    monkeypatch.setenv("TIERED_UPLOADER_MEMORY", "128MiB")
+    monkeypatch.setenv("TIERED_UPLOADER_REQUESTS_PER_SECOND", "700")
+    assert cli(*line).code == 0
+    assert cli(*line, "--memory", "64MiB").code == 0
+    rate = 50 * 1024 * 1024
+    assert seen == [
+        StoreLimits(memory=96 << 20, bytes_per_second=rate),
+        StoreLimits(memory=128 << 20, bytes_per_second=rate, requests_per_second=700),
+        StoreLimits(memory=64 << 20, bytes_per_second=rate, requests_per_second=700),
+    ]
+    refused = cli(*line, "--memory", "1MiB")
+    assert refused.code == 2
+    assert "--memory: '1MiB' is too small" in refused.err
+    monkeypatch.setenv("TIERED_UPLOADER_MEMORY", "much")
+    assert "TIERED_UPLOADER_MEMORY" in cli(*line).err

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tiered.errors import ConfigError, InvalidRecordError
-from tiered.model import ConsumerRecord, Headers
+from tiered.format.kernels import ConsumerRecord
+from tiered.model import Headers
 from tiered.program.record_format import compile_format, envelope, envelope_line
 from tiered.program.record_input import MAX_LINE_BYTES, InputShape, LineSource, read_records
 

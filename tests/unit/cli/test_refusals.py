@@ -18,7 +18,7 @@ import pytest
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.local.disk.lock import LOCK_NAME
-from tiered.program import doors
+from tiered.program import doors, stores, tiers
 
 REFUSALS = {
     "denied": (403, "AccessDenied", "no"),
@@ -249,7 +249,8 @@ CASES: list[tuple[str, str, int, str, bytes]] = [
 def test_one_sentence_and_the_exit_code(
     cli: Cli, place: Place, monkeypatch: pytest.MonkeyPatch, *, line: str, code: int, sentence: str, stdin: bytes
 ) -> None:
-    monkeypatch.setattr(doors, "PATIENCE_SECONDS", 0.0)
+    for module in (doors, stores, tiers):
+        monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
     words = [word.strip("'").format(**place.names) for word in line.split()]
     if words and words[0] == "KEYS":
         words.pop(0)

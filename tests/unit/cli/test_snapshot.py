@@ -15,7 +15,8 @@ from tests.unit.cli.conftest import Cli
 from tiered.care.restore_plan import RestoreOptions
 from tiered.care.run import restore
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
-from tiered.spark.source import TieredDataSource, kafka_schema
+from tiered.spark.schema import kafka_schema
+from tiered.spark.source import TieredDataSource
 from tiered.store.location import StoreLocation
 
 SETTINGS = {"segment.bytes": 1000, "cleanup.policy": "compact", "gc.grace.ms": 0, "merge.min.bytes": 0}

@@ -96,10 +96,23 @@ import signal, sys
 from tiered.program.run import run_program
 def interrupted():
     signal.raise_signal(signal.SIGINT)
-run_program(lambda: interrupted)
+run_program(lambda: interrupted, extra="cli")
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=os.environ)
     assert (done.returncode, done.stderr) == (130, ""), program
+
+
+@pytest.mark.parametrize(("module", "extra"), [("tiered.cli.start", "cli"), ("uploader.start", "uploader")])
+def test_a_program_whose_packages_are_not_installed_is_one_sentence(module: str, extra: str) -> None:
+    text = f"""
+import sys
+sys.modules["click"] = None
+from {module} import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, env=os.environ)
+    assert done.stderr == f"error: click is not installed\n  next: pip install 'tieredlog[{extra}]'\n"
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -23,7 +23,7 @@ def log_dir(tmp_path: Path) -> str:
         orders = log.topic("orders", partitions=2, create=True)
         with orders.transaction("billing") as txn:
             txn.append(b"1", partition=0)
-        orders._log(0).append_as_producer([NewRecord(b"hangs", timestamp=1_700_000_000_000)], ProducerStamp(77, 3, 0))
+        orders.log(0).append_as_producer([NewRecord(b"hangs", timestamp=1_700_000_000_000)], ProducerStamp(77, 3, 0))
     return str(tmp_path / "log")
 
 

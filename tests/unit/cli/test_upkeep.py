@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,56 @@ def test_the_end_comes_between_two_actions(store: Store) -> None:
     upkeep.run(1000)
     assert told.done == [(A, Kind.RETENTION)]
     assert (upkeep.view.rounds, upkeep.view.doing, clock.rests) == (0, "", [1.0])
+
+
+def test_a_paused_topic_is_not_looked_at_and_that_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One topic only: the others have their turn. What is resumed has it in the next round."""
+    told, paused, plan, looked_at = Told(), {"b"}, Maintainer.plan, list[TopicPartition]()
+
+    def seen(self: Maintainer, *args: Any) -> Any:
+        looked_at.append(self._tp)
+        return plan(self, *args)
+
+    monkeypatch.setattr(Maintainer, "plan", seen)
+    upkeep = Upkeep(
+        store,
+        owner="m",
+        clock=FakeClock(),
+        ids=SeededIds(),
+        on_done=told.on_done,
+        is_paused=lambda name: name in paused,
+    )
+    upkeep.turn()
+    assert [tp for tp, _ in told.done] == looked_at == [A, C]
+    assert (upkeep.view.paused, upkeep.view.rounds) == ({"b"}, 1)
+    paused.clear()
+    upkeep.turn()
+    assert [tp for tp, _ in told.done] == [A, C, B]
+    assert upkeep.view.paused == frozenset()
+
+
+def test_a_pause_that_comes_during_an_action_keeps_the_next_one_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, told, paused = Maintainer.plan, Told(), set[str]()
+
+    def twice(self: Maintainer, *args: Any) -> Any:
+        found = yield from plan(self, *args)
+        return None if found is None else replace(found, actions=(*found.actions, *found.actions))
+
+    monkeypatch.setattr(Maintainer, "plan", twice)
+    told.then = lambda: paused.add("a")
+    upkeep = Upkeep(
+        store,
+        owner="m",
+        clock=FakeClock(),
+        ids=SeededIds(),
+        on_done=told.on_done,
+        is_paused=lambda name: name in paused,
+    )
+    upkeep.turn()
+    assert [tp for tp, _ in told.done] == [A, B, B, C, C]
+    assert upkeep.view.paused == {"a"}
 
 
 def test_a_scope_is_kept(store: Store) -> None:

@@ -15,11 +15,16 @@ import pytest
 import tiered
 from tests.proxy import FaultProxy
 from tests.unit.cost.bill import Bill, Line
+from tiered.care.erase import erase_steps, plan_erase_steps
 from tiered.model import NewRecord, TopicPartition
-from tiered.plan.maintenance import PART_BYTES, Kind
+from tiered.plan.erasure import Selection
+from tiered.plan.maintenance import PART_BYTES, ROUTINE, Kind
 from tiered.plan.read import READ_LIMITS
 from tiered.program.upkeep import Scope, Upkeep
 from tiered.remote.maintain import Done
+from tiered.remote.topics import load_topic_to_read
+from tiered.store.base import Capabilities
+from tiered.store.driver import drive
 from tiered.store.location import open_store
 from tiered.store.metrics import StoreMetrics
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
@@ -30,6 +35,7 @@ OLD_MS = START_MS - 2 * 3_600_000
 """Merging leaves what is younger than an hour alone."""
 MIB = 1024 * 1024
 TP = TopicPartition("t", 0)
+TRUSTED = Capabilities(conditional_writes=True, ranges=True, returns_crc32c=True, verifies_crc32c=True)
 CONFIG = {"segment.bytes": MIB, "gc.grace.ms": 0}
 RECORD = b"x" * 1000
 
@@ -46,7 +52,7 @@ class Desk:
         metrics = StoreMetrics()
         self.upkeep_bill = Bill(metrics)
         self.done: list[Done] = []
-        self._store = open_store(self.url, clock=self.clock, metrics=metrics)
+        self.store = open_store(self.url, clock=self.clock, metrics=metrics)
 
     def segments(self, count: int, *, batches: int = 1, keys: int = 1000) -> int:
         """Seals that many, of batches of 30 records each; the bytes of all of them. Keys repeat after ``keys``."""
@@ -62,11 +68,11 @@ class Desk:
     def upkeep(self, *kinds: Kind) -> Upkeep:
         """A maintainer that has looked once: the store is probed only then."""
         upkeep = Upkeep(
-            self._store,
+            self.store,
             owner="test",
             clock=self.clock,
             ids=SeededIds(2),
-            scope=Scope(kinds or tuple(Kind)),
+            scope=Scope(kinds or ROUTINE),
             on_done=lambda _, done: self.done.append(done),
         )
         upkeep.turn()
@@ -185,6 +191,24 @@ def test_a_read_from_an_offset_costs_three_gets(tmp_path: Path, offset: int) -> 
         desk.close()
 
 
+def test_the_next_reads_of_a_segment_cost_two_gets(tmp_path: Path) -> None:
+    """The root and a chunk: the reads of one reader, or of an open log, share the indexes that they fetched."""
+    desk = Desk(tmp_path, **{"segment.bytes": 16 * MIB})
+    try:
+        desk.segments(1, batches=300)
+        desk.log.sync()
+        with desk.reader() as reader:
+            topic = reader.topic("t")
+            bill = Bill(reader.request_counts)
+            asked = []
+            for offset in (0, 500, 8000, 500):
+                assert next(iter(topic.read(0, start=offset, end=offset + 1))).offset == offset
+                asked.append(bill.requests())
+            assert asked == [{"get": 3}, {"get": 2}, {"get": 2}, {"get": 2}]
+    finally:
+        desk.close()
+
+
 # -- maintenance -------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +298,41 @@ def test_a_collection_lists_the_pins_and_deletes_a_thousand_keys_a_request(desk:
     assert desk.upkeep_bill.requests() == {"list": 1 + 2, "get": 3, "put": 4, "delete": 1}
     upkeep.turn()
     assert desk.upkeep_bill.requests() == ROUND
+
+
+@pytest.mark.parametrize(("rows", "hit"), [(4, 1), (8, 2), (8, 0)])
+def test_an_erasure_reads_each_segment_once(desk: Desk, rows: int, hit: int) -> None:
+    """All of them by the plan; of those that hold it the old one and the new one once more. The old ones wait."""
+    sizes: list[int] = []
+    for at in range(rows):
+        if at < hit:
+            desk.topic.append_many([NewRecord(RECORD, b"gone", timestamp=OLD_MS)])
+        sizes.append(desk.segments(1, batches=10))
+    desk.log.sync()
+    entry = drive(desk.store, load_topic_to_read("t"), clock=desk.clock)
+    assert entry is not None
+
+    selection = Selection(frozenset([b"gone"]))
+    desk.upkeep_bill.take()
+    plan = drive(desk.store, plan_erase_steps(TP, entry, selection), clock=desk.clock)
+    assert plan is not None
+    planned = desk.upkeep_bill.take()
+    job_id = selection.job_id(entry.topic_id, [0])
+    steps = erase_steps(plan, selection, "test", job_id, capabilities=TRUSTED)
+    erased = drive(desk.store, steps, clock=desk.clock, ids=SeededIds(3))
+    done = desk.upkeep_bill.take()
+    assert {op: line.requests for op, line in planned.items()} == {"get": rows + 1, "list": 2}
+    assert sum(sizes) <= planned["get"].received_bytes < sum(sizes) + 6000
+    assert (erased.records, len(erased.left), erased.read_objects) == (hit, hit, rows + hit)
+    claimed = {"get": 1, "list": 1, "put": 1} if hit else {"get": 0, "list": 0, "put": 0}
+    asked = {"get": 5 * hit + 3 + claimed["get"], "list": 4 + claimed["list"], "put": 5 * hit + claimed["put"]}
+    assert {op: line.requests for op, line in done.items()} == {op: count for op, count in asked.items() if count}
+    old = sum(sizes[:hit])
+    new = old - hit * (sizes[0] - sizes[-1] - 61)  # a batch that is emptied keeps its header
+    beside = 12_000 * (hit + 1)  # roots, indexes, notes
+    assert old + new <= done["get"].received_bytes < old + new + beside
+    if hit:
+        assert new <= done["put"].sent_bytes < new + beside
 
 
 def test_the_figures_are_those_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from tests.unit.facade.on_the_loop import OnTheLoop
 from tiered import aio
 from tiered.aio.worker import Worker
 from tiered.config import TopicConfig
+from tiered.format.walk import Run
+from tiered.local.partition.partition import PartitionLog
 from tiered.model import NewRecord
+from tiered.store.aio_runner import AioRunner
 from tiered.store.location import open_store
-from tiered.store.runner import AioRunner
 
 SETTINGS = TopicConfig.from_properties({"segment.bytes": 4096})
 RECORDS = 400
@@ -60,6 +63,29 @@ async def test_reads_of_the_bucket_need_no_thread(url: str, monkeypatch: pytest.
         assert [record.offset async for record in found] == list(range(3, RECORDS, 7))
         assert (found.report.complete, found.report.records_scanned) == (True, RECORDS)
         assert store.threads == {threading.get_ident()}
+
+
+async def test_the_disk_is_looked_at_and_read_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    read_runs = PartitionLog.read_runs
+
+    def told(reading: Iterator[Run]) -> Iterator[Run]:
+        for run in reading:
+            threads.append(threading.get_ident())
+            yield run
+
+    def begun(log: PartitionLog, *offsets: int) -> Iterator[Run]:
+        threads.append(threading.get_ident())
+        return told(read_runs(log, *offsets))
+
+    monkeypatch.setattr(PartitionLog, "read_runs", begun)
+    async with aio.open(tmp_path) as log:
+        topic = await log.topic("t", create=True, config={"segment.bytes": "4096"})
+        for at in range(0, RECORDS, 10):
+            await topic.append_many([NewRecord(b"%d" % n) for n in range(at, at + 10)])
+        assert [record.offset async for record in topic.read()] == list(range(RECORDS))
+    assert len(threads) >= 3  # one look at the segments, a run at least of each of two
+    assert threading.get_ident() not in threads
 
 
 async def test_both_faces_give_the_same(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from tiered.config import LogConfig, TopicConfig
 from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.keys import snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.claims import CLAIMS_NAME, Claims
-from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.files import FileState, PosixFiles
 from tiered.local.disk.uploads import OFFSET_CHECKPOINT_NAME, uploader_lock
 from tiered.log import Log
 from tiered.model import NewRecord, TopicPartition
@@ -77,7 +77,7 @@ class HookedStore:
 
 def open_log(directory: Path, store: Store, *, clock: SystemClock | None = None) -> Log:
     clock, ids = clock or SystemClock(), SystemIds()
-    local = LocalLogs.open([directory], clock=clock, ids=ids, config=LogConfig(remote=True))
+    local = LocalTier.open([directory], clock=clock, ids=ids, config=LogConfig(remote=True))
     return Log(local, store, clock=clock, ids=ids)
 
 
@@ -400,9 +400,9 @@ class Counting(PosixFiles):
     def __init__(self) -> None:
         self.replaced: list[str] = []
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes) -> FileState:
         self.replaced.append(path.name)
-        super().replace(path, data)
+        return super().replace(path, data)
 
 
 def test_a_daemon_lets_a_log_resume_with_the_producers_that_the_bucket_knows(tmp_path: Path) -> None:

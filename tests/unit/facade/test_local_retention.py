@@ -12,6 +12,7 @@ from tiered.errors import OffsetGapError, OffsetOutOfRangeError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
 from tiered.remote.catalog import Catalog
 from tiered.remote.reader import RemotePartition
 from tiered.store.base import Delete
@@ -20,7 +21,6 @@ from tiered.store.memory import MemoryStore
 from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.tiering.run import Tiering
-from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 

@@ -49,7 +49,7 @@ def test_append_tells_the_offset_and_read_gives_it_back(tmp_path: Path) -> None:
         got = list(topic.read(first.partition))
         assert [(r.offset, r.timestamp, r.key, r.value, r.headers, r.tier) for r in got] == [
             (0, 1000, b"k", b"a", [("h", b"x"), ("n", None)], "local"),
-            (1, 1001, b"k", None, [], "local"),
+            (1, 1001, b"k", None, (), "local"),
         ]
         assert list(topic.read(1 - first.partition)) == []
         assert got[0].datetime == dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)

@@ -12,7 +12,7 @@ import tiered
 from tiered import aio
 from tiered.cli.main import run
 from tiered.errors import CorruptionError
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
@@ -177,7 +177,7 @@ def test_a_request_to_seal_concerns_all_others(damaged: Path) -> None:
 
 
 def test_compaction_and_moves_say_why(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with LocalLogs.open([damaged / "log", damaged / "other"]) as logs:
+    with LocalTier.open([damaged / "log", damaged / "other"]) as logs:
         with pytest.raises(CorruptionError) as caught:
             logs.move(BROKEN, damaged / "other")
         refused(caught.value)

@@ -13,7 +13,7 @@ import tiered
 from tiered.clock import SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import DataLocalError, RemoteUnavailableError
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.log import SYNC_RETRY_S, Log
 from tiered.store.base import ABSENT, Get, Put
 from tiered.store.location import ThreadedAioStore
@@ -46,7 +46,7 @@ def make(tmp_path: Path) -> tuple[Log, FaultStore, Clock]:
     clock = Clock()
     store = FaultStore(MemoryStore())
     noticing = MeteredStore(store, StoreMetrics(), clock=clock, notice_outages=True)
-    local = LocalLogs.open([tmp_path / "log"], clock=clock, config=LogConfig(remote=True))
+    local = LocalTier.open([tmp_path / "log"], clock=clock, config=LogConfig(remote=True))
     log = Log(
         local, RetryingStore(noticing, clock=clock, deadline_seconds=0), clock=clock, ids=SystemIds(), reachable=True
     )

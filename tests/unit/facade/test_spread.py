@@ -11,7 +11,7 @@ import pytest
 import tiered
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import DataLocalError, FencedError, LocalIOError, TieredError
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import uploader_lock
 from tiered.log import Log
@@ -95,7 +95,7 @@ def test_a_directory_that_fails_keeps_the_other_from_nothing(tmp_path: Path, url
     files = FaultyFiles()
     a, b = paths(tmp_path)
     clock, ids = SystemClock(), SystemIds()
-    local = LocalLogs.open([a, b], clock=clock, ids=ids, files=files)
+    local = LocalTier.open([a, b], clock=clock, ids=ids, files=files)
     log = Log(local, open_store(url, clock=clock, ids=ids), clock=clock, ids=ids)
     put(log, "x")
     files.fail = lambda operation, path: errno.EIO if operation == "sync" and a in path.parents else 0

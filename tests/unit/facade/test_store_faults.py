@@ -12,6 +12,7 @@ from tiered.errors import CommitUnknown, CorruptionError, RemoteUnavailableError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.read.stream import ReadRange
+from tiered.read.topic import PartitionStream
 from tiered.remote.reader import RemotePartition
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import RetryingStore
@@ -19,7 +20,6 @@ from tiered.store.runner import Runner
 from tiered.testing.clock import FakeClock
 from tiered.testing.faults import Fault, FaultKind, FaultStore
 from tiered.tiering.run import Tiering
-from tiered.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 MUST_SUCCEED = (FaultKind.ERROR, FaultKind.UNKNOWN_BEFORE, FaultKind.UNKNOWN_AFTER, FaultKind.CONFLICT)

@@ -210,7 +210,7 @@ def interrupted(tmp_path: Path, url: str, *, kafka: bool = False) -> None:
         txn.append(b"half")
         orders.append(b"after")
         if kafka:
-            orders._log(0).append_as_producer([NewRecord(b"of a Kafka cluster")], ProducerStamp(5, 0, 0))
+            orders.log(0).append_as_producer([NewRecord(b"of a Kafka cluster")], ProducerStamp(5, 0, 0))
         log.sync(timeout=60)
         txn.append(b"other half")
         txn.commit()
@@ -222,7 +222,7 @@ def test_a_fresh_volume_aborts_what_the_lost_one_left_open(tmp_path: Path) -> No
     with tiered.open_reader(url) as reader:
         assert [r.value for r in reader.topic("orders").read(isolation="read_committed")] == [b"plain", b"whole"]
     with tiered.open(tmp_path / "fresh", url) as log:
-        assert log.topic("orders")._log(0).open_txns() == []
+        assert log.topic("orders").log(0).open_txns() == []
         assert committed(log, "orders") == [b"after", b"plain", b"whole"]
         with log.topic("orders").transaction("b") as txn:
             txn.append(b"again")
@@ -238,7 +238,7 @@ def test_so_does_a_restored_one_and_spares_those_of_others(tmp_path: Path) -> No
     with contextlib.closing(open_store(url)) as store:
         restore(store, tmp_path / "restored")
     with tiered.open(tmp_path / "restored", url) as log:
-        partition = log.topic("orders")._log(0)
+        partition = log.topic("orders").log(0)
         assert [txn.producer_id for txn in partition.open_txns()] == [5]
         assert committed(log, "orders") == [b"after", b"plain", b"whole"]
 

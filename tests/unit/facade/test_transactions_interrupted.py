@@ -83,7 +83,7 @@ def test_a_transaction_that_was_ended_does_not_begin_again_in_a_topic_that_was_m
         txn.append(b"1", topic="t")
         log._local.transactions.abort("x")  # as its timeout does
         log.delete_topic("t")
-        partition = log.topic("t", create=True)._log(0)
+        partition = log.topic("t", create=True).log(0)
         with pytest.raises(ProducerFencedError):
             txn.append(b"2", topic="t")
         assert (partition.open_txns(), partition.positions().end_offset) == ([], 0)

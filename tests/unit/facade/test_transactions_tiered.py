@@ -11,7 +11,7 @@ from tiered.config import LogConfig
 from tiered.log import Log
 from tiered.model import TopicPartition
 from tiered.read.stream import ReadRange
-from tiered.topic import TopicReads
+from tiered.read.topic import TopicReads
 
 TP = TopicPartition("t", 0)
 SETTINGS = {"segment.bytes": 400, "segment.index.bytes": 4096}

@@ -35,8 +35,9 @@ from tiered.format.batch import (
 from tiered.format.codecs import Codec
 from tiered.format.control import ControlType, coordinator_epoch, marker
 from tiered.format.crc import crc32c
+from tiered.format.kernels import Record
 from tiered.format.walk import walk_headers
-from tiered.model import HeaderName, NewRecord, Record, TimestampType
+from tiered.model import HeaderName, NewRecord, TimestampType
 
 ONE = bytes.fromhex(
     "00000000000000000000003a0000000002716a618900000000000000000000000003e800000000000003e8"

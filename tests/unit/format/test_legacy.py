@@ -12,8 +12,9 @@ from tests.unit.format.legacy import message, wrapper
 from tiered.errors import CorruptionError
 from tiered.format.batch import decode_records, read_header, verify_batch
 from tiered.format.codecs import Codec
+from tiered.format.kernels import Record
 from tiered.format.walk import walk_headers
-from tiered.model import Record, TimestampType
+from tiered.model import TimestampType
 
 V1 = bytes.fromhex("000000000000000000000018e4e321bc010000000000000003e8000000016b0000000176")
 V0 = bytes.fromhex("0000000000000000000000101fecd70a0000000000016b0000000176")
@@ -148,7 +149,7 @@ def test_what_kafkas_consumer_reads_is_read() -> None:
         for value in (-2, -(2**31)):
             data = bytearray(whole)
             struct.pack_into(">i", data, len(data) - 5, value)
-            assert [r[2:] for r in decode_records(data)] == [(b"k", None, [])]
+            assert [r[2:] for r in decode_records(data)] == [(b"k", None, ())]
         data = bytearray(whole)
         struct.pack_into(">i", data, len(data) - 5, 0)
-        assert [r[2:] for r in decode_records(data)] == [(b"k", b"", [])]
+        assert [r[2:] for r in decode_records(data)] == [(b"k", b"", ())]

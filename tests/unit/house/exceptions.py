@@ -44,9 +44,6 @@ CITATIONS: dict[str, int] = {}
 WITHOUT_CALLERS: set[str] = {
     # What a format fixes, by its name.
     "tiered/format/rows.py: TRASH_BYTES",
-    "tiered/remote/index_cache.py: CACHE_DIRECTORY",
-    # The claim of somebody without a disk: a sink of Spark.
-    "tiered/remote/fence.py: sink_proof",
     # What tests look at, where nothing else shows it.
     "tiered/local/disk/handles.py: PooledFiles.open_count",
     "tiered/plan/producer_state.py: ProducerState.producer",
@@ -55,7 +52,5 @@ WITHOUT_CALLERS: set[str] = {
     "tiered/local/partition/partition.py: PartitionLog.delete_records",
     "tiered/local/partition/partition.py: PartitionLog.truncate_fully_and_start_at",
     "tiered/local/partition/partition.py: PartitionLog.writable",
-    # Of a room that is being built.
-    "tiered/remote/snapshot.py: Snapshot.first",
 }
 """8: public functions, methods, classes and constants without a caller in the product."""

@@ -35,6 +35,11 @@ def test_import_touches_no_sdk_no_numpy_and_starts_no_thread() -> None:
     assert done.stdout.strip() == "[] 1"
 
 
+def test_a_file_beside_the_rooms_is_rare() -> None:
+    files = sorted(path.name for path in Path(tiered.__file__).parent.glob("*.py"))
+    assert len(files) <= 15, f"a new concept has a room: {files}"
+
+
 def test_opening_a_directory_store_imports_no_sdk(tmp_path: Path) -> None:
     code = (
         "import sys, tiered\n"
@@ -59,7 +64,8 @@ def test_error_codes_are_unique_and_documented() -> None:
     for error in ours:
         assert error.__name__ in (errors.__doc__ or "")
     retriable = {e.__name__ for e in ours if e.retriable}
-    assert retriable == {"LockedError", "RemoteUnavailableError", "CommitUnknown", "DiskFullError", "DataLocalError"}
+    again = {"LockedError", "RemoteUnavailableError", "CommitUnknown", "DiskFullError", "DataLocalError"}
+    assert retriable == again | {"AppendTimeoutError"}
 
 
 def test_an_error_says_what_to_do_next() -> None:

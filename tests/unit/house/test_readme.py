@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+
+from tiered.cli.main import tiered
+from tiered.spark.commands import jobs
+from uploader.cli import program as tiered_uploader
 
 ROOT = Path(__file__).parents[3]
 BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
 OWN = [block for block in BLOCKS if "pyspark" not in block]  # Spark's has a test of its own, with a server
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("*/README.md"))]
+SHOWN = sorted(
+    {line for page in PAGES for line in re.findall(r"^\$ (tiered(?:-uploader)? .*)", page.read_text(), re.MULTILINE)}
+)
 
 
 def run(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -26,6 +38,21 @@ def test_the_python_blocks_run_one_after_the_other(tmp_path: Path) -> None:
         compile(block, "README.md", "exec")
         done = run(block.replace("file:///tmp/tieredlog-bucket", f"file://{tmp_path / 'bucket'}"), tmp_path)
         assert (done.returncode, done.stderr) == (0, ""), f"{block}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("line", SHOWN)
+def test_each_command_that_is_shown_is_one_with_its_options(line: str) -> None:
+    words = shlex.split(re.split(r" +#| [|<>&]", line)[0])
+    command: click.Command | None = {"tiered": tiered, "tiered-uploader": tiered_uploader}[words.pop(0)]
+    if words[0] == "spark":  # a process of its own reads what follows
+        command, words = jobs, words[1:]
+    name: str | None = ""
+    context = None
+    while command is not None:
+        context = command.make_context(name, words, parent=context, obj={})
+        if not isinstance(command, click.Group):
+            return
+        name, command, words = command.resolve_command(context, [*context._protected_args, *context.args])
 
 
 @pytest.mark.parametrize("name", ["aio.open", "errors.FencedError", "uploader.Uploader", "uploader.Settings"])

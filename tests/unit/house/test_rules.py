@@ -19,6 +19,7 @@ import pytest
 
 import tiered
 import tiered.aio
+import tiered.read.topic
 from tests.unit.house import exceptions
 from tests.unit.house.sources import (
     PACKAGES,
@@ -37,6 +38,9 @@ PROGRAMS = ("tiered/program/", "tiered/cli/", "tiered/dump/", "tiered/spark/", "
 FACES = (
     "tiered/log.py",
     "tiered/topic.py",
+    "tiered/read/topic.py",
+    "tiered/appending/appender.py",
+    "tiered/appending/receipt.py",
     "tiered/transaction.py",
     "tiered/reader.py",
     "tiered/care/run.py",
@@ -242,10 +246,10 @@ def differences(name: str, sync: type[Any], aio: type[Any]) -> Iterator[str]:
 
 def test_6_both_faces_have_the_same_signatures() -> None:
     found = set()
-    for name in ("Log", "Topic", "Transaction", "Reader"):
+    for name in ("Log", "Topic", "Appender", "Receipt", "Transaction", "Reader"):
         found |= set(differences(name, getattr(tiered, name), getattr(tiered.aio, name)))
     for name in ("PartitionStream", "TopicReads"):
-        found |= set(differences(name, getattr(tiered.topic, name), getattr(tiered.aio, name)))
+        found |= set(differences(name, getattr(tiered.read.topic, name), getattr(tiered.aio, name)))
     for name in (
         "open",
         "open_reader",
@@ -346,3 +350,24 @@ def test_7_rules_of_kafka_that_are_cited_are_headings_and_each_is_cited() -> Non
                     cited[anchor].append(str(path.relative_to(ROOT)))
     assert {anchor: places for anchor, places in cited.items() if anchor not in headings} == {}
     assert headings - set(cited) == set(), "a rule that no code cites"
+
+
+# --- 9: what is promised is there ------------------------------------------------------------------------------------
+
+
+def only_raises(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether its body is ``raise NotImplementedError`` and perhaps a docstring."""
+    last = function.body[-1]
+    return (
+        len(function.body) - (ast.get_docstring(function, clean=False) is not None) == 1
+        and isinstance(last, ast.Raise)
+        and last.exc is not None
+        and last_name(last.exc) == "NotImplementedError"
+    )
+
+
+def test_9_no_function_only_says_that_it_is_not_there() -> None:
+    (empty,) = functions(ast.parse("def work():\n    'Nothing.'\n    raise NotImplementedError"))
+    assert only_raises(empty)
+    every = [(module.path, each) for module in modules() for each in functions(module.tree)]
+    assert [f"{path}: {each.name}" for path, each in every if only_raises(each)] == []

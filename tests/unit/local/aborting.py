@@ -10,7 +10,7 @@ from tiered.format.txn_index import decode_txns, encode_txns
 from tiered.local.directory.manager import LocalLog
 from tiered.model import SealedIndexes, TopicPartition
 from tiered.read.stream import ReadRange
-from tiered.topic import PartitionStream
+from tiered.read.topic import PartitionStream
 
 TP = TopicPartition("t", 0)
 ROUNDS = 20

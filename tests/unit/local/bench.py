@@ -9,12 +9,13 @@ from typing import Any
 from tiered.config import LogConfig, TopicConfig
 from tiered.format.batch import decode_records, encode_batch
 from tiered.format.codecs import Codec
+from tiered.format.kernels import Record
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.time_index import TimeIndex
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
-from tiered.model import NewRecord, Record, TopicPartition
+from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
 from tiered.testing.disk import FaultyFiles
 

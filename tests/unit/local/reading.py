@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tiered.format.batch import decode_records, read_header
+from tiered.format.kernels import Record
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import Record
 
 
 def records_of(log: PartitionLog, start: int) -> list[Record]:

@@ -15,7 +15,7 @@ from tiered.errors import ConfigError, CorruptionError
 from tiered.format.batch import decode_records
 from tiered.format.checkpoint import decode_clean_shutdown, encode_partition_metadata
 from tiered.format.keys import parse_partition_dir
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, TopicPartition
 from tiered.testing.clock import FakeClock, SeededIds
@@ -171,7 +171,7 @@ def test_partitions_that_a_broker_keeps_elsewhere_are_not_made(kafka_fixtures: P
             path.chmod(0o755 if path.is_dir() else 0o644)
     held = [TopicPartition("orders", number) for number in (0, 1, 10)]
     clock, config = FakeClock(1_800_000_000_000), LogConfig(disk_reserve_bytes=0)
-    with LocalLogs.open([one, two], clock=clock, ids=SeededIds(1), config=config) as logs:
+    with LocalTier.open([one, two], clock=clock, ids=SeededIds(1), config=config) as logs:
         assert logs.partitions() == held
         assert logs.topics()["orders"].partitions == 11
         logs.alter_topic("orders", {"segment.bytes": 5000})

@@ -20,9 +20,10 @@ from tiered.errors import (
 )
 from tiered.format.batch import HEADER_BYTES, decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
+from tiered.format.kernels import Record
 from tiered.format.keys import parse_partition_dir, renamed_dir
 from tiered.local.partition.replica import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, MAX_TIMESTAMP, Replica
-from tiered.model import NewRecord, Record, TimestampType, TopicPartition
+from tiered.model import NewRecord, TimestampType, TopicPartition
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 from tiered.testing.clock import START_MS
 

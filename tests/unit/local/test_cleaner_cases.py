@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.local.bench import TP
-from tests.unit.local.cleaning_bench import CleaningBench
+from tests.unit.local.cleaning_bench import CleaningBench, dirty
 from tiered.format.keys import DELETED_SUFFIX
 from tiered.local.disk.checkpoints import CLEANER_NAME
 from tiered.model import NewRecord
@@ -114,3 +114,25 @@ def test_case_79_compaction_races_with_retention(tmp_path: Path) -> None:
     assert bench.newest == {"a": "4", "b": "3", "c": "1", "d": "1"}
     assert (bench.directory / CLEANER_NAME).exists()
     assert bench.log.cleaner.checkpoint.offset(TP) == 9
+
+
+def test_a_copy_that_an_earlier_round_left_undoes_no_swap_behind_it(tmp_path: Path) -> None:
+    """A ``.cleaned`` undoes every ``.swap`` at or above it, also one whose old files are on their way out already."""
+    n, cut = 0, True
+    while cut:
+        n += 1
+        bench = dirty(CleaningBench(tmp_path / str(n)))
+        bench.put("e1")
+        newest = bench.newest
+        (bench.folder / "00000000000000000001.log.cleaned").write_bytes(b"the disk was full")
+        bench.files.fail = on_nth(n, "*", PowerCut)
+        try:
+            bench.clean()
+            cut = False
+        except PowerCut:
+            bench.files.fail = None
+            bench.kill()
+            bench.open()
+        assert bench.newest == newest, n
+    assert n > 60
+    assert bench.names(".cleaned") == []

@@ -13,13 +13,13 @@ from tests.unit.cleaning.rounds import load
 from tests.unit.local.reading import records_of
 from tiered.config import LogConfig
 from tiered.format.batch import decode_records, read_header
+from tiered.format.kernels import Record
 from tiered.format.keys import parse_partition_dir
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.topics import TopicInfo, write_topics
 from tiered.local.disk.volume import read_topic_id
 from tiered.local.partition.partition import PartitionLog
-from tiered.model import Record
 from tiered.testing.clock import FakeClock, SeededIds
 
 

@@ -17,7 +17,7 @@ from tiered.errors import ConfigError, CorruptionError, LocalIOError, TieredErro
 from tiered.format.batch import decode_records
 from tiered.local.cleaning.rounds import CleaningStoppedError
 from tiered.local.cleaning.subjects import PAUSED
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import CLEANER_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
@@ -293,7 +293,7 @@ def test_the_checkpoint_moves_with_the_partition(tmp_path: Path) -> None:
     bench = CleaningBench(tmp_path / "a")
     dirty(bench).clean()
     bench.log.close()
-    with LocalLogs.open([tmp_path / "a", tmp_path / "b"], clock=bench.clock, ids=SeededIds(1)) as logs:
+    with LocalTier.open([tmp_path / "a", tmp_path / "b"], clock=bench.clock, ids=SeededIds(1)) as logs:
         logs.move(TP, tmp_path / "b")
     read = [OffsetsFile(tmp_path / name, CLEANER_NAME, PosixFiles()).read() for name in "ab"]
     assert read == [{}, {TP: 9}]

@@ -12,7 +12,7 @@ from tiered.format.keys import log_name
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.walk import Offsets
 from tiered.local.disk.files import PosixFiles
-from tiered.local.partition.log_segments import SPARSE_NAME
+from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import measure, read_note, write_note
 

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.local.several import SMALL, TP, opened, values
 from tiered.errors import ConfigError, LocalIOError, LockedError, UnknownTopicError
 from tiered.format.batch import decode_records, encode_batch
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.replica import Replica
 from tiered.model import EpochEntry, NewRecord, TopicPartition
@@ -127,7 +127,7 @@ def test_a_directory_that_cannot_be_opened_is_offline(tmp_path: Path) -> None:
         opened(tmp_path, files=files)
 
 
-def filled(tmp_path: Path, files: FaultyFiles | None = None) -> LocalLogs:
+def filled(tmp_path: Path, files: FaultyFiles | None = None) -> LocalTier:
     logs = opened(tmp_path, files=files)
     logs.create_topic("t", 2, SMALL)
     for i in range(20):

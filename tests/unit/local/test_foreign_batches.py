@@ -10,6 +10,7 @@ import pytest
 import tiered
 from tests.golden.foreign import batch, field, lz4_block, lz4_frame, named, plain_records, record
 from tests.unit.local.cleaning_bench import CleaningBench
+from tiered.arrow import ArrowDecoder
 from tiered.care.check import CheckOptions
 from tiered.care.run import check
 from tiered.config import LogConfig, TopicConfig
@@ -17,11 +18,11 @@ from tiered.errors import CodecUnavailableError, CorruptionError, InvalidRecordE
 from tiered.findings import Severity
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
+from tiered.format.kernels import Record
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition import incoming
 from tiered.local.partition.replica import Replica
-from tiered.model import HeaderName, NewRecord, Record, TopicPartition
-from tiered.read.arrow import ArrowDecoder
+from tiered.model import HeaderName, NewRecord, TopicPartition
 
 TP = TopicPartition("t", 0)
 NAME = b"a\xff\xfe"

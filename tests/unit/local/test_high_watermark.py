@@ -16,7 +16,7 @@ from tiered.local.directory.upkeep import HIGH_WATERMARK_CHECKPOINT_MS
 from tiered.local.partition.replica import LATEST, Isolation, Replica
 from tiered.model import AbortedTxn, NewRecord
 from tiered.read.stream import ReadRange
-from tiered.topic import PartitionStream
+from tiered.read.topic import PartitionStream
 
 
 def checkpoint(bench: CaseBench) -> str:

@@ -11,7 +11,7 @@ from tests.unit.local.cleaning_bench import CLEAN, KEYED_BYTES
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import LocalIOError, TieredError
 from tiered.format.batch import decode_records
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.figures import read_report
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles, disk_failed, translate
@@ -150,7 +150,7 @@ def test_a_round_that_fails_makes_its_partition_uncleanable_until_the_next_open(
 
 def test_what_happened_to_a_directory_is_left_for_others_to_read(tmp_path: Path) -> None:
     files, clock = FaultyFiles(), FakeClock()
-    logs = LocalLogs.open([tmp_path / "a", tmp_path / "b"], clock=clock, ids=SeededIds(1), files=files)
+    logs = LocalTier.open([tmp_path / "a", tmp_path / "b"], clock=clock, ids=SeededIds(1), files=files)
     logs.create_topic("t", 2)
     for tp in logs.partitions():
         logs.partition(tp).append([NewRecord(b"x")])

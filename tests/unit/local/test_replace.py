@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import tiered
 from tiered.clock import SystemClock, SystemIds
 from tiered.errors import DiskFullError, LocalIOError, TieredError
 from tiered.local.directory.manager import LocalLog
+from tiered.local.disk import files as files_module
 from tiered.local.disk.files import PosixFiles
 from tiered.testing.disk import FaultyFiles, PowerCut, on_nth
 from tiered.tiering.directory import LogDirectory
@@ -43,10 +45,27 @@ def test_threads_that_replace_one_file_do_not_collide(tmp_path: Path) -> None:
     assert files.names(tmp_path) == ["note"]
 
 
+def leave_over(path: Path) -> Path:
+    """What a process with our number left when it died over the file that the next ``replace`` writes aside."""
+    turn = next(files_module._TURN) + 1
+    left = path.with_name(f"{path.name}.{os.getpid()}-{turn}.tmp")
+    left.write_bytes(b"longer than what is written now")
+    return left
+
+
+def test_what_a_dead_process_of_our_number_left_is_no_part_of_the_file(tmp_path: Path) -> None:
+    files, path = PosixFiles(), tmp_path / "note"
+    left = leave_over(path)
+    state = files.replace(path, b"new")
+    assert (path.read_bytes(), left.exists()) == (b"new", False)
+    assert state == files.state(path)
+
+
 @pytest.mark.parametrize("operation", ["open", "truncate", "write", "sync", "rename"])
 def test_what_fails_leaves_the_old_content_and_nothing_beside(tmp_path: Path, operation: str) -> None:
     files = FaultyFiles()
     files.replace(tmp_path / "note", b"old")
+    leave_over(tmp_path / "note")
     files.fail = lambda name, _: 28 if name == operation else 0
     with pytest.raises(DiskFullError):
         files.replace(tmp_path / "note", b"new")

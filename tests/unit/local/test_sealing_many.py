@@ -9,7 +9,7 @@ import pytest
 from tiered.errors import TieredError
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
-from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.files import FileState, PosixFiles
 from tiered.model import NewRecord, TopicPartition
 
 
@@ -17,9 +17,9 @@ class Counting(PosixFiles):
     def __init__(self) -> None:
         self.replaced: list[str] = []
 
-    def replace(self, path: Path, data: bytes) -> None:
+    def replace(self, path: Path, data: bytes) -> FileState:
         self.replaced.append(path.name)
-        super().replace(path, data)
+        return super().replace(path, data)
 
 
 @pytest.mark.parametrize("partitions", [2, 15])

@@ -16,7 +16,7 @@ from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.model import AbortedTxn
 from tiered.read.stream import ReadRange
-from tiered.topic import PartitionStream
+from tiered.read.topic import PartitionStream
 
 BASES = [0, 2]
 

@@ -14,7 +14,7 @@ from tiered.care.check import CheckOptions
 from tiered.care.run import check
 from tiered.dump.small_files import small_items
 from tiered.findings import Severity
-from tiered.format.rows import TRASH_LIST, TRASH_ROWS, TRASH_TREE
+from tiered.format.trash import TRASH_LIST, TRASH_ROWS, TRASH_TREE
 from tiered.model import BytesSource
 from tiered.plan.housekeeping import GcFloorIntent
 from tiered.plan.lifecycle import VolumeProof

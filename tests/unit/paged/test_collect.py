@@ -14,13 +14,14 @@ from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, TINY, Place
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, RemotePermissionError
-from tiered.format.keys import PageName, Role, join_uid, page_key, pin_key, segment_key
+from tiered.format.keys import PageName, Role, index_key, join_uid, page_key, pin_key, segment_key
 from tiered.format.root import encode_root
-from tiered.format.rows import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
+from tiered.format.trash import TRASH_OBJECT, TRASH_PAGE, TRASH_ROWS, TRASH_TREE
 from tiered.model import TopicPartition
-from tiered.plan.maintenance import PIN_MS, Kind
+from tiered.plan.maintenance import PIN_MS, Kind, newest_trimmed
 from tiered.remote.collect import Collected
-from tiered.remote.maintain import ALL_GOES, ALL_GOES_UNKNOWN, Maintainer
+from tiered.remote.maintain import ALL_GOES, Maintainer
+from tiered.remote.pages import PageCache
 from tiered.store.base import (
     Delete,
     Deleted,
@@ -42,6 +43,44 @@ def place() -> Place:
 
 def deletes(place: Place) -> list[str]:
     return [key for request in place.store.requests if isinstance(request, Delete) for key in request.keys]
+
+
+def planner_of() -> Maintainer:
+    config = TopicConfig(gc_grace_ms=DAY_MS, retention_ms=DAY_MS, cleanup_policy="delete")
+    return Maintainer(TopicPartition("flights", 0), TOPIC_ID, config, owner="m:2")
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_plan_whose_pages_were_collected_meanwhile_is_made_of_the_newest_root(place: Place, times: int) -> None:
+    """It stands still between a root and its pages, for longer than the grace."""
+    place.append(50)
+    execute, trims = place.store.execute, iter([200, 420][:times])
+
+    def standing_still(request: StoreRequest) -> Outcome:
+        if isinstance(request, Get) and request.key.endswith(".page") and (to := next(trims, None)) is not None:
+            place.store.execute = execute  # type: ignore[method-assign]
+            place.trim(to)
+            place.wait()
+            place.collect()
+            place.store.execute = standing_still  # type: ignore[method-assign]
+        return execute(request)
+
+    place.store.execute = standing_still  # type: ignore[method-assign]
+    plan = place.world.run(planner_of().plan([Kind.RETENTION]))
+    assert plan is not None
+    assert (plan.version, next(trims, None)) == (place.root.version, None)
+    assert [(each.kind, each.start) for each in plan.actions] == [(Kind.RETENTION, place.root.start_offset)]
+
+
+def test_a_plan_says_that_a_page_is_lost(place: Place) -> None:
+    place.append(50)
+    lost = sorted(key for key in place.named if key.endswith(".page"))
+    place.store.execute(Delete(tuple(lost)))
+    place.store.forget()
+    with pytest.raises(CorruptionError, match=r"its page .* is gone"):
+        place.world.run(planner_of().plan([Kind.RETENTION]))
+    asked = [request.key for request in place.store.requests if isinstance(request, Get)]
+    assert [key.endswith("/root") for key in asked] == [True, False, True, False]
 
 
 def test_what_left_goes_after_its_grace_and_not_before(place: Place) -> None:
@@ -272,14 +311,79 @@ def test_each_cycle_leaves_a_line_in_the_bucket(place: Place) -> None:
     assert (line["topic"], line["entries"], line["objects"], line["failed"]) == ("flights", 3, 6, [])
 
 
-def test_a_trim_to_the_end_says_whether_it_is_known_afterwards_who_wrote(place: Place) -> None:
-    """The newest row stands in the root, or, after a rewrite up to the end, in a page."""
-    place.append(12)
+@pytest.mark.parametrize(
+    ("rows", "rewritten", "start"),
+    [(12, 3, 0), (12, 11, 0), (12, 3, 110), (40, 20, 0), (40, 4, 0), (40, 37, 395), (60, 30, 450), (120, 90, 0)],
+)
+def test_a_trim_to_the_end_leaves_the_objects_of_the_newest_row_until_the_next_append(
+    place: Place, rows: int, rewritten: int, start: int
+) -> None:
+    """Wherever it stands: in the root, in a leaf below the root, in one below an inner page, alone or not."""
+    place.append(rows)
+    place.replace(*place.rows()[rewritten : rewritten + (2 if rows > 100 else rows)])
+    if start:
+        place.trim(start)
+        place.wait()
+        place.collect()
+    newest = place.rows()[-1]
     maintainer = Maintainer(TopicPartition("flights", 0), TOPIC_ID, TopicConfig(), owner="m:1")
-    said = []
-    for _ in range(2):
-        plan = place.world.run(maintainer.plan((Kind.RETENTION,), begin_at=place.end))
-        assert plan is not None
-        said.append((len(place.root.rows) > 0, plan.notes))
-        place.replace(*place.rows()[3:])
-    assert said == [(True, (ALL_GOES,)), (False, (ALL_GOES_UNKNOWN,))]
+    plan = place.world.run(maintainer.plan((Kind.RETENTION,), begin_at=place.end))
+    assert plan is not None
+    assert plan.notes == (ALL_GOES,)
+    place.trim(place.end)
+    told = newest_trimmed(place.root)
+    assert told is not None
+    assert (told.base, told.id_hi, told.id_lo) == (newest.base, newest.id_hi, newest.id_lo)
+    place.wait()
+    place.collect()
+    kept = {segment_key(TOPIC_ID, 0, newest), index_key(TOPIC_ID, 0, newest)}
+    assert place.keys == kept
+    assert list(place.root.trash) == [told]
+    assert place.collect() == Collected()
+    place.append(1)
+    place.wait()
+    assert place.collect().objects == 2
+    assert place.keys == place.named
+
+
+def test_a_trim_to_the_end_whose_collection_is_cut_short_is_collected_to_the_same_end() -> None:
+    """Between any two requests: the newest row stays, all else goes in the end."""
+    for cut in itertools.count(1):
+        place = Place()
+        place.append(40)
+        place.replace(*place.rows()[20:])
+        newest = place.rows()[-1]
+        place.trim(place.end)
+        place.wait()
+        left = itertools.count(cut, -1)
+
+        def answer(_: StoreRequest, carry_out: Callable[[], Outcome], left: Iterator[int] = left) -> Outcome:
+            if next(left) <= 0:
+                raise KeyboardInterrupt
+            return carry_out()
+
+        place.store.answer = answer
+        with contextlib.suppress(KeyboardInterrupt):
+            place.collect()
+            break
+        place.store.answer = None
+        place.maintainer = place.desk("m2", TINY)
+        place.maintainer.maintain()
+        place.collect()
+        assert place.keys == {key(TOPIC_ID, 0, newest) for key in (segment_key, index_key)}, cut
+    assert cut > 10
+
+
+def test_a_commit_on_a_root_whose_pages_are_collected_goes_on_with_the_newest(place: Place) -> None:
+    """The writer stood still for a day: its claim holds, but what its root names a maintainer has replaced since."""
+    place.append(40)
+    rows, held = place.rows(), place.root
+    place.replace(*rows[0:3])
+    place.wait()
+    assert place.collect().objects > 0
+    place.writer.catalog.pages = PageCache()
+    assert place.writer.catalog.root is not None
+    assert place.writer.catalog.root.version == held.version < place.root.version
+    trimmed = place.world.run(place.writer.catalog.trim(rows[1].base))
+    assert (trimmed.start_offset, trimmed.roles["m"].epoch) == (rows[1].base, place.root.roles["m"].epoch)
+    assert place.rows()[0].next == rows[2].next

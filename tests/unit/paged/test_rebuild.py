@@ -23,9 +23,12 @@ from tiered.format.keys import (
     segment_key,
     topic_key,
 )
+from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
 from tiered.format.root import Root
 from tiered.model import Row, SealedIndexes, SegmentDescriptor, TopicPartition
 from tiered.plan.lifecycle import VolumeProof
+from tiered.remote.cache import ByteCache
+from tiered.remote.lookup import SegmentLookup
 from tiered.remote.past import create_snapshot
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named, sweep
@@ -33,6 +36,11 @@ from tiered.remote.topics import TopicEntry, encode_topic
 from tiered.store.base import Delete, Get, List, Object, Page
 
 TP = TopicPartition("flights", 0)
+
+
+def producers_of(end: int) -> bytes:
+    """Who has written up to ``end``."""
+    return encode_snapshot([ProducerEntry(7, 0, end - 1, end - 1, 0, 1000)])
 
 
 class Bucket(Place):
@@ -48,7 +56,8 @@ class Bucket(Place):
         told = SegmentDescriptor(
             TOPIC_ID, 0, row.base, row.next, row.min_ts, row.max_ts, row.records, row.size, row.crc, row.leader_epoch
         )
-        bundle = encode_bundle(told, SealedIndexes(b"", b"", leader_epochs=lineage), row.claim_epoch)
+        indexes = SealedIndexes(b"", b"", producer_snapshot=producers_of(row.next), leader_epochs=lineage)
+        bundle = encode_bundle(told, indexes, row.claim_epoch)
         row = row._replace(idx_len=len(bundle))
         self.put(segment_key(TOPIC_ID, 0, row), b"x" * row.size)
         self.put(index_key(TOPIC_ID, 0, row), bundle)
@@ -67,6 +76,11 @@ class Bucket(Place):
             self.put(root.key, damage)
         return root
 
+    def data(self, key: str) -> bytes:
+        got = self.store.inner.execute(Get(key))
+        assert isinstance(got, Object)
+        return bytes(got.data)
+
     def plan(self) -> RebuildPlan:
         return self.world.run(plan_rebuild_steps(TP, "test"))
 
@@ -74,6 +88,11 @@ class Bucket(Place):
         """As somebody sees it who never saw the one that was lost."""
         self.maintainer = self.desk("other")
         return self.root, self.rows()
+
+    def producers(self) -> bytes:
+        """Who wrote, as a fresh volume is told."""
+        lookup = SegmentLookup(TP, TOPIC_ID, ByteCache())
+        return self.world.run(lookup.producer_snapshot(Snapshot.of(self.root)))
 
     def without_history(self) -> None:
         page = self.store.execute(List(partition_prefix(TOPIC_ID, 0) + "hist/"))
@@ -123,6 +142,34 @@ def test_it_is_what_was_lost(bucket: Bucket, seed: int) -> None:
     assert root.start_offset == lost.start_offset if kept or not trims else root.start_offset <= lost.start_offset
     assert (root.writer.epoch, root.roles["m"].epoch) > (lost.writer.epoch, lost.roles["m"].epoch)
     assert root.version > lost.version
+
+
+@pytest.mark.parametrize(("rows", "first"), [(12, 3), (40, 20), (40, 37), (60, 10)])
+@pytest.mark.parametrize("history", [True, False])
+def test_who_wrote_is_known_after_a_trim_to_the_end_whatever_comes_then(
+    bucket: Bucket, rows: int, first: int, history: bool
+) -> None:
+    """The newest row stood in a page: collection, a sweep and a catalog that is rebuilt leave what it tells."""
+    bucket.append(rows)
+    bucket.replace(*bucket.rows()[first:])
+    assert len(bucket.root.rows) == 0 or rows == 40
+    newest, told = bucket.rows()[-1], producers_of(bucket.end)
+    bucket.trim(bucket.end)
+    assert bucket.producers() == told
+    bucket.wait()
+    bucket.collect()
+    bucket.wait()
+    assert bucket.world.run(sweep(bucket.maintainer.catalog, delete=True)).count == 0
+    assert bucket.producers() == told
+    assert {key for key in bucket.keys if "/s/" in key} == {
+        key(TOPIC_ID, 0, newest) for key in (segment_key, index_key)
+    }
+    if not history:
+        bucket.without_history()
+    bucket.lose()
+    bucket.world.run(rebuild_steps(bucket.plan()))
+    assert bucket.now()[0].next_offset == bucket.end
+    assert bucket.producers() == told
 
 
 def test_without_history_the_objects_alone_tell(bucket: Bucket) -> None:
@@ -217,6 +264,77 @@ def test_nothing_tells_where_an_empty_log_ended(bucket: Bucket) -> None:
 def test_a_whole_root_stays(bucket: Bucket) -> None:
     bucket.append(5)
     with pytest.raises(ConfigError, match="nothing to rebuild"):
+        bucket.plan()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_root_whose_pages_are_lost_finds_what_they_held(bucket: Bucket, seed: int) -> None:
+    """Rows and all that only a root tells stay, whoever rewrote, trimmed or took over; orphans are no part of it."""
+    rng = random.Random(seed)
+    bucket.append(rng.randrange(20, 50))
+    for number in range(rng.randrange(6)):
+        rows = bucket.rows()
+        at = rng.randrange(len(rows) - 4)
+        match rng.choice(["append", "replace", "trim", "claim", "orphan", "collect"]):
+            case "append":
+                bucket.append(rng.randrange(1, 9))
+            case "replace":
+                bucket.replace(*rows[at : at + rng.randrange(1, 4)])
+            case "trim":
+                bucket.trim(rows[at].base)
+            case "claim":
+                bucket.take_over(f"volume-{number}")
+                bucket.append(1)
+            case "orphan":
+                bucket.objects(bucket.writer.row(bucket.end, bucket.end + 7))
+            case _:
+                bucket.wait()
+                bucket.collect()
+    rows, before = bucket.rows(), bucket.root
+    pages = [before.page_key(pointer) for pointer in (*before.inner, *before.leaves)]
+    assert pages
+    others = [bucket.data(key) for key in pages]
+    for key in rng.sample(pages, rng.randrange(1, min(3, len(pages)) + 1)):
+        damage = rng.choice([None, b"", b"garbage", bucket.data(key)[:-3], rng.choice(others)])
+        if damage == bucket.data(key):
+            damage = None
+        bucket.store.execute(Delete((key,)))
+        if damage is not None:
+            bucket.put(key, damage)
+    plan = bucket.plan()
+    assert (plan.copy_version, plan.torn_pages > 0) == (before.version, True)
+    bucket.world.run(rebuild_steps(plan))
+    root, found = bucket.now()
+    assert found == rows
+    assert (root.start_offset, root.next_offset, root.lineage) == (
+        before.start_offset, before.next_offset, before.lineage
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="nothing to rebuild"):
+        bucket.plan()
+
+
+def test_what_waits_in_the_trash_is_no_part_of_a_lost_page(bucket: Bucket) -> None:
+    """Rewritten twice under one claim: the first rewrite waits for its grace, and is in the bucket, too."""
+    bucket.append(20)
+    bucket.replace(*bucket.rows()[1:3])
+    bucket.replace(*bucket.rows()[1:2])
+    rows, (pointer, *_) = bucket.rows(), [*bucket.root.leaves]
+    assert pointer.base <= rows[1].base < pointer.next
+    bucket.store.execute(Delete((bucket.root.page_key(pointer),)))
+    bucket.world.run(rebuild_steps(bucket.plan()))
+    assert bucket.now()[1] == rows
+
+
+def test_what_a_lost_page_held_is_not_made_up(bucket: Bucket) -> None:
+    """A segment of it is lost, too: a gap, or another upload of its offsets, which nobody committed."""
+    bucket.append(20)
+    rows, (pointer, *_) = bucket.rows(), [*bucket.root.leaves]
+    bucket.store.execute(Delete((bucket.root.page_key(pointer),)))
+    bucket.store.execute(Delete((segment_key(TOPIC_ID, 0, rows[1]), index_key(TOPIC_ID, 0, rows[1]))))
+    with pytest.raises(CorruptionError, match="are in no object"):
+        bucket.plan()
+    bucket.objects(bucket.writer.row(rows[1].base, rows[1].next))
+    with pytest.raises(CorruptionError, match="4 segments, and not the 4 that the lost page"):
         bucket.plan()
 
 

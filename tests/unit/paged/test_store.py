@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -484,3 +485,24 @@ def test_the_root_of_the_release_before_pages_spills(world: World) -> None:
     snapshot = Snapshot.of(root)
     assert rows_of(world, snapshot) == [row for row in golden.rows if row.next > 40]
     assert counted(world, Snapshot.of(root).at(15_000))[1] == 1
+
+
+@pytest.mark.parametrize("rows", [0, 600, 1_087, 3_000])
+def test_a_commit_holds_no_more_than_it_is_counted_with(world: World, rows: int) -> None:
+    """Also where it puts 1,024 rows into a leaf (from 1,152 on) or has leaves already."""
+    other = World().desk()  # the modules that a first commit loads are nobody's to count
+    other.claim(other.proof(empty=True, end_offset=0))
+    fill(other, 1)
+    desk = world.desk()
+    desk.claim(desk.proof(empty=True, end_offset=0))
+    if rows:
+        fill(desk, rows, at_once=rows)
+    end = 10 * rows
+    some = [desk.row(end + 10 * at, end + 10 * at + 10) for at in range(64)]
+    counted_with = desk.catalog.commit_bytes(len(some))
+    steps = desk.catalog.append(some)
+    tracemalloc.start()
+    world.run(steps)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < counted_with < 4 * 1024 * 1024

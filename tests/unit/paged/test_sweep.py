@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tests.unit.catalog.script import TOPIC_ID
 from tests.unit.paged.collecting import PREFIX, Place
 from tiered.config import DAY_MS, TopicConfig
-from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import (
     PageName,
@@ -41,6 +42,7 @@ from tiered.store.base import (
     Page,
     Put,
     StartUpload,
+    StoreAround,
     StoreRequest,
     UploadStarted,
     list_unfinished,
@@ -314,3 +316,51 @@ def test_a_fenced_maintainers_outputs_are_swept(place: Place) -> None:
     place.desk("m2").maintain()
     place.wait(DAY_MS)
     assert run(place).orphans == [index_key(TOPIC_ID, 0, row), segment_key(TOPIC_ID, 0, row)]
+
+
+@pytest.mark.parametrize("ended_by", [RemoteUnavailableError("no answer"), RemotePermissionError("403")])
+def test_a_sweep_that_is_cut_short_has_left_an_audit_line(place: Place, ended_by: TieredError) -> None:
+    """Before anything went: also where nothing can be written any more once the store has gone away."""
+    place.append(20)
+    orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    gone: list[StoreRequest] = []
+
+    class Ending(StoreAround):
+        def execute(self, request: StoreRequest) -> Outcome:
+            gone.extend([request] if isinstance(request, Delete) or gone else [])
+            if gone:
+                raise ended_by
+            return self.inner.execute(request)
+
+    with pytest.raises(type(ended_by)):
+        drive(Ending(place.store), sweep(place.maintainer.catalog, delete=True), clock=place.world.clock)
+    assert gone
+    (key,) = keys_below(place, "jobs/gc/")
+    got = place.store.inner.execute(Get(key))
+    assert isinstance(got, Object)
+    line = json.loads(got.data)
+    assert (line["begun"], line["orphans"], line["version"]) == (True, 2, place.root.version)
+
+
+def test_nothing_goes_of_what_could_not_be_written_down(place: Place) -> None:
+    place.append(20)
+    orphans(place, Role.WRITER, 0)
+    place.wait(ORPHAN_MS)
+    before = place.keys
+
+    class Full(StoreAround):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if isinstance(request, Put):
+                raise RemoteUnavailableError("no answer")
+            return self.inner.execute(request)
+
+    with pytest.raises(RemoteUnavailableError):
+        drive(Full(place.store), sweep(place.maintainer.catalog, delete=True), clock=place.world.clock)
+    assert place.keys == before
+
+
+def keys_below(place: Place, prefix: str) -> list[str]:
+    page = place.store.inner.execute(List(prefix))
+    assert isinstance(page, Page)
+    return [entry.key for entry in page.entries]

@@ -10,21 +10,13 @@ import pytest
 
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, Role
 from tiered.format.root import STATE_SEALED, Root, decode_root, encode_root
-from tiered.format.rows import TRASH_MAINTAINER, Rows
+from tiered.format.rows import Rows
+from tiered.format.trash import TRASH_MAINTAINER
 from tiered.model import Row
 from tiered.plan.commit import AppendIntent, ClaimIntent, Stamp, create_root
 from tiered.plan.invariants import check_root
-from tiered.plan.lifecycle import (
-    HELD_LIMIT,
-    Reason,
-    Refusal,
-    VolumeProof,
-    decide_claim,
-    held_ids,
-    hold,
-    is_own_claim,
-    since,
-)
+from tiered.plan.known import HELD_LIMIT, held_ids
+from tiered.plan.lifecycle import Reason, Refusal, VolumeProof, decide_claim, hold, is_own_claim, since
 from tiered.plan.pages import Garbage
 from tiered.plan.rewrite import TrimIntent
 

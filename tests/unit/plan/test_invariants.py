@@ -9,10 +9,11 @@ from uuid import UUID
 import pytest
 
 from tests.unit.root.building import paged_root
-from tiered.format.keys import Role
+from tiered.format.keys import FLAG_MAINTAINER, FLAG_STAGED, Role
 from tiered.format.page import Pointers
 from tiered.format.root import STATE_SEALED, Cleaned, Root, Sealed
-from tiered.format.rows import TRASH_LIST, TRASH_TREE, Rows, Tally, Trash, TrashEntry
+from tiered.format.rows import Rows, Tally, Trash
+from tiered.format.trash import TRASH_LIST, TRASH_TREE, TrashEntry
 from tiered.model import EpochEntry, Row
 from tiered.plan.commit import AppendIntent, ClaimIntent, Intent, Stamp, create_root
 from tiered.plan.invariants import CHANGE_CHECKS, CHECKS, check_root
@@ -121,6 +122,12 @@ BROKEN: list[tuple[str, Root]] = [
     ("trash, floor", dataclasses.replace(GOOD, trash=Trash.from_entries([TrashEntry(9, 9, 0, 0, 0, 1)]))),
     ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1), ("q", 2)))),
     ("trash, floor", dataclasses.replace(GOOD, txns=tuple((str(i), i) for i in range(65)))),
+    ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1),), txn_versions=(2, 3))),
+    ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1), ("r", 1)), txn_versions=(3, 2))),
+    ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1),), txn_versions=(2,), txns_floor=2)),
+    ("trash, floor", dataclasses.replace(GOOD, txns=(("q", 1),), txn_versions=(99,))),
+    ("every row is possible", with_rows(rows_with(0, flags=FLAG_STAGED | FLAG_MAINTAINER))),
+    ("what a sink staged", with_rows(rows_with(0, flags=FLAG_STAGED))),
 ]
 
 
@@ -203,6 +210,7 @@ BROKEN_CHANGES: list[tuple[str, Root, Root]] = [
     ("one version", after(commit=dataclasses.replace(after().commit, ts_ms=GOOD.commit.ts_ms)), GOOD),
     ("a claim seals", after(roles={**ROLES, "m": dataclasses.replace(ROLES["m"], epoch=2)}), GOOD),
     ("a claim seals", after(roles={**ROLES, "w": dataclasses.replace(ROLES["w"], epoch=3)}), GOOD),
+    ("a claim seals", dataclasses.replace(CLAIMED, commit=dataclasses.replace(CLAIMED.commit, op="stage")), GOOD),
     ("a claim seals", dataclasses.replace(CLAIMED, sealed=GOOD.sealed), GOOD),
     ("a claim seals", dataclasses.replace(CLAIMED, sealed=(*GOOD.sealed, Sealed("w", 2, "not mine", 1))), GOOD),
     ("committed rows", after(rows=after().rows.slice(1)), GOOD),

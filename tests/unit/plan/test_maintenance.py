@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+import tracemalloc
 from uuid import UUID
 
 import pytest
 
 from tiered.config import DAY_MS, TopicConfig
 from tiered.format.keys import Role
-from tiered.format.rows import NO_TRASH, TRASH_TREE, Trash, TrashEntry
+from tiered.format.rows import NO_TRASH, Trash
+from tiered.format.trash import TRASH_TREE, TrashEntry
 from tiered.model import Row, TopicPartition
 from tiered.plan import maintenance
-from tiered.plan.cleaning import group_segments
+from tiered.plan.cleaning import CleaningCandidate, LogState, SegmentState, cleaning_candidate, group_segments
 from tiered.plan.commit import MAX_APPEND_ROWS, Stamp, create_root
 from tiered.plan.maintenance import (
     MAX_GROUP_ROWS,
@@ -23,9 +26,9 @@ from tiered.plan.maintenance import (
     MergePlanner,
     collectable,
     collection_action,
-    compaction_action,
     newest_trimmed,
     retention_action,
+    segment_state,
 )
 from tiered.plan.retention import plan_remote_expiry
 
@@ -48,10 +51,8 @@ def test_no_group_has_more_rows_than_an_intent_may_replace() -> None:
     found = merges(tiny, each=1000)
     assert [action.rows_in for action in found] == [MAX_GROUP_ROWS, MAX_GROUP_ROWS, 10]
     assert MAX_GROUP_ROWS < MAX_APPEND_ROWS
-    planner = CompactionPlanner(CONFIG)
-    planner.add(tiny)
     groups = group_segments(
-        planner.segments,
+        [segment_state(one, CONFIG) for one in tiny],
         map_end=tiny[-1].next,
         first_uncleanable=tiny[-1].next,
         config=CONFIG,
@@ -182,10 +183,10 @@ def test_bug_4_offsets_that_one_index_cannot_hold_are_not_merged() -> None:
 
 
 def compaction(rows: list[Row], config: TopicConfig, *, cleaned: int | None = None) -> Action | None:
-    planner = CompactionPlanner(config)
-    planner.add(rows)
     end = rows[-1].next
-    return compaction_action(planner.state(TopicPartition("t", 0), 0, cleaned, end, end), NOW)
+    planner = CompactionPlanner(LogState(TopicPartition("t", 0), config, (), 0, end, end, end, cleaned), NOW)
+    planner.add(rows)
+    return planner.action()
 
 
 @pytest.mark.parametrize(("cleaned", "due"), [(None, True), (400, True), (500, False), (1000, False)])
@@ -214,6 +215,82 @@ def test_min_compaction_lag_keeps_what_is_young_and_what_tells_no_age() -> None:
         assert found is not None
         assert found.end == end, newest
     assert compaction([row(at, max_ts=-1) for at in range(10)], TopicConfig(cleanup_policy="compact")) is not None
+
+
+def test_compactions_cover_all_rows_however_many_there_are_and_the_plan_holds_one_of_them() -> None:
+    """Each covers what came since the one before; behind the last nothing is due."""
+    config = TopicConfig(cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
+    cleaned, covered = None, []
+    for count in (150_000, 270_000, 270_000):
+        end = count * 100
+        planner = CompactionPlanner(LogState(TopicPartition("t", 0), config, (), 0, end, end, end, cleaned), NOW)
+        tracemalloc.start()
+        for at in range(count):
+            planner.add([row(at)])
+        action, (_, peak) = planner.action(), tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 100_000
+        if action is not None:
+            dirty = count * 100 - (cleaned or 0)
+            assert action.bytes_read == count * 1000 + dirty * 10
+            cleaned = action.end
+        covered.append(action and (action.start, action.end, action.rows_in))
+    assert covered == [(0, 15_000_000, 150_000), (0, 27_000_000, 270_000), None]
+
+
+def _candidate_of(state: LogState, now_ms: int) -> CleaningCandidate:
+    """As Kafka's comparisons say it of all segments at once."""
+
+    def held(offset: int) -> tuple[SegmentState, ...]:
+        if offset >= state.active_base_offset:
+            return ()
+        first = sum(1 for segment in state.segments if segment.base_offset <= offset)
+        return state.segments[max(first - 1, 0) :]
+
+    config, checkpoint = state.config, state.checkpoint
+    useful = checkpoint is not None and state.log_start_offset <= checkpoint <= state.end_offset
+    dirty = checkpoint if checkpoint is not None and useful else state.log_start_offset
+    bound = min(state.last_stable_offset, state.active_base_offset)
+    if (lag := config.min_compaction_lag_ms) > 0:
+        young = [one.base_offset for one in held(dirty) if one.young_until_ms > now_ms - lag]
+        bound = min([bound, *young[:1]])
+    end = held(bound)[0].base_offset if held(bound) else state.active_base_offset
+    stamps = [one.first_batch_timestamp for one in held(dirty) if one.first_batch_timestamp > 0]
+    return CleaningCandidate(
+        state.tp,
+        dirty,
+        end,
+        sum(one.size_bytes for one in state.segments if one.base_offset < dirty),
+        sum(one.size_bytes for one in held(dirty) if one.base_offset < end),
+        config.min_cleanable_dirty_ratio,
+        max(now_ms - config.max_compaction_lag_ms - min(stamps), 0) if stamps else 0,
+        checkpoint is not None and not useful,
+    )
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_what_is_told_of_segments_one_by_one_is_what_all_of_them_tell(seed: int) -> None:
+    rng = random.Random(seed)
+    segments, at = list[SegmentState](), rng.randrange(3)
+    for _ in range(rng.randrange(7)):
+        base = at + rng.choice((0, 0, 0, 2))
+        at = base + rng.randrange(1, 4)
+        segments.append(SegmentState(base, at, rng.randrange(5), rng.randrange(-1, 9), rng.randrange(-1, 9)))
+    active = at + rng.choice((0, 0, 1))
+    config = TopicConfig(
+        cleanup_policy="compact", min_compaction_lag_ms=rng.randrange(4), max_compaction_lag_ms=rng.randrange(4, 9)
+    )
+    state = LogState(
+        TopicPartition("t", 0),
+        config,
+        tuple(segments),
+        rng.randrange(at + 2),
+        active + rng.randrange(3),
+        rng.randrange(active + 3),
+        active,
+        rng.choice((None, *range(active + 4))),
+    )
+    assert cleaning_candidate(state, 10) == _candidate_of(state, 10)
 
 
 def test_collection_is_due_when_the_grace_is_over() -> None:

@@ -11,8 +11,9 @@ from tiered.errors import ConfigError, InvalidRecordError, OutOfOrderSequenceErr
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.control import ControlType
 from tiered.format.control import marker as control_record
+from tiered.format.kernels import Record
 from tiered.format.producer_snapshot import ProducerEntry
-from tiered.model import NewRecord, Record
+from tiered.model import NewRecord
 from tiered.plan.producer import SEQUENCES, BatchSpan, Marker, Origin, Producer, follows, producer_batch
 from tiered.plan.producer_state import Duplicate, Prepared, ProducerState, Snapshot
 

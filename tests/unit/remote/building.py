@@ -12,7 +12,7 @@ from tiered.format.codecs import Codec
 from tiered.format.crc import crc32c
 from tiered.format.keys import Role, index_key, root_key, segment_key
 from tiered.format.offset_index import OffsetIndex
-from tiered.format.root import Root, decode_root, encode_root
+from tiered.format.root import Cleaned, Root, decode_root, encode_root
 from tiered.format.rows import NO_ROWS, SUM_MODULUS, Rows, Tally
 from tiered.format.time_index import TimeIndex
 from tiered.format.txn_index import encode_txns
@@ -174,6 +174,7 @@ class RemoteLog:
         start_offset: int | None = None,
         next_offset: int | None = None,
         lineage: tuple[EpochEntry, ...] = (),
+        cleaned: tuple[Cleaned, ...] | None = None,
     ) -> Root:
         """The next version of the root, with these rows."""
         before = self.root
@@ -193,6 +194,7 @@ class RemoteLog:
             else (before.start_offset if before and before.version > 1 else first),
             next_offset=old.next_offset if next_offset is None else next_offset,
             lineage=lineage or old.lineage or (EpochEntry(0, first),),
+            cleaned=old.cleaned if cleaned is None else cleaned,
             added=_plus(old.added, Rows.from_rows([row for row in rows if row not in kept])),
             removed=_plus(old.removed, Rows.from_rows([row for row in kept if row not in set(rows)])),
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tests.unit.remote.building import TRUSTED, RemoteLog
 from tiered.config import TopicConfig
 from tiered.format.bundle import Bundle, decode_bundle
@@ -13,19 +15,23 @@ from tiered.format.root import Cleaned
 from tiered.format.rows import Rows
 from tiered.model import Row, SealedSegment, TopicPartition
 from tiered.plan.batch_filter import CleaningReport
-from tiered.plan.cleaning import cleaning_candidate
+from tiered.plan.cleaning import LogState
 from tiered.plan.maintenance import READ_AHEAD_BYTES, CompactionPlanner
+from tiered.plan.survivors import OFFSET_BITS, Pairs, Survivors, SurvivorsBuilder, code_of, txns_before
 from tiered.remote.cache import ByteCache
 from tiered.remote.catalog import Catalog
 from tiered.remote.compact import Compaction
+from tiered.remote.compact_parts import Part, Round, plan_round, rewrite_part, scan_part
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
 from tiered.remote.rewrite import Workshop
+from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Get, Object, Steps
 from tiered.store.driver import drive
 from tiered.store.puts import PART_BYTES
+from tiered.store.runner import Runner
 
 
 @dataclass
@@ -59,6 +65,7 @@ class Rewriter:
             capabilities=TRUSTED,
             claim_epoch=1,
             index_interval_bytes=self.config.index_interval_bytes,
+            lineage=self.log.root.lineage if self.log.root is not None else (),
             part_bytes=self.part_bytes,
             ahead_bytes=self.ahead_bytes,
         )
@@ -100,15 +107,15 @@ class Rewriter:
         root = self.log.root
         assert root is not None
         snapshot, shop = Snapshot.of(root), self.shop()
-        planner = CompactionPlanner(self.config)
-        planner.add(root.rows)
         stable = drive(self.log.store, shop.lookup.last_stable_offset(snapshot))
-        state = planner.state(self.tp, root.start_offset, self.cleaned, stable, root.next_offset)
-        candidate = cleaning_candidate(state, now_ms)
-        assert candidate is not None
+        end = root.next_offset
+        bounds = LogState(self.tp, self.config, (), root.start_offset, end, stable, end, self.cleaned)
+        planner = CompactionPlanner(bounds, now_ms)
+        planner.add(root.rows)
+        candidate = planner.candidate()
         if not candidate.cleanable_bytes:
             return None
-        round_ = Compaction(shop, snapshot, state, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
+        round_ = Compaction(shop, snapshot, self.config, candidate, now_ms=now_ms, memory_bytes=memory_bytes)
 
         def commit(old: Sequence[Row], new: Row, cleaned: Cleaned | None) -> Steps[None]:
             yield from ()
@@ -119,6 +126,50 @@ class Rewriter:
         assert self.cleaned == report.end_offset
         return report
 
+    def compact_in_parts(self, *, part_bytes: int, most_keys: int) -> Round | None:
+        """One round by the steps of many machines, one after the other, and a dictionary for the shuffle between."""
+        root = self.log.root
+        assert root is not None
+        view, shop = RootView(self.log.topic_id, self.log.partition, self.log.topic), self.shop()
+        run = Runner(self.log.store, self.log.clock, self.log.ids)
+        if self.cleaned is not None and root.cleaned != (Cleaned(self.cleaned, 0),):
+            self.log.put_root(root.rows, cleaned=(Cleaned(self.cleaned, 0),))
+        planned = run.run(plan_round(view, self.config, shop, part_bytes=part_bytes))
+        if planned is None:
+            return None
+        round_, parts = planned
+        pairs: list[tuple[int, int, int]] = []
+        effects: list[dict[str, list[int]]] = []
+
+        def emitted(found: Pairs) -> None:
+            assert len(found.codes) <= most_keys + 100
+            pairs.extend(zip(found.high.tolist(), found.low.tolist(), found.codes.tolist(), strict=True))
+
+        for number, part in enumerate(parts):
+            steps = scan_part(view, shop, part, number=number, first_dirty=round_.first_dirty, most_keys=most_keys)
+            effects += run.run(steps, take=emitted).effects
+        found = bitmaps(round_, parts, pairs)
+        groups = [group for part in parts for group in part.groups]
+        before = iter(txns_before([group.start for group in groups], effects))
+        written: list[tuple[list[Row], Row]] = []
+        for part, bitmap in zip(parts, found, strict=True):
+            survivors = Survivors(
+                bitmap, part.start, part.end, key="bitmap", latest_offset=round_.first_uncleanable - 1
+            )
+            told = [(group, next(before)) for group in part.groups]
+            made = run.run(rewrite_part(view, shop, round_, told, survivors, always=False))
+            for group, row in zip(part.groups, made, strict=True):
+                last = group is groups[-1] and not written
+                if last and row is None:
+                    told = [told[-1]]
+                    (row,) = run.run(rewrite_part(view, shop, round_, told, survivors, always=True))
+                if row is not None:
+                    written.append(([old for old in self.rows if group.start <= old.base < group.end], row))
+        for old, new in written:
+            self.put(old, new)
+        self.cleaned = round_.first_uncleanable
+        return round_
+
     def data(self, row: Row) -> bytes:
         found = self.log.store.execute(Get(self.log.log_key(row)))
         return found.data if isinstance(found, Object) else b""
@@ -127,3 +178,20 @@ class Rewriter:
         found = self.log.store.execute(Get(self.log.idx_key(row)))
         assert isinstance(found, Object)
         return decode_bundle(found.data)
+
+
+def bitmaps(round_: Round, parts: list[Part], pairs: list[tuple[int, int, int]]) -> list[bytes]:
+    """What the shuffle between the phases makes of all pairs: the survivors of each part."""
+    newest: dict[tuple[int, int], int] = {}
+    for high, low, code in pairs:
+        newest[high, low] = max(code, newest.get((high, low), -1))
+    dirty = code_of(round_.first_dirty, [part.start for part in parts])
+    codes = sorted(code for high, low, code in pairs if newest[high, low] < dirty or code == newest[high, low])
+    found = []
+    for number, part in enumerate(parts):
+        builder = SurvivorsBuilder(number, part.start, part.end)
+        mine = np.array([code for code in codes if code >> OFFSET_BITS == number], dtype=np.int64)
+        for at in range(0, len(mine), 3):
+            builder.add(mine[at : at + 3])
+        found.append(builder.finish())
+    return found

@@ -15,6 +15,7 @@ from tiered.errors import CorruptionError
 from tiered.format.batch import read_header
 from tiered.format.codecs import Codec, compress
 from tiered.format.crc import crc32c
+from tiered.format.walk import Run
 from tiered.model import Row, TopicPartition
 from tiered.remote.assembly import SegmentScan
 
@@ -42,6 +43,45 @@ def test_wherever_the_pieces_are_cut(cuts: list[int], start: int, length: int) -
     assert found == PARTS[start // 10 : (end - 1) // 10 + 1]
     assert reader.done
     assert reader.next_offset == ((end - 1) // 10 + 1) * 10
+
+
+def test_plain_batches_come_as_one_run() -> None:
+    reader = scan()
+    (run,) = reader.runs(DATA)
+    assert isinstance(run, Run)
+    assert (bytes(run.data), run.base_offset, run.next_offset) == (DATA, 0, 60)
+    assert (reader.done, reader.next_offset) == (True, 60)
+
+
+def test_the_batch_that_holds_the_first_wanted_offset_comes_by_itself_and_the_rest_as_a_run_to_the_end() -> None:
+    reader = scan(15, 35)
+    alone, run = reader.runs(DATA)
+    assert not isinstance(alone, Run)
+    assert isinstance(run, Run)
+    assert (alone[0].base_offset, bytes(alone[1])) == (10, PARTS[1])
+    assert (bytes(run.data), run.base_offset, run.next_offset) == (b"".join(PARTS[2:4]), 20, 40)
+    assert (reader.done, reader.next_offset) == (True, 40)
+
+
+def test_a_run_ends_before_damage_which_is_told_after_it() -> None:
+    data = bytearray(DATA)
+    data[len(PARTS[0]) + len(PARTS[1]) + 80] ^= 1
+    # Of less than the whole segment: the checksum of the whole is not known.
+    reader = SegmentScan(TP, "key.log", row()._replace(size=len(DATA) + 1), position=0, start=0, end=60)
+    found = reader.runs(bytes(data))
+    run = next(found)
+    assert isinstance(run, Run)
+    assert (bytes(run.data), run.next_offset, reader.next_offset) == (b"".join(PARTS[:2]), 20, 20)
+    with pytest.raises(CorruptionError) as error:
+        next(found)
+    assert (error.value.position, error.value.offset) == (len(PARTS[0]) + len(PARTS[1]), 20)
+
+
+def test_a_run_with_a_timestamp_that_the_catalog_does_not_know_is_damage() -> None:
+    found = row()._replace(max_ts=MAX_TS - 1, size=len(DATA) + 1)
+    reader = SegmentScan(TP, "key.log", found, position=0, start=0, end=60)
+    with pytest.raises(CorruptionError, match=f"has the timestamp {MAX_TS}, the catalog says"):
+        list(reader.runs(DATA))
 
 
 def test_bytes_that_end_before_the_offsets() -> None:

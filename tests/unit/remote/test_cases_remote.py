@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.remote_face import RemoteFace
@@ -11,13 +9,13 @@ from tests.unit.catalog.script import Desk, World
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tiered.config import TopicConfig
-from tiered.errors import ClosedError, ConfigError, CorruptionError
+from tiered.errors import ConfigError, CorruptionError
 from tiered.format.root import encode_root
 from tiered.format.rows import ROW_BYTES
 from tiered.model import Row, TopicPartition
 from tiered.plan.retention import plan_remote_expiry
+from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import read_bundle, read_range
-from tiered.remote.index_cache import CACHE_DIRECTORY, IndexCache
 from tiered.store.base import Get, Object
 from tiered.store.limit import LimitedStore, Limits
 from tiered.store.memory import MemoryStore
@@ -160,70 +158,43 @@ def bundles(store: RecordingStore) -> int:
     return sum(1 for request in store.requests if getattr(request, "key", "").endswith(".idx"))
 
 
-def reader(store: RecordingStore, cache: IndexCache) -> RemoteFace:
-    return RemoteFace(store, "flights", TOPIC_ID, 0, clock=FakeClock(), indexes=cache)
+def reader(store: RecordingStore, indexes: ByteCache) -> RemoteFace:
+    return RemoteFace(store, "flights", TOPIC_ID, 0, clock=FakeClock(), indexes=indexes)
 
 
-def look(store: RecordingStore, cache: IndexCache, *segments: int) -> None:
-    """One lookup each, by readers that remember nothing themselves."""
+def look(store: RecordingStore, indexes: ByteCache, *segments: int) -> None:
+    """One lookup each, by streams that share nothing but the cache."""
     for at in segments:
-        found = next(reader(store, cache).read_batches(at * 1000 + 990))
+        found = next(reader(store, indexes).read_batches(at * 1000 + 990))
         assert int.from_bytes(found[:8], "big") == at * 1000 + 990
 
 
-def test_case_87_a_cache_for_two_keeps_two_also_over_a_restart(tmp_path: Path) -> None:
+def test_case_87_a_cache_for_two_keeps_two() -> None:
+    """Ours is in memory, and streams share it: a restart fetches again (docs/deviations.md)."""
     store = RecordingStore(MemoryStore())
     log = indexed(store)
     root = log.root
     assert root is not None
-    directory = tmp_path / CACHE_DIRECTORY
-    cache = IndexCache(directory, 2 * max(row.idx_len for row in root.rows) + 10)
+    room = 2 * max(row.idx_len for row in root.rows) + 10
+    cache = ByteCache(room)
     store.requests.clear()
-    look(store, cache, 0, 1, 2)
-    assert [name.partition("_")[0] for name in cache.names] == ["1000", "2000"]
-    look(store, cache, 1, 2)
-    assert bundles(store) == 3
-    look(store, cache, 0)
-    assert bundles(store) == 4
-    kept = sorted(cache.names)
-    assert sorted(name.partition("_")[0] for name in kept) == ["0", "2000"]
-    cache.close()
-    with pytest.raises(ClosedError):
-        cache.read(kept[0])
-    assert sorted(path.stem for path in directory.iterdir()) == kept
-
-    again = IndexCache(directory, 2 * max(row.idx_len for row in root.rows) + 10)
-    assert sorted(again.names) == kept
-    look(store, again, 0, 2)
-    assert bundles(store) == 4
-    again.close()
-    smaller = IndexCache(directory, 1)
-    assert (smaller.names, smaller.size_bytes, list(directory.iterdir())) == ((), 0, [])
+    asked = []
+    for segments in ((0, 1, 2), (1, 2), (0,), (0, 2), (1,)):
+        look(store, cache, *segments)
+        asked.append(bundles(store))
+        assert cache.size_bytes <= room
+    assert asked == [3, 3, 4, 4, 5]
+    look(store, ByteCache(1), 0, 0)
+    assert bundles(store) == 7
 
 
-def test_a_damaged_file_of_the_cache_is_fetched_again(tmp_path: Path) -> None:
-    store = RecordingStore(MemoryStore())
+def test_a_damaged_bundle_in_the_cache_is_fetched_again() -> None:
+    store, cache = RecordingStore(MemoryStore()), ByteCache()
     indexed(store)
-    cache = IndexCache(tmp_path)
     look(store, cache, 0)
-    (path,) = tmp_path.iterdir()
-    good = path.read_bytes()
-    for damaged in (b"", good[:-1], bytes(len(good))):
-        path.write_bytes(damaged)
+    ((entry, good),) = cache._entries.items()
+    for damaged in (b"", good[:50], bytes(len(good))):
+        cache.put(*entry, damaged)
         store.requests.clear()
         look(store, cache, 0)
-        assert (bundles(store), path.read_bytes()) == (1, good)
-    path.unlink()
-    look(store, cache, 0)
-    assert path.read_bytes() == good
-
-
-def test_leftovers_of_a_crash_go(tmp_path: Path) -> None:
-    for name in ("0_aa.idx.tmp", "0_aa.idx.deleted"):
-        (tmp_path / name).write_bytes(b"half")
-    (tmp_path / "7_bb.idx").write_bytes(b"whole")
-    cache = IndexCache(tmp_path)
-    assert (cache.names, sorted(path.name for path in tmp_path.iterdir())) == (("7_bb",), ["7_bb.idx"])
-    cache.keep("8_cc", b"more")
-    cache.drop("7_bb")
-    assert (cache.names, cache.read("8_cc"), cache.read("7_bb")) == (("8_cc",), b"more", None)
+        assert (bundles(store), cache.get(*entry)) == (1, good)

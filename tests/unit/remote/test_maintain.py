@@ -3,102 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tests.remote_face import RemoteFace
-from tests.unit.remote.building import FIRST_MS, TOPIC_ID, TRUSTED, RemoteLog, batches, seal
-from tests.unit.remote.recording import Answer, RecordingStore
+from tests.unit.remote.building import FIRST_MS, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.maintaining import Bucket, Cut, cut_after, offsets
+from tests.unit.remote.recording import RecordingStore
 from tiered.config import DAY_MS, TopicConfig
 from tiered.errors import CorruptionError, FencedError
-from tiered.format.batch import decode_records
-from tiered.format.keys import partition_prefix
 from tiered.format.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
-from tiered.format.root import Root
-from tiered.model import TopicPartition
-from tiered.plan.invariants import check_root
-from tiered.plan.maintenance import Action, Kind, PartitionPlan
-from tiered.remote.maintain import ALL_GOES, ALL_GOES_UNKNOWN, Done, Maintainer
-from tiered.remote.snapshot import Snapshot
-from tiered.store.base import Delete, Get, Head, List, Outcome, Page, Put, StoreRequest
+from tiered.plan.maintenance import Kind
+from tiered.remote.maintain import ALL_GOES
+from tiered.store.base import Delete, Get, Head, List, Outcome, Put, StoreRequest
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
-from tiered.testing.clock import FakeClock
 
 COMPACT = TopicConfig(cleanup_policy="compact", segment_bytes=20_000)
-
-
-class Bucket:
-    """A partition of five small segments, a clock that is a month behind them, and who maintains it."""
-
-    def __init__(self, end: int = 500) -> None:
-        self.clock = FakeClock()
-        self.store = RecordingStore(MemoryStore(clock=self.clock))
-        self.log = RemoteLog(self.store, clock=self.clock)
-        if end:
-            self.log.fill(end)
-        self.clock.advance(31 * 86_400)
-
-    def maintainer(self, config: TopicConfig | None = None, owner: str = "m:1") -> Maintainer:
-        tp = TopicPartition(self.log.topic, 0)
-        return Maintainer(tp, TOPIC_ID, config or TopicConfig(), owner=owner)
-
-    def plan(self, maintainer: Maintainer, *kinds: Kind, begin_at: int | None = None) -> PartitionPlan:
-        plan = drive(
-            self.store, maintainer.plan(kinds or tuple(Kind), begin_at=begin_at), clock=self.clock, ids=self.log.ids
-        )
-        assert plan is not None
-        return plan
-
-    def run(self, maintainer: Maintainer, action: Action) -> Done:
-        return drive(self.store, maintainer.run(action, TRUSTED), clock=self.clock, ids=self.log.ids)
-
-    def face(self) -> RemoteFace:
-        return RemoteFace(self.store, self.log.topic, TOPIC_ID, 0, clock=self.clock)
-
-    @property
-    def root(self) -> Root:
-        root = self.log.root
-        assert root is not None
-        assert check_root(root) == []
-        return root
-
-    def objects(self, folder: str) -> set[str]:
-        """Keys below a folder of the partition."""
-        page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + folder))
-        assert isinstance(page, Page)
-        return {entry.key for entry in page.entries}
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        return [(row.base, row.next) for row in self.root.rows]
 
 
 @pytest.fixture
 def bucket() -> Bucket:
     return Bucket()
-
-
-class Cut(Exception):
-    """The process is gone."""
-
-
-def cut_after(count: int) -> Answer:
-    """The request after ``count`` others is not answered, nor carried out."""
-    left = itertools.count(count, -1)
-
-    def answer(_: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
-        if next(left) <= 0:
-            raise Cut
-        return carry_out()
-
-    return answer
-
-
-def offsets(face: RemoteFace, start: int = 0) -> list[int]:
-    return [record.offset for batch in face.read_batches(start) for record in decode_records(batch)]
 
 
 # -- merging ---------------------------------------------------------------------------------------------------------
@@ -178,6 +105,28 @@ def test_bug_10_a_maintainer_that_was_fenced_commits_nothing(bucket: Bucket) -> 
         bucket.run(first, action)
     assert len(bucket.ranges) == 5
     assert bucket.root.start_offset == 20
+
+
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_an_output_that_is_gone_before_it_is_looked_at(bucket: Bucket, taken_over: bool) -> None:
+    """Who has the claim now may have swept it; else the store has lost it."""
+    first, second = bucket.maintainer(), bucket.maintainer(owner="m:2")
+    bucket.run(first, bucket.plan(first, begin_at=10).actions[0])
+    (action,) = bucket.plan(first).actions
+
+    def swept(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Head) and "/s/m" in request.key:
+            bucket.store.answer = None
+            if taken_over:
+                bucket.run(second, bucket.plan(second, begin_at=20).actions[0])
+            bucket.store.execute(Delete((request.key,)))
+        return carry_out()
+
+    bucket.store.answer = swept
+    untold = replace(TRUSTED, returns_crc32c=False)
+    with pytest.raises(FencedError if taken_over else CorruptionError, match="m:2" if taken_over else "is absent"):
+        drive(bucket.store, first.run(action, untold), clock=bucket.clock, ids=bucket.log.ids)
+    assert len(bucket.ranges) == 5
 
 
 def test_an_input_that_is_lost_is_named_and_nothing_is_replaced(bucket: Bucket) -> None:
@@ -282,8 +231,7 @@ def test_the_newest_row_goes_by_a_start_offset_alone_and_that_is_said(bucket: Bu
     plan = bucket.plan(maintainer, Kind.RETENTION, begin_at=499)
     assert ([action.end for action in plan.actions], plan.notes) == ([499], ())
     plan = bucket.plan(maintainer, Kind.RETENTION, begin_at=500)
-    known = ALL_GOES if len(Snapshot.of(bucket.root).root.rows) else ALL_GOES_UNKNOWN  # pages may hold all
-    assert ([action.end for action in plan.actions], plan.notes) == ([500], (known,))
+    assert ([action.end for action in plan.actions], plan.notes) == ([500], (ALL_GOES,))
 
 
 def test_of_a_log_that_was_trimmed_to_its_end_the_newest_segment_stays_until_the_next_append() -> None:

@@ -15,8 +15,9 @@ from tiered.plan.read import ByteRange, SegmentRange
 from tiered.remote.cache import ByteCache
 from tiered.remote.fetch import Fetch
 from tiered.remote.prefetch import REQUESTS_AHEAD, Prefetch
+from tiered.store.aio_driver import adrive_stream
 from tiered.store.base import Emit, Get, Object, Outcome, Steps, StoreRequest
-from tiered.store.driver import adrive_stream, drive_stream
+from tiered.store.driver import drive_stream
 
 TP = TopicPartition("t", 0)
 

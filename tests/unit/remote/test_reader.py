@@ -12,18 +12,29 @@ import pytest
 from tests.remote_face import RemoteFace
 from tests.unit.remote.building import FIRST_MS, NO_ROWS, RemoteLog, batches, other_batches, records, seal
 from tests.unit.remote.recording import RecordingStore
-from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError, RemoteUnavailableError
+from tiered.errors import (
+    CorruptionError,
+    LogDestroyedError,
+    NotFoundError,
+    OffsetOutOfRangeError,
+    RemoteUnavailableError,
+)
 from tiered.format.batch import decode_records, encode_batch, read_header
 from tiered.format.codecs import Codec
+from tiered.format.keys import Role
 from tiered.format.offset_index import OffsetIndex
 from tiered.format.producer_snapshot import ProducerEntry, encode_snapshot
-from tiered.format.root import encode_root
+from tiered.format.root import STATE_DELETING, Root, encode_root
 from tiered.format.rows import Rows
 from tiered.model import AbortedTxn, NewRecord, TimestampType
+from tiered.plan.commit import Stamp
+from tiered.plan.housekeeping import StateIntent
 from tiered.plan.read import READ_LIMITS, ReadLimits
 from tiered.remote.assembly import SegmentDiffers
 from tiered.remote.cache import ByteCache
+from tiered.remote.past import AsOf, Past
 from tiered.remote.reader import MAX_REFRESHES
+from tiered.remote.root_view import RootView
 from tiered.store.base import Delete, Get, Match, Missing, Object, Outcome, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 
@@ -427,6 +438,25 @@ class TestLoss:
             list(reader.read_batches(50))
         assert (error.value.requested, error.value.earliest, error.value.latest) == (50, 100, 200)
         assert reader.start_offset == 100
+
+    @pytest.mark.parametrize("as_of", [None, AsOf(version=2)])
+    def test_an_object_of_a_topic_that_is_being_deleted(self, log: RemoteLog, as_of: AsOf | None) -> None:
+        """Its root goes last and names them all until then: nothing is damaged, and no person has to look."""
+        rows = log.fill(100)
+        past = None if as_of is None else Past(RootView(log.topic_id, log.partition, log.topic), as_of)
+        reader = RemoteFace(log.store, log.topic, log.topic_id, log.partition, past=past)
+        pinned = reader.snapshot()
+        assert pinned is not None
+        assert pinned.version == 2
+        found = log.store.execute(Get(log.root_key))
+        assert isinstance(found, Object)
+        stamp = Stamp("deletes", 1_000, Role.MAINTAINER, 0, "test")
+        deleting = StateIntent(STATE_DELETING).apply(pinned.root, stamp)
+        assert isinstance(deleting, Root)
+        log.store.execute(Put(log.root_key, encode_root(deleting), Match(found.etag)))
+        log.delete(rows[0])
+        with pytest.raises(LogDestroyedError, match=f"{log.topic}-0 .* is being deleted"):
+            list(reader.read_batches(0))
 
     def test_an_object_that_the_newest_root_still_names(self, store: RecordingStore, log: RemoteLog) -> None:
         rows = log.fill(200)

@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.remote_face import RemoteFace
+from tests.unit.remote import rewriting
 from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
 from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
@@ -307,6 +309,29 @@ def test_memory_does_not_grow_with_the_log(log: RemoteLog) -> None:
     assert report is not None
     assert report.records_read == 16_000
     assert peak * 20 < data
+
+
+def test_phase_2_of_a_part_holds_its_bitmap_and_what_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded as a compaction on one machine is, without its map of keys: however large the part."""
+    config = TopicConfig(cleanup_policy="compact", segment_bytes=2**24)
+    rewriter = Rewriter(RemoteLog(MemoryStore(min_part_bytes=1)), config, 1 << 16, 1 << 16)
+    for at in range(0, 16_000, 200):
+        rewriter.log.add(seal(batches(at, at + 200, each=20, size=1000)))
+    data = sum(row.size for row in rewriter.rows)
+    steps, peaks = rewriting.rewrite_part, list[int]()
+
+    def measured(*args: Any, **words: Any) -> Steps[list[Row | None]]:
+        tracemalloc.start()
+        made = yield from steps(*args, **words)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        return made
+
+    monkeypatch.setattr(rewriting, "rewrite_part", measured)
+    assert rewriter.compact_in_parts(part_bytes=data, most_keys=1000) is not None
+    (peak,) = peaks
+    assert peak * 20 < data
+    assert sum(row.records for row in rewriter.rows) == 7
 
 
 class Tickets:

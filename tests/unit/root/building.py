@@ -9,7 +9,8 @@ from uuid import UUID
 from tiered.format.keys import PageName, Role, root_key
 from tiered.format.page import Content, Page, Pointers, encode_page
 from tiered.format.root import Cleaned, Commit, RoleState, Root, Sealed
-from tiered.format.rows import TRASH_ROWS, Rows, Trash, TrashEntry
+from tiered.format.rows import Rows, Trash
+from tiered.format.trash import TRASH_ROWS, TrashEntry
 from tiered.model import EpochEntry, Row
 
 TOPIC_ID = UUID(int=0xFEDCBA98765432100123456789ABCDEF)

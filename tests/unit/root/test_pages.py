@@ -30,7 +30,8 @@ from tiered.format.page import (
     verified_page,
 )
 from tiered.format.root import Cleaned, decode_root, encode_root
-from tiered.format.rows import SUM_MODULUS, TRASH_RANGE_COLUMNS, TRASH_ROWS, Rows, Trash, TrashEntry
+from tiered.format.rows import SUM_MODULUS, TRASH_RANGE_COLUMNS, Rows, Trash
+from tiered.format.trash import TRASH_ROWS, TrashEntry
 from tiered.plan.invariants import check_root
 
 CONTENTS: list[Content] = [

@@ -252,7 +252,7 @@ def test_the_root_of_another_partition_is_refused() -> None:
 
 def test_a_newer_format_says_so() -> None:
     with pytest.raises(ConfigError, match="newer release"):
-        decode_root(with_header(_set("min_reader", 3)), key=KEY)
+        decode_root(with_header(_set("min_reader", 4)), key=KEY)
     data = bytearray(encode_root(make_root(make_rows(1))))
     struct.pack_into("<H", data, 4, 7)
     newer = decode_root(resealed(bytes(data)), key=KEY)

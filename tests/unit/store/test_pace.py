@@ -255,3 +255,99 @@ async def test_no_more_bodies_are_streamed_at_once_than_there_are_slots() -> Non
     await asyncio.gather(*(limited.execute(Put(f"k{n}", BytesSource(b"v"), ABSENT)) for n in range(9)))
     assert inner.most == 3
     await limited.close()
+
+
+class GivenUp(BaseException):
+    """Whoever waited does so no more."""
+
+
+@pytest.mark.parametrize("face", ["threads", "asyncio"])
+async def test_a_wait_that_is_given_up_gives_back_what_it_took(face: str) -> None:
+    """Ten uploads that ran out of time before they sent a byte leave the eleventh the rate that was free before."""
+    clock = FakeClock()
+    limits = Limits(requests_per_second=2, bytes_per_second=1000, clock=clock)
+    limits.paces.ask(OURS, 0.0)
+    limits.paces.slow_down(OURS, 0.0)  # to MIN_PER_SECOND
+    body = Put("a3/k", bytes(1000), ABSENT)
+    waits = [limits.before(body) for _ in range(3)]
+    assert waits == [0.0, 1.0, 2.0]
+
+    class Impatient(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            assert seconds == 3.0
+            raise GivenUp
+
+    impatient = Impatient()
+    limits.clock = impatient  # only who waits sees it
+    aio = AioLimitedStore(ThreadedAioStore(MemoryStore()), limits, sleep=impatient.aio_sleep)
+    for _ in range(10):
+        with pytest.raises(GivenUp):
+            LimitedStore(MemoryStore(), limits).execute(body) if face == "threads" else await aio.execute(body)
+    limits.clock = clock
+    assert limits.before(body) == 3.0
+    for _ in range(4):
+        limits.withdraw(body)
+    assert limits.before(OURS) == 0.0  # the pace of the prefix, too
+    await aio.close()
+
+
+async def test_a_budget_is_never_exceeded_and_nobody_waits_for_ever() -> None:
+    """Bytes for threads and tasks alike, in the order of asking; what is larger than all of it comes alone."""
+    budget, held, most, lock = Slots(100), [0], [0], threading.Lock()
+
+    def enter(wanted: int) -> None:
+        with lock:
+            held[0] += wanted
+            most[0] = max(most[0], held[0])
+            assert held[0] <= 100 or held[0] == wanted
+
+    def leave(wanted: int) -> None:
+        with lock:
+            held[0] -= wanted
+
+    def thread(wanted: int) -> None:
+        with budget.turn(wanted):
+            enter(wanted)
+            leave(wanted)
+
+    async def task(wanted: int) -> None:
+        async with budget.aio_turn(wanted):
+            enter(wanted)
+            await asyncio.sleep(0)
+            leave(wanted)
+
+    sizes = [1, 60, 40, 500, 30, 70, 100, 99, 0]
+    threads = [threading.Thread(target=thread, args=(wanted,)) for wanted in sizes * 5]
+    for each in threads:
+        each.start()
+    await asyncio.gather(*(task(wanted) for wanted in sizes * 5))
+    for each in threads:
+        await asyncio.to_thread(each.join)
+    assert (budget.taken, budget.waiting, most[0]) == (0, 0, 500)
+
+
+async def test_who_gives_up_a_large_wish_lets_the_small_ones_behind_pass() -> None:
+    budget = Slots(10)
+    assert budget.ask(6) is None
+    large = asyncio.create_task(_enter(budget, 8))
+    await asyncio.sleep(0)
+    small = budget.ask(4)
+    assert small is not None
+    assert not small.done()
+    assert budget.waiting == 2
+    large.cancel()
+    await asyncio.gather(large, return_exceptions=True)
+    assert small.done()
+    assert (budget.taken, budget.waiting) == (10, 0)
+    waits = budget.ask(20)  # more than all: once all is back
+    assert waits is not None
+    budget.go_by(29)
+    assert not waits.done()
+    budget.give_back(10)
+    assert waits.done()
+    assert budget.taken == 20
+
+
+async def _enter(budget: Slots, wanted: int) -> None:
+    async with budget.aio_turn(wanted):
+        raise AssertionError("it was cancelled")

@@ -14,7 +14,7 @@ from tests.integration.uploader.stores import location
 from tiered.clock import SystemClock, SystemIds
 from tiered.config import LogConfig
 from tiered.errors import TieredError
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.log import Log
 from tiered.plan.tiering.facts import DrainMode
@@ -115,7 +115,7 @@ def raw_store(bucket: str) -> Store:
 
 def _open(disk: Path, store: Store) -> Log:
     clock, ids = SystemClock(), SystemIds()
-    local = LocalLogs.open([disk], clock=clock, ids=ids, config=LogConfig(remote=True, disk_reserve_bytes=0))
+    local = LocalTier.open([disk], clock=clock, ids=ids, config=LogConfig(remote=True, disk_reserve_bytes=0))
     return Log(local, store, clock=clock, ids=ids)
 
 

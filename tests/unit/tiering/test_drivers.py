@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log, read_root
+from tests.integration.uploader.logs import T0, T1, judge, keys_of, make_log, read_root, rows_of
 from tests.unit.tiering.drivers import DRIVERS, Death, put_of, raw_store
 from tiered.errors import DataLocalError, TieredError
 from tiered.format.keys import Role
@@ -16,8 +16,10 @@ from tiered.local.disk.uploads import PauseFile
 from tiered.model import Row
 from tiered.plan import commit
 from tiered.plan.tiering import backoff
-from tiered.plan.tiering.facts import ALL_TOPICS, Pause
+from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
+from tiered.store.base import StoreRequest
 from tiered.tiering.journal import Journal
+from tiered.tiering.run import LIMITS
 
 SEGMENTS = 4
 
@@ -110,6 +112,28 @@ def test_nothing_of_a_paused_topic_is_sent_until_it_is_resumed(driver: str, topi
     pauses.write({})
     DRIVERS[driver].run(disk, bucket)
     assert judge(f"memory://{bucket}", disk, [T0, T1]) == SEGMENTS
+
+
+def test_a_pause_is_heard_by_a_sync_under_way(tmp_path: Path) -> None:
+    """What it had ordered by then is finished and committed, nothing more of the topic begins, and it says why."""
+    disk = tmp_path / "disk"
+    make_log(disk, records=600)
+    bucket, pauses = bucket_of(disk), PauseFile(disk, PosixFiles())
+
+    def somebody_pauses(request: StoreRequest) -> bool:
+        if put_of(".log")(request):
+            pauses.write({"t": Pause(1, "the bucket moves")})
+        return False
+
+    death = Death(raw_store(bucket), disk, tmp_path / "image", somebody_pauses, after=False)
+    with pytest.raises(DataLocalError, match=r"uploads are paused \(the bucket moves\)"):
+        DRIVERS["log.sync()"].die(disk, death)
+    assert left_over(bucket) == 2 * LIMITS.uploads
+    rows = [row for tp in (T0, T1) for row in rows_of(raw_store(bucket), disk, tp)]
+    assert len(rows) == LIMITS.uploads
+    pauses.write({})
+    DRIVERS["log.sync()"].run(disk, bucket)
+    assert judge(f"memory://{bucket}", disk, [T0, T1]) > 10
 
 
 @pytest.mark.parametrize("name", ["log.sync()", "run", "sync --wait"])

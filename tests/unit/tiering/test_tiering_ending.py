@@ -6,8 +6,10 @@ import pytest
 
 from tests.unit.tiering.desk import Desk, segment
 from tests.unit.tiering.world import World, failure, topic_id, tp
+from tiered.errors import FencedError
 from tiered.plan.tiering import facts, orders
-from tiered.plan.tiering.facts import DrainMode, FailureKind
+from tiered.plan.tiering.backoff import FATAL_ATTEMPTS, RECHECK_FATAL_MS
+from tiered.plan.tiering.facts import DrainMode, Failure, FailureKind
 
 
 def seen(end: int, active_bytes: int = 0) -> facts.PartitionSeen:
@@ -100,6 +102,70 @@ def test_without_a_last_look_the_status_is_75() -> None:
     sigterm(late)
     late.send(facts.Tick(), later_ms=25_000)
     assert [e.code for e in late.of(orders.Exit)] == [75]
+
+
+@pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.FATAL])
+@pytest.mark.parametrize("mended", [True, False])
+def test_what_was_refused_is_asked_once_more_before_the_end(kind: FailureKind, mended: bool) -> None:
+    desk = Desk().claimed()
+    desk.seal(0)
+    for _ in range(FATAL_ATTEMPTS):
+        (upload,) = desk.of(orders.Upload)
+        desk.send(facts.Failed(upload.order, failure(kind)))
+        desk.send(facts.Tick(), later_ms=RECHECK_FATAL_MS)
+    (upload,) = desk.of(orders.Upload)
+    desk.send(facts.Failed(upload.order, failure(kind)))
+    sigterm(desk)
+    assert desk.of(orders.Exit) == []
+    (again,) = desk.of(orders.Upload)
+    if not mended:
+        desk.send(facts.Failed(again.order, failure(kind)))
+        (end,) = desk.of(orders.Exit)
+        assert (end.code, end.reason) == (75, "t-0 from offset 0 is only on this disk: because")
+        return
+    (commit,) = (c for c in desk.store(again) if isinstance(c, orders.Commit))
+    desk.send(facts.CommitDone(commit.order, 10))
+    desk.send(facts.Done(desk.of(orders.Look)[0].order))
+    assert [e.code for e in desk.of(orders.Exit)] == [0]
+
+
+def test_a_topic_that_was_refused_is_asked_once_more_before_the_end() -> None:
+    desk = Desk()
+    desk.send(facts.PartitionSeen(tp(0), topic_id(), 0, 0, 0), facts.SegmentSealed(tp(0), segment(0)))
+    refused = failure(FailureKind.PERMISSION)
+    desk.send(facts.Failed(1, refused))
+    sigterm(desk)
+    (register,) = desk.of(orders.RegisterTopic)
+    assert desk.of(orders.Exit) == []
+    desk.send(facts.Failed(register.order, refused))
+    assert [e.code for e in desk.of(orders.Exit)] == [75]
+
+
+def test_a_fenced_log_says_only_of_what_it_knows_that_it_is_on_this_disk_only() -> None:
+    """Of a commit that was not answered nobody knows; of one below another's rows everybody does."""
+    fenced = Failure.of(FencedError("a newer claim", hint="rejoin"))
+    unknown, landed = Desk().claimed(), Desk().claimed()
+    for desk in (unknown, landed):
+        (upload,) = (u for u in desk.seal(0) if isinstance(u, orders.Upload))
+        (commit,) = (c for c in desk.store(upload) if isinstance(c, orders.Commit))
+        desk.seal(10)
+        (behind,) = desk.of(orders.Upload)
+        if desk is landed:
+            desk.send(facts.CommitDone(commit.order, 30))  # another went on behind it
+            assert desk.of(orders.Note) == [orders.Note(tp(0), 10, 7, False, 0)]
+        else:
+            desk.send(facts.Failed(commit.order, failure(FailureKind.UNKNOWN)))
+        desk.send(facts.Failed(behind.order, failure(FailureKind.RETRIABLE)))
+        desk.send(facts.Tick(), later_ms=RECHECK_FATAL_MS)
+        (claim,) = desk.of(orders.Claim)
+        desk.send(facts.Failed(claim.order, fenced))
+        sigterm(desk)
+    (end,) = unknown.of(orders.Exit)
+    assert end.reason == (
+        "t-0 from offset 10 (whether the bucket holds 0..10 is not known) is only on this disk: a newer claim"
+    )
+    (end,) = landed.of(orders.Exit)
+    assert end.reason == "t-0 from offset 10 is only on this disk: a newer claim"
 
 
 def test_a_second_signal_ends_at_once() -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
+from tests.unit.remote.recording import RecordingStore
 from tiered.config import LogConfig
-from tiered.errors import RemotePermissionError, RemoteUnavailableError
+from tiered.errors import CorruptionError, FencedError, RemotePermissionError, RemoteUnavailableError
 from tiered.local.directory.manager import LocalLog
 from tiered.model import NewRecord, Row, TopicPartition
+from tiered.plan.lifecycle import VolumeProof
 from tiered.plan.tiering.facts import SegmentRef
-from tiered.store.base import Get, Object, Outcome, Steps, StoreRequest, UploadPart
-from tiered.store.driver import adrive, drive
+from tiered.remote.catalog import Catalog
+from tiered.store.aio_driver import adrive
+from tiered.store.base import Delete, Get, Head, Object, Outcome, Steps, StoreRequest, UploadPart, list_unfinished
+from tiered.store.driver import drive
 from tiered.store.location import ThreadedAioStore
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock, SeededIds
@@ -108,6 +113,25 @@ def test_the_next_attempt_sends_only_the_parts_that_are_missing(world: World) ->
     assert row.crc == next(iter(world.log.partition(TP).sealed_segments(0))).descriptor.crc32c
     (entry,) = world.journal.between(TP, world.steps.role, 0, 1)
     assert len(entry.upload_ids) == 1
+
+
+@pytest.mark.parametrize("stands", ["another attempt", "a later upload of the same"])
+def test_what_a_failed_attempt_began_is_aborted_with_the_commit(world: World, stands: str) -> None:
+    """Also where the abort of the attempt itself did not get through, and a committed object stands beside it."""
+    world.cut_short()
+    (entry,) = world.journal.between(TP, world.steps.role, 0, 1)
+    if stands == "another attempt":
+        world.steps._unfinished.clear()  # of another name
+        row = world.upload()
+    else:
+        world.journal.part(entry.log_key, "begun later")
+        row = world.upload()
+    world.store.calls.clear()
+    world.drive(world.steps.commit(TP, world.epoch, [row]))
+    assert world.store.calls.count(("abortupload", entry.log_key)) == 1
+    assert world.journal.between(TP, world.steps.role, 0, 1) == []
+    world.store.calls.clear()
+    assert drive(world.store, list_unfinished(""))[0] == []
 
 
 def test_the_next_process_aborts_it(world: World) -> None:
@@ -206,3 +230,26 @@ def test_an_upload_that_is_cancelled_goes_on_too(world: World) -> None:
 def test_nothing_is_kept_of_what_ended(world: World) -> None:
     world.upload()
     assert world.steps._unfinished == {}
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_object_that_is_gone_is_a_lost_claim_or_damage(world: World, taken: bool) -> None:
+    """Another host claims while this one stands still behind its upload, and sweeps what the dead epoch left."""
+    topic_id = next(iter(world.log.topics().values())).topic_id
+    other = Catalog(topic_id, 0, "t", persist=lambda _token, _append: None)
+
+    def sweep(request: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if isinstance(request, Head) and request.key.endswith(".log"):
+            around.answer = None
+            if taken:
+                drive(world.store, other.claim("w", "another host", VolumeProof("fresh", True, 0)), clock=world.clock)
+            world.store.execute(Delete((request.key,)))
+        return carry_out()
+
+    around = RecordingStore(world.store)
+    around.answer = sweep
+    assert world.steps.capabilities is not None
+    world.steps.capabilities = replace(world.steps.capabilities, returns_crc32c=False)  # so that it looks back
+    expected = FencedError if taken else CorruptionError
+    with pytest.raises(expected, match="another host" if taken else "is absent although"):
+        drive(around, world.steps.upload(TP, world.segment, world.epoch), clock=world.clock, ids=world.ids)

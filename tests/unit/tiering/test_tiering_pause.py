@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.unit.tiering.desk import Desk, segment
 from tests.unit.tiering.world import World, topic_id, tp
+from tiered.clock import SystemClock
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import PAUSE_NAME, PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.tiering import facts, orders
-from tiered.plan.tiering.facts import ALL_TOPICS, DrainMode, Pause, PausesSeen
+from tiered.plan.tiering.facts import DrainMode, PausesSeen
 from tiered.plan.tiering.limits import Limits
+from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
 
 PAUSE = Pause(5, "the bucket moves")
 
@@ -69,6 +73,38 @@ def test_a_topic_stays_paused_by_itself_when_all_are_resumed() -> None:
     desk.send(PausesSeen({"t": PAUSE}))
     assert desk.of(orders.Upload) == []
     assert [r.event for r in desk.of(orders.Report)] == ["resumed_uploads"]
+
+
+class Waits(SystemClock):
+    """Says that it sleeps."""
+
+    def __init__(self, said: threading.Event) -> None:
+        self._said = said
+
+    def sleep(self, seconds: float) -> None:
+        self._said.set()
+        super().sleep(seconds)
+
+
+def test_of_two_that_pause_at_once_none_is_lost(tmp_path: Path) -> None:
+    """Processes: each reads what stands there, changes one topic and writes it whole."""
+    waits_or_is_done = threading.Event()
+
+    def second() -> None:
+        PauseFile(tmp_path, PosixFiles()).change(lambda before: {**before, "u": PAUSE}, Waits(waits_or_is_done))
+        waits_or_is_done.set()
+
+    thread = threading.Thread(target=second)
+
+    def first(before: Mapping[str, Pause]) -> Mapping[str, Pause]:
+        thread.start()
+        assert waits_or_is_done.wait(30)
+        return {**before, "t": PAUSE}
+
+    pauses = PauseFile(tmp_path, PosixFiles())
+    pauses.change(first, SystemClock())
+    thread.join()
+    assert sorted(pauses.read()) == ["t", "u"]
 
 
 @pytest.mark.parametrize("oneshot", [True, False])

@@ -20,7 +20,7 @@ from tiered.errors import (
 )
 from tiered.format.batch import decode_records, read_header
 from tiered.format.coordinator_records import TxnState, decode_transaction, decode_transaction_key, state_partition
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.transactions.producer_ids import PRODUCER_IDS_NAME
 from tiered.model import NewRecord, TopicPartition
@@ -273,7 +273,7 @@ def test_ids_are_never_given_twice_after_a_kill(bench: TxnBench) -> None:
 
 def test_a_transaction_over_two_directories(tmp_path: Path) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
-    with LocalLogs.open(paths) as logs:
+    with LocalTier.open(paths) as logs:
         logs.create_topic("t", 4)
         tps = [TopicPartition("t", p) for p in range(4)]
         producer = logs.transactions.begin("x")
@@ -288,14 +288,14 @@ def test_a_transaction_over_two_directories(tmp_path: Path) -> None:
             logs.partition(tp).append_as_producer([NewRecord(b"w")], ProducerStamp(*open_one[1:], 0))
     for path in paths:
         (path / ".kafka_cleanshutdown").unlink()
-    with LocalLogs.open(paths) as logs:
+    with LocalTier.open(paths) as logs:
         assert [logs.partition(tp).open_txns() for tp in tps] == [[]] * 4
         assert [len(logs.partition(tp).aborted_txns(0, 10)) for tp in tps] == [1] * 4
 
 
 def test_one_directory_alone_keeps_what_the_other_is_owed(tmp_path: Path) -> None:
     paths = [tmp_path / "one", tmp_path / "two"]
-    logs = LocalLogs.open(paths)
+    logs = LocalTier.open(paths)
     logs.create_topic("t", 2)
     tps = [TopicPartition("t", 0), TopicPartition("t", 1)]
     producer = logs.transactions.begin("x")
@@ -311,7 +311,7 @@ def test_one_directory_alone_keeps_what_the_other_is_owed(tmp_path: Path) -> Non
         assert alone.transactions.describe()["x"].state is TxnState.PREPARE_ABORT
         with pytest.raises(MarkersPendingError, match="no partition t-"):
             alone.transactions.begin("x")
-    with LocalLogs.open(paths) as again:
+    with LocalTier.open(paths) as again:
         assert again.transactions.describe()["x"].state is TxnState.COMPLETE_ABORT
         assert [again.partition(tp).open_txns() for tp in tps] == [[], []]
 

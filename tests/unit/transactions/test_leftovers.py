@@ -14,7 +14,7 @@ from tests.unit.transactions.bench import STATE, A, B, C, TxnBench
 from tiered.config import LogConfig
 from tiered.errors import ConfigError, ForkedLogError, MarkersPendingError
 from tiered.format.coordinator_records import TxnState, encode_transaction, encode_transaction_key
-from tiered.local.directory.directories import LocalLogs
+from tiered.local.directory.directories import LocalTier
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.checkpoints import RECOVERY_POINT_NAME, OffsetsFile
 from tiered.local.disk.files import PosixFiles
@@ -32,7 +32,7 @@ def bench(tmp_path: Path) -> TxnBench:
     return TxnBench(tmp_path / "log")
 
 
-def write(log: LocalLog | LocalLogs, producer: TxnProducer, value: bytes, *tps: TopicPartition) -> None:
+def write(log: LocalLog | LocalTier, producer: TxnProducer, value: bytes, *tps: TopicPartition) -> None:
     for tp in tps:
         log.transactions.join(producer, [tp])
         log.partition(tp).append_as_producer([NewRecord(value)], ProducerStamp(*producer[1:], 0))
@@ -126,7 +126,7 @@ def test_a_deletion_of_the_state_log_is_an_error_with_a_name_and_lets_the_log_cl
 
 def decided_over_two(paths: list[Path]) -> dict[Path, TopicPartition]:
     """A commit that was decided and not marked, over topics of one partition each; by directory."""
-    logs = LocalLogs.open(paths, clock=FakeClock(), ids=SeededIds(3), config=SETTINGS)
+    logs = LocalTier.open(paths, clock=FakeClock(), ids=SeededIds(3), config=SETTINGS)
     for name in ("one", "two", "three"):
         logs.create_topic(name)
     tps = [TopicPartition(name, 0) for name in ("one", "two", "three")]
@@ -151,12 +151,12 @@ def test_a_directory_that_is_not_there_is_owed_its_markers(tmp_path: Path, alone
             assert log.transactions.describe()["x"].state is TxnState.PREPARE_COMMIT
     else:
         other.write_bytes(b"")  # no directory: it cannot be opened
-        with LocalLogs.open(paths, clock=FakeClock(), ids=SeededIds(4), config=SETTINGS) as logs:
+        with LocalTier.open(paths, clock=FakeClock(), ids=SeededIds(4), config=SETTINGS) as logs:
             assert list(logs.offline) == [other]
             assert logs.transactions.describe()["x"].state is TxnState.PREPARE_COMMIT
         other.unlink()
     shutil.move(tmp_path / "away", other)
-    with LocalLogs.open(paths, clock=FakeClock(), ids=SeededIds(5), config=SETTINGS) as logs:
+    with LocalTier.open(paths, clock=FakeClock(), ids=SeededIds(5), config=SETTINGS) as logs:
         assert logs.transactions.describe()["x"].state is TxnState.COMPLETE_COMMIT
         partition = logs.partition(tp)
         assert (partition.open_txns(), partition.aborted_txns(0, 9), partition.last_stable_offset()) == ([], [], 2)
@@ -228,5 +228,5 @@ def test_a_directory_alone_makes_no_second_state_log_and_forgets_nothing_that_is
         assert "__transaction_state" not in alone.topics()
         with pytest.raises(ConfigError, match="open all directories"):
             alone.transactions.begin("y")
-    with LocalLogs.open(paths, clock=FakeClock(), ids=SeededIds(5), config=SETTINGS) as logs:
+    with LocalTier.open(paths, clock=FakeClock(), ids=SeededIds(5), config=SETTINGS) as logs:
         assert [logs.partition(each).open_txns() for each in (kept, tp)] == [[], []]

@@ -25,9 +25,10 @@ from tiered.format.coordinator_records import (
     encode_transaction_key,
     record_as_json,
 )
+from tiered.format.kernels import Record
 from tiered.format.layouts import Field, Kind, Layout, fields_of, read_struct
 from tiered.format.wire import MAX_TAGGED_FIELDS, WireReader, WireWriter
-from tiered.model import Record, TopicPartition
+from tiered.model import TopicPartition
 
 int16, int32, int64 = (st.integers(-(2**n), 2**n - 1) for n in (15, 31, 63))
 text = st.text(max_size=12)

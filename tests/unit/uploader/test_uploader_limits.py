@@ -4,23 +4,45 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+import threading
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
-from tests.integration.uploader.logs import T0, make_log
-from tiered.errors import RemoteUnavailableError
+from tests.integration.uploader.logs import T0, append, make_log, open_log
+from tests.unit.remote.building import TRUSTED
+from tiered.config import MEMORY_BYTES, MIN_MEMORY_BYTES, TopicConfig
+from tiered.errors import ConfigError, RemoteUnavailableError
+from tiered.plan.maintenance import REWRITE_BYTES, Action, Kind
+from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
 from tiered.plan.tiering import orders
 from tiered.plan.tiering.facts import SegmentRef
-from tiered.store.base import AioStore, Get, Outcome, Put, PutResult, PutStatus, Store, StoreRequest
+from tiered.program.upkeep import Upkeep
+from tiered.remote.maintain import Done, Maintainer
+from tiered.store.base import (
+    MIN_PART_BYTES,
+    AioStore,
+    Get,
+    Outcome,
+    Put,
+    PutResult,
+    PutStatus,
+    Store,
+    StoreRequest,
+)
+from tiered.store.limit import Limits, Slots
 from tiered.store.location import StoreLocation
 from tiered.store.memory import MemoryStore
-from tiered.testing.clock import FakeClock
+from tiered.store.sources import PIECE_BYTES
+from tiered.testing.clock import FakeClock, SeededIds
 from tiered.tiering.aio_run import ORDER_SECONDS
+from tiered.tiering.steps import INDEX_COPIES, PartSizes
 from uploader import status
-from uploader.config import Settings
+from uploader.config import Settings, resolve
 from uploader.service import Place, Service
 
 
@@ -141,3 +163,127 @@ def test_an_upload_has_the_time_that_a_low_rate_takes(
     upload = orders.Upload(1, T0, SegmentRef(0, 1, 67_000_000, 0), 1)
     assert service._timing().seconds_of(upload) == seconds
     assert service._timing().seconds_of(orders.Claim(1, T0)) == ORDER_SECONDS
+
+
+class Held(MemoryStore):
+    """Notes the budget at each body of a segment, and holds the first until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken: list[int] = []
+        self.limits: Limits | None = None
+        self.came, self.release = threading.Event(), threading.Event()
+
+    def execute(self, request: StoreRequest) -> Outcome:
+        if self.limits is not None and isinstance(request, Put) and request.key.endswith(".log"):
+            self.taken.append(self.limits.memory.taken)
+            self.came.set()
+            assert self.release.wait(30)
+        return super().execute(request)
+
+
+def test_uploads_wait_for_memory_and_status_tells(tmp_path: Path) -> None:
+    """Index bundles included: a budget for one upload means one at a time, whatever ``uploads`` says."""
+    store = Held()
+    service, _ = service_on(tmp_path, store)
+    with open_log(tmp_path / "log") as log:
+        for number in range(400):
+            append(log, T0, number)
+        segments = log.partition(T0).sealed_segments(0)
+        indexes = [segment.index_bytes for segment in segments]
+    assert min(indexes) > 0
+    each = PIECE_BYTES + INDEX_COPIES * max(indexes)
+    store.limits = service._limits
+    service._limits.memory.go_by(each)
+
+    async def story() -> dict[str, Any]:
+        run = asyncio.create_task(service.run())
+        assert await asyncio.to_thread(store.came.wait, 30)
+        async with asyncio.timeout(30):
+            while service._limits.memory.waiting < 3:  # the others ask their disk first
+                await asyncio.sleep(0)
+        told: dict[str, Any] = service.status()["store"]["memory"]
+        lines = dict(line.rsplit(" ", 1) for line in service._metrics.render().decode().splitlines())
+        assert float(lines["tiered_memory_limit_bytes"]) == each
+        store.release.set()
+        service.drain()
+        await run
+        return told
+
+    told = asyncio.run(story())
+    assert told["limit_bytes"] == each
+    assert PIECE_BYTES < told["held_bytes"] <= each
+    assert told["waiting"] == 3  # of the four uploads that the engine allows
+    assert len(store.taken) > 10
+    assert {PIECE_BYTES < taken <= each for taken in store.taken} == {True}
+    assert service._limits.memory.taken == 0
+
+
+@pytest.mark.parametrize(("memory", "map_bytes"), [(64 << 20, 8 << 20), (256 << 20, 72 << 20), (1 << 30, 128 << 20)])
+def test_an_action_of_maintenance_holds_half_of_the_memory_at_most(
+    memory: int, map_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Settings().memory == MEMORY_BYTES
+    budget, seen = Slots(memory), list[tuple[int, int]]()
+
+    def run(_: Maintainer, action: Action, __: Any, *, memory_bytes: int) -> Any:
+        seen.append((budget.taken, memory_bytes))
+        yield from ()
+        return Done(action)
+
+    monkeypatch.setattr(Maintainer, "run", run)
+    upkeep = Upkeep(MemoryStore(), owner="m", clock=FakeClock(), ids=SeededIds(), memory=budget)
+    maintainer = Maintainer(T0, UUID(int=1), TopicConfig(), owner="m")
+    for kind in (Kind.COMPACT, Kind.MERGE, Kind.RETENTION):
+        upkeep._run(maintainer, Action(kind, 0, 1, "test"), TRUSTED)
+    assert seen == [(REWRITE_BYTES + map_bytes, map_bytes), (REWRITE_BYTES, map_bytes), (0, DEDUPE_BUFFER_BYTES)]
+    assert REWRITE_BYTES + map_bytes <= max(memory // 2, MIN_MEMORY_BYTES)
+    assert budget.taken == 0
+
+
+def test_a_reload_takes_what_can_be_taken_and_names_the_rest(tmp_path: Path) -> None:
+    service, _ = service_on(tmp_path, MemoryStore(), maintain=True)
+    wanted = replace(
+        service.settings,
+        memory=MIN_MEMORY_BYTES,
+        multipart_above=100,
+        part_size=MIN_PART_BYTES,
+        maintain_every=1,
+        http=("127.0.0.1", 0),
+        log_format="text",
+    )
+
+    async def story() -> tuple[int, int]:
+        started = asyncio.Event()
+        run = asyncio.create_task(service.run(started=started.set))
+        await started.wait()
+        assert service.http_port == 0
+        assert service.reload(wanted) == ["log_format"]
+        assert service._listening is not None
+        await service._listening
+        port = service.http_port
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            service.reload(replace(wanted, http=taken.getsockname()[:2]))
+            assert service._listening is not None
+            await service._listening
+            kept = service.http_port
+        assert service.settings.http == ("127.0.0.1", 0)
+        assert await asyncio.to_thread(status.query, "127.0.0.1", kept)
+        assert service._bucket is not None
+        assert service._bucket.steps.sizes == PartSizes(100, MIN_PART_BYTES)
+        assert service._limits.memory.count == MIN_MEMORY_BYTES
+        assert service._maintenance is not None
+        assert service._maintenance._upkeep._every_ms == 1
+        service.drain()
+        await run
+        return port, kept
+
+    port, kept = asyncio.run(story())
+    assert min(port, kept) > 0
+    assert service.settings.log_format is None
+
+
+def test_too_little_memory_is_refused() -> None:
+    assert resolve({"memory": "64MiB"}, {}, None).memory == MIN_MEMORY_BYTES
+    with pytest.raises(ConfigError, match="--memory: '63MiB' is too small: one action of maintenance holds that much"):
+        resolve({"memory": "63MiB"}, {}, None)

@@ -12,10 +12,13 @@ import pytest
 import tiered
 import uploader.upkeep
 from tiered.errors import CorruptionError, RemoteUnavailableError
+from tiered.local.disk.files import PosixFiles
+from tiered.local.disk.uploads import PauseFile
 from tiered.model import TopicPartition
 from tiered.plan.maintenance import Kind
 from tiered.plan.tiering.orders import Action, Commit
-from tiered.program.upkeep import EVERY_MS, UpkeepView
+from tiered.plan.tiering.pauses import Pause
+from tiered.program.upkeep import EVERY_MS, Upkeep, UpkeepView
 from tiered.remote.maintain import Maintainer
 from tiered.store.location import StoreLocation
 from uploader import status
@@ -98,6 +101,30 @@ def test_uploads_go_on_while_an_action_takes_its_time(place: Place, monkeypatch:
     with tiered.open_reader(place.store.url) as reader:
         records = list(reader.topic("t").read(0))
     assert (records[0].offset > 0, records[-1].offset) == (True, 49)
+
+
+def test_a_pause_of_the_directory_pauses_its_maintenance(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    PauseFile(place.directory, PosixFiles()).write({"t": Pause(1)})
+    turn, ended = Upkeep.turn, threading.Event()
+
+    def told_turn(upkeep: Upkeep) -> None:
+        turn(upkeep)
+        ended.set()
+
+    monkeypatch.setattr(Upkeep, "turn", told_turn)
+    service = Service(place, Settings(http=None, scan=20, maintain=True))
+
+    async def story() -> dict[str, Any]:
+        run = asyncio.create_task(service.run())
+        assert await asyncio.to_thread(ended.wait, SECONDS)
+        told = service.status()
+        service.drain()
+        await run
+        return told
+
+    told = asyncio.run(asyncio.wait_for(story(), SECONDS))
+    assert (told["maintenance"]["paused"], told["maintenance"]["actions"]) == (["t"], {})
+    assert "maintenance of t is paused; unblocked by `tiered-uploader resume`" in status.table(told).splitlines()
 
 
 def test_it_is_off_by_default(place: Place) -> None:

@@ -85,12 +85,12 @@ def test_the_manager_hears_of_the_begin_of_a_reload_and_of_the_end_as_it_begins(
         assert ready == f"READY=1\nSTATUS=uploading {tmp_path / 'log'} to file://{tmp_path / 'store'}"
         await asyncio.to_thread(manager.wait_for, "WATCHDOG=1\nSTATUS=1 partitions, ")
         manager.heard()
-        service.reload_from(lambda: replace(service.settings, uploads=9, http=("127.0.0.1", 1)))
+        service.reload_from(lambda: replace(service.settings, uploads=9, log_format="text"))
         service.reload_from(unreadable)
         reloading, restart, again, kept = [text for text in manager.heard() if not text.startswith("WATCHDOG")]
         assert [text.split("=")[0] for text in (reloading, again)] == ["RELOADING", "RELOADING"]
         assert int(reloading.rpartition("=")[2]) <= int(again.rpartition("=")[2])
-        assert restart == "READY=1\nSTATUS=reloaded; a restart is needed for http"
+        assert restart == "READY=1\nSTATUS=reloaded; a restart is needed for log_format"
         assert kept == "READY=1\nSTATUS=the settings are those of before: it is not TOML"
         service.drain()
         heard = [text for text in manager.heard() if not text.startswith("WATCHDOG")]

@@ -40,7 +40,7 @@ from tiered.plan.cleaning import (
 )
 from tiered.plan.offset_map import OffsetMap, OffsetMapBuilder
 
-BUFFER_BYTES = 1024 * 1024
+BUFFER_BYTES = 256 * 1024
 """Log files are read in pieces of this size; a larger batch gets a buffer of its own."""
 
 

@@ -42,7 +42,7 @@ from tiered.model import TopicPartition
 LOGGER = logging.getLogger("tiered.local")
 
 
-class LocalLogs:
+class LocalTier:
     """One :class:`LocalLog`, or several as one. Thread-safe. ``offline``: which of several failed, and why."""
 
     def __init__(self, directories: Sequence[Path], *, clock: Clock, ids: IdSource, config: LogConfig) -> None:
@@ -67,7 +67,7 @@ class LocalLogs:
         config: LogConfig | None = None,
         workers: Callable[[], Workers] = InlineWorkers,
         lock_patience_seconds: float = 0.0,
-    ) -> LocalLogs:
+    ) -> LocalTier:
         """Opens all for writing. One of several whose disk fails is offline; LocalIOError only if all are.
 
         ``workers`` is asked once for each directory: each has a cleaner of its own, with the limits of ``config``.

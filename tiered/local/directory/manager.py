@@ -14,12 +14,9 @@ from uuid import UUID
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.config import LogConfig, TopicConfig
 from tiered.errors import (
-    ClosedError,
     ConfigError,
-    ForkedLogError,
     LocalIOError,
     TieredError,
-    UnknownTopicError,
 )
 from tiered.local.cleaning.cleaner import LogCleaner
 from tiered.local.directory.figures import (
@@ -37,7 +34,7 @@ from tiered.local.directory.registry import LeavingDirectories, TopicRegistry
 from tiered.local.directory.service import DirectoryService
 from tiered.local.directory.tasks import EVERY_TICK, InlineWorkers, Task, Tasks, Workers, run_all
 from tiered.local.directory.upkeep import Upkeep
-from tiered.local.directory.view import Survey
+from tiered.local.directory.view import Survey, check_usable, no_partition
 from tiered.local.disk.checkpoints import NO_BROKER_EPOCH, mark_clean, read_broker_epoch, take_clean_mark
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory, sweep_temporaries
@@ -96,7 +93,7 @@ class LocalLog:
         self.seal_requests = SealRequest(directory, files)
         self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
         reserve = DiskReserve(files, directory, config)
-        self._sealed = SealNotes(directory, self.checkpoint)
+        self._sealed = SealNotes(directory, self._note_sealed)
         sealed = self._sealed.note
         around = Surroundings(
             files, clock, ids, config, reserve, sealed, self._before_cut, self._disk_failed, self.claims, self.uploads
@@ -124,7 +121,7 @@ class LocalLog:
         self.transactions = Transactions(self, ProducerIds((directory,), files, ids), clock)
         # Asked for late: several directories share one coordinator.
         self.tasks.add(Task("transactions", EVERY_TICK, lambda ms: self.transactions.tick(ms)))  # noqa: PLW0108
-        self._survey = Survey(directory, around, notes=self.notes)
+        self._survey = Survey(directory, files, clock, uploads=self.uploads, buffer_bytes=config.read_buffer_bytes)
         self._volume_id = NO_ID
         self.was_clean = False
         self._broker_epoch = NO_BROKER_EPOCH
@@ -225,9 +222,7 @@ class LocalLog:
         """Topics by name. A read-only log looks at the directory again."""
         self._check_open()
         if self.read_only:
-            with self._lock:
-                self._survey.look()
-                return dict(self._survey.topics)
+            return self._survey.topics()
         return dict(self.registry.topics)
 
     @property
@@ -236,15 +231,13 @@ class LocalLog:
 
         :meth:`partition` raises the reason; :meth:`partitions` names them. As of the open, or of the last look.
         """
-        return dict(self._survey.broken if self.read_only else self.roster.broken)
+        return self._survey.broken if self.read_only else dict(self.roster.broken)
 
     def partitions(self) -> list[TopicPartition]:
         """All partitions that this directory holds, sorted; those out of service too."""
         self._check_open()
         if self.read_only:
-            with self._lock:
-                self._survey.look()
-                return sorted({*self._survey.partitions, *self._survey.broken})
+            return self._survey.names()
         return self.roster.names()
 
     def partition(self, tp: TopicPartition) -> PartitionLog:
@@ -252,17 +245,11 @@ class LocalLog:
         if self._closed or os.getpid() != self._pid:
             self._check_open()  # which says what is wrong
         if self._directory_lock is None:
-            with self._lock:
-                if tp not in self._survey.partitions:
-                    self._survey.look()
-                found, broken = self._survey.partitions.get(tp), self._survey.broken.get(tp)
-            if broken is not None:
-                raise broken.with_traceback(None)
+            found = self._survey.find(tp)
         else:
             found = self.roster.logs.get(tp) or self.roster.find(tp)
         if found is None:
-            hint = "a log over several directories is opened with all of them; `tiered status` names what lies here"
-            raise UnknownTopicError(f"{self.directory} holds no partition {tp}", hint=hint)
+            raise no_partition(self.directory, tp)
         return found
 
     def awake(self) -> list[PartitionWriter]:
@@ -326,6 +313,9 @@ class LocalLog:
         """Writes recovery points and log starts: what the next open after a crash need not read again."""
         self.notes.write_points()
         self.notes.write_starts()
+
+    def _note_sealed(self) -> None:
+        self.notes.write_points()
 
     def note_status(self) -> None:
         """Leaves the report for other processes to look at."""
@@ -408,13 +398,8 @@ class LocalLog:
         return self.uploads.read().get(tp) or (PartitionUpload(0) if tp in self._proven else None)
 
     def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError(f"{self.directory} was closed before")
-        if os.getpid() != self._pid:
-            raise ForkedLogError(
-                f"{self.directory} was opened by process {self._pid}, this is its fork {os.getpid()}",
-                hint="open the log in the child, after the fork",
-            )
+        if self._closed or os.getpid() != self._pid:
+            check_usable(self.directory, self._pid, closed=self._closed)  # which says what is wrong
 
     def _check_writable(self) -> None:
         self._check_open()

@@ -112,7 +112,7 @@ class DirectoryNotes:
 
 
 class SealNotes:
-    """Checkpoints that follow a seal, so that the next open need not read what is sealed. Thread-safe.
+    """Recovery points that follow a seal, so that the next open need not read what is sealed. Thread-safe.
 
     An append that succeeded does not fail because of them: an old checkpoint costs a longer scan.
     """

@@ -7,18 +7,25 @@ that what was seen may be gone when it is used.
 from __future__ import annotations
 
 import logging
+import os
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 from uuid import UUID
 
-from tiered.errors import ConfigError, TieredError
+from tiered.clock import Clock
+from tiered.config import LogConfig
+from tiered.errors import ClosedError, ConfigError, ForkedLogError, TieredError, UnknownTopicError
 from tiered.format.keys import parse_partition_dir
-from tiered.local.directory.notes import DirectoryNotes
-from tiered.local.disk.files import Files
+from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
+from tiered.local.disk.claims import Claims
+from tiered.local.disk.files import Files, PosixFiles, no_directory
+from tiered.local.disk.names import WATERMARK_NAME
 from tiered.local.disk.topics import TopicInfo
-from tiered.local.disk.uploads import PartitionUpload
+from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint
 from tiered.local.disk.volume import (
     BROKER_OWN_DIRS,
     NO_ID,
@@ -28,10 +35,8 @@ from tiered.local.disk.volume import (
     read_volume,
     without_absent,
 )
-from tiered.local.partition.log_segments import WATERMARK_NAME
-from tiered.local.partition.opening import foreign_log
+from tiered.local.partition.foreign import ForeignPartition
 from tiered.local.partition.partition import PartitionLog
-from tiered.local.partition.surroundings import Surroundings
 from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
@@ -90,26 +95,62 @@ def folder_named(name: str) -> PartitionFolder | StrangeFolder:
 
 
 class Survey:
-    """A directory that somebody else writes, as partitions to read. The caller holds a lock.
+    """A directory that somebody else writes, as partitions to read. Thread-safe.
 
     All is found again at each look; partitions known already are kept from one to the next.
     """
 
-    def __init__(self, directory: Path, around: Surroundings, *, notes: DirectoryNotes) -> None:
+    def __init__(
+        self, directory: Path, files: Files, clock: Clock, *, uploads: UploadCheckpoint, buffer_bytes: int
+    ) -> None:
         self.volume_id: UUID = NO_ID
-        self.topics: dict[str, TopicInfo] = {}
-        self.partitions: dict[TopicPartition, PartitionLog] = {}
-        self.broken: dict[TopicPartition, TieredError] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._partitions: dict[TopicPartition, PartitionLog] = {}
+        self._broken: dict[TopicPartition, TieredError] = {}
         self._directory = directory
-        self._around = around
-        self._uploads = around.uploads
-        self._recovery_points = notes.points
-        self._log_starts = notes.starts
-        self._watermarks = notes.watermarks
+        self._files = files
+        self._clock = clock
+        self._buffer_bytes = buffer_bytes
+        self._uploads = uploads
+        self._recovery_points = OffsetsFile(directory, RECOVERY_POINT_NAME, files)
+        self._log_starts = OffsetsFile(directory, LOG_START_NAME, files)
+        self._watermarks = OffsetsFile(directory, REPLICATION_NAME, files)
+        self._lock = threading.Lock()
+
+    @property
+    def broken(self) -> dict[TopicPartition, TieredError]:
+        """Partitions whose own files could not be read at the last look, and why."""
+        return dict(self._broken)
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """By name, after another look."""
+        with self._lock:
+            self._look()
+            return dict(self._topics)
+
+    def names(self) -> list[TopicPartition]:
+        """All partitions that lie there, sorted, those that cannot be read too; after another look."""
+        with self._lock:
+            self._look()
+            return sorted({*self._partitions, *self._broken})
+
+    def find(self, tp: TopicPartition) -> PartitionLog | None:
+        """One partition; another look is taken for one that is not known. Raises why it cannot be read."""
+        with self._lock:
+            if tp not in self._partitions:
+                self._look()
+            found, broken = self._partitions.get(tp), self._broken.get(tp)
+        if broken is not None:
+            raise broken.with_traceback(None)
+        return found
 
     def look(self) -> None:
         """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
-        files, directory = self._around.files, self._directory
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        files, directory = self._files, self._directory
         meta = read_volume(directory, files)
         self.volume_id = (meta.directory_id if meta else None) or NO_ID
         topics = expected_topics(directory, files)
@@ -122,11 +163,12 @@ class Survey:
         broken: dict[TopicPartition, TieredError] = {}
         for topic, here in read_topic_ids(directory, files, present, broken).items():
             topics[topic] = discovered(topics.get(topic), topic, here)
-        self.broken = broken
+        self._broken = broken
         for tp, path in present.items():
-            if tp not in self.partitions and tp not in broken:
-                self.partitions[tp] = foreign_log(
-                    self._around,
+            if tp not in self._partitions and tp not in broken:
+                self._partitions[tp] = _foreign_log(
+                    files,
+                    self._clock,
                     path,
                     tp,
                     topics[tp.topic],
@@ -135,10 +177,11 @@ class Survey:
                     upload=partial(self._upload_of, tp),
                     recovery_point=partial(self._recovery_point_of, tp),
                     high_watermark=partial(self._watermark_of, tp, path),
+                    buffer_bytes=self._buffer_bytes,
                 )
-        for tp in self.partitions.keys() - (present.keys() - broken.keys()):
-            del self.partitions[tp]
-        self.topics = without_absent(topics)
+        for tp in self._partitions.keys() - (present.keys() - broken.keys()):
+            del self._partitions[tp]
+        self._topics = without_absent(topics)
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
         return self._uploads.read().get(tp)
@@ -148,6 +191,109 @@ class Survey:
 
     def _watermark_of(self, tp: TopicPartition, path: Path) -> int | None:
         """As its writer noted it last, if the partition follows; None: it is the end."""
-        if self._around.files.state(path / WATERMARK_NAME) is None:
+        if self._files.state(path / WATERMARK_NAME) is None:
             return None
         return self._watermarks.read().get(tp, 0)
+
+
+class LogView:
+    """A log directory to read from, whoever writes it: no lock is held. A context manager closes it. Thread-safe.
+
+    ``LocalLog.open(read_only=True)`` is one too, with what a writer knows beside it; this one needs no writer's code.
+    """
+
+    def __init__(self, directory: Path, files: Files, clock: Clock) -> None:
+        self.directory = directory
+        self.claims, self.uploads = Claims(directory, files), UploadCheckpoint(directory, files)
+        self._survey = Survey(directory, files, clock, uploads=self.uploads, buffer_bytes=LogConfig().read_buffer_bytes)
+        self._pid = os.getpid()
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path, *, clock: Clock) -> Self:
+        """Raises NotFoundError (no such directory), ConfigError, CorruptionError as ``LocalLog.open``."""
+        files = PosixFiles()
+        if not files.is_directory(directory):
+            raise no_directory(files, directory, hint="correct the path; tiered.open makes a new log")
+        view = cls(directory, files, clock)
+        view._survey.look()
+        return view
+
+    def topics(self) -> dict[str, TopicInfo]:
+        """Topics by name; the directory is looked at again."""
+        self._check_open()
+        return self._survey.topics()
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions, sorted, those that cannot be read too; the directory is looked at again."""
+        self._check_open()
+        return self._survey.names()
+
+    def partition(self, tp: TopicPartition) -> PartitionLog:
+        """One of them. Raises UnknownTopicError, and why it cannot be read."""
+        self._check_open()
+        found = self._survey.find(tp)
+        if found is None:
+            raise no_partition(self.directory, tp)
+        return found
+
+    def close(self) -> None:
+        """Nothing is read from it any more. Idempotent."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        check_usable(self.directory, self._pid, closed=self._closed)
+
+
+def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
+    """Raises ClosedError, and ForkedLogError in a fork of the process ``pid`` that opened the log."""
+    if closed:
+        raise ClosedError(f"{directory} was closed before")
+    if os.getpid() != pid:
+        raise ForkedLogError(
+            f"{directory} was opened by process {pid}, this is its fork {os.getpid()}",
+            hint="open the log in the child, after the fork",
+        )
+
+
+def no_partition(directory: Path, tp: TopicPartition) -> UnknownTopicError:
+    """The error of a partition that does not lie there."""
+    hint = "a log over several directories is opened with all of them; `tiered status` names what lies here"
+    return UnknownTopicError(f"{directory} holds no partition {tp}", hint=hint)
+
+
+def _foreign_log(
+    files: Files,
+    clock: Clock,
+    path: Path,
+    tp: TopicPartition,
+    topic: TopicInfo,
+    *,
+    ours: bool,
+    start: int,
+    upload: Callable[[], PartitionUpload | None],
+    recovery_point: Callable[[], int],
+    high_watermark: Callable[[], int | None],
+    buffer_bytes: int,
+) -> PartitionLog:
+    """The face of a partition that somebody else writes; ``ours``: with our settings, so that gaps are damage."""
+    source = ForeignPartition(
+        files,
+        path,
+        tp,
+        topic.topic_id,
+        interval_bytes=topic.config.index_interval_bytes,
+        dense=ours and not topic.config.compacted,
+        log_start=start,
+        promised=recovery_point if ours else None,
+    )
+    return PartitionLog(
+        files,
+        source,
+        topic.config,
+        clock=clock,
+        upload=upload,
+        recovery_point=recovery_point,
+        high_watermark=high_watermark,
+        buffer_bytes=buffer_bytes,
+    )

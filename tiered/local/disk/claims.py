@@ -227,7 +227,8 @@ class Claims:
             raise mine.error
 
     def _carry_out(self, batch: list[_Waiting]) -> None:
-        error: TieredError | None = LocalIOError(f"{self.path}: the write was interrupted")
+        error: TieredError | None = None
+        ended = False
         try:
             self._refresh()
             proofs: dict[TopicPartition, ClaimProof | None] = {}
@@ -235,10 +236,12 @@ class Claims:
                 for tp, change in waiting.changes.items():
                     proofs[tp] = change(proofs.get(tp) or self._proofs.get(tp, NO_PROOF))
             self._store(proofs)
-            error = None
+            ended = True
         except TieredError as raised:
-            error = raised
+            error, ended = raised, True
         finally:
+            if not ended:
+                error = LocalIOError(f"{self.path}: the write was interrupted")
             for waiting in batch:
                 waiting.done, waiting.error = True, error
 
@@ -262,11 +265,10 @@ class Claims:
         )
         data = header + _line(dict(sorted(proofs.items())))
         self._suspect = True
-        self._files.replace(self.path, data)
+        self._seen = self._files.replace(self.path, data)
         self._suspect = False
         self._proofs, self._header = proofs, header
         self._end = self._compact_bytes = len(data)
-        self._seen = self._files.state(self.path)
 
     def _take(self, changed: Mapping[TopicPartition, ClaimProof | None]) -> None:
         for tp, proof in changed.items():

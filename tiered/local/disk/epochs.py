@@ -89,7 +89,7 @@ class LeaderEpochs:
 
     def below(self, end_offset: int) -> tuple[EpochEntry, ...]:
         """Epochs of the offsets below ``end_offset``: what travels with a segment."""
-        return tuple(entry for entry in self.entries if entry.start_offset < end_offset)
+        return tuple([entry for entry in self.entries if entry.start_offset < end_offset])
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
         """Goes back to ``entries``; the file is written again if an earlier write may have failed halfway."""

@@ -121,7 +121,6 @@ class PooledFiles:
             return
         with lease.lock:
             descriptor, lease.descriptor = lease.descriptor, -1
-            lease.failed = lease.failed or LocalIOError(f"{lease.path} was closed before")
             if descriptor >= 0:
                 self.inner.close(descriptor)
 
@@ -199,6 +198,8 @@ class PooledFiles:
             raise LocalIOError(
                 f"{lease.path}: an earlier fsync or close failed: {lease.failed.message}", hint=lease.failed.hint
             ) from lease.failed
+        if lease.number not in self._leases:  # a thread that had it in hand
+            raise LocalIOError(f"{lease.path} was closed before")
         self._make_room(lease)
         now = self.inner.state(lease.path)
         was = lease.closed

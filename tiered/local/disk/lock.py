@@ -9,6 +9,7 @@ died: it closes its copy as the first thing it does.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ from typing import Any
 
 from tiered.clock import Clock
 from tiered.errors import LockedError, NotFoundError, TieredError
+from tiered.local.disk.checkpoints import first_json
 from tiered.local.disk.files import Files
 from tiered.times import format_time
 
@@ -98,8 +100,7 @@ class DirectoryLock:
             **({"passing": True} if passing else {}),
         }
         try:
-            self._files.truncate(handle, 0)
-            self._files.write_at(handle, json.dumps(note).encode(), 0)
+            self._files.write_at(handle, json.dumps(note).encode() + b"\n", 0)  # a longer one of the dead ends below
         except TieredError:
             self._let_go()
             raise
@@ -140,15 +141,15 @@ class DirectoryLock:
     def tell(self, **fields: str) -> None:
         """Adds to the note of a lock that this object holds, for :meth:`note` in other processes."""
         if self._handle is not None:
-            data = json.dumps({**self.note(), **fields}).encode()
+            data = json.dumps({**self.note(), **fields}).encode() + b"\n"
             self._files.write_at(self._handle, data, 0)
             self._files.truncate(self._handle, len(data))
 
     def note(self) -> dict[str, Any]:
         """The note as it stands; empty if there is none or it cannot be read."""
         try:
-            note = json.loads(self._files.read(self.path)[:NOTE_BYTES] or b"{}")
-        except (NotFoundError, ValueError):
+            note = first_json(self._files.read(self.path)[:NOTE_BYTES])
+        except NotFoundError:
             return {}
         return note if isinstance(note, dict) else {}
 
@@ -180,5 +181,6 @@ def _let_go_after_fork() -> None:
 os.register_at_fork(after_in_child=_let_go_after_fork)
 
 
+@functools.cache
 def _program() -> str:
     return Path(sys.argv[0]).name if sys.argv and sys.argv[0] else "python"

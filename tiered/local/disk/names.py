@@ -16,6 +16,11 @@ from tiered.local.disk.files import Files
 
 PLAIN_NAME = "tiered-plain"
 """Empty file in a partition whose snapshots are all empty: no producer ever wrote."""
+SPARSE_NAME = "tiered-sparse"
+"""Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
+
+WATERMARK_NAME = "tiered-follows"
+"""Empty file in a partition whose high watermark somebody else tells; in all others it is the end."""
 
 
 def local_files(files: Files, directory: Path) -> list[LocalFile]:

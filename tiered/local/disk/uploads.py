@@ -9,6 +9,7 @@ file                                  written by          says
 ``tiered-seal-request``               who uploads         "roll these partitions", once per id
 ``tiered-seal-answer``                the writer          the id of the last request that was carried out
 ``tiered-pause``                      who operates it     topics of which nothing is to be uploaded
+``tiered-pause.lock``                 who operates it     that one of them changes it just now
 ``tiered-claims.json``                whoever commits     proof that this is the volume which the bucket knows
 ====================================  ==================  =====================================================
 
@@ -21,31 +22,35 @@ cannot be parsed is an error, never "nothing uploaded": deletion and fencing res
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tiered.clock import Clock
 from tiered.errors import CorruptionError
 from tiered.local.disk.checkpoints import refuse_newer
 from tiered.local.disk.claims import CLAIMS_NAME, ClaimProof
 from tiered.local.disk.files import Files, FileState
 from tiered.local.disk.lock import UPLOADER_LOCK_NAME, DirectoryLock
 from tiered.model import TopicPartition
-from tiered.plan.known import Known
-from tiered.plan.lifecycle import held_ids
-from tiered.plan.tiering.facts import ALL_TOPICS, Pause
+from tiered.plan.known import Known, held_ids
+from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
 
 OFFSET_CHECKPOINT_NAME = "tiered-offset-checkpoint"
 JOURNAL_NAME = "tiered-uploader.journal"
 SEAL_REQUEST_NAME = "tiered-seal-request"
 SEAL_ANSWER_NAME = "tiered-seal-answer"
 PAUSE_NAME = "tiered-pause"
+PAUSE_LOCK_NAME = "tiered-pause.lock"
 VERSION = 1
 
 UPLOADER_FILES = (OFFSET_CHECKPOINT_NAME, CLAIMS_NAME, JOURNAL_NAME)
 """What is replaced by whoever holds the uploader's lock."""
+
+PAUSE_PATIENCE_SECONDS = 10.0
+"""How long a change of the pauses waits for another one."""
 
 OLD_NS = 3_600_000_000_000
 """Nobody takes an hour to write a request."""
@@ -71,17 +76,16 @@ class _JsonFile:
     def __init__(self, path: Path, files: Files) -> None:
         self.path = path
         self._files = files
-        self._seen: FileState | None = None
-        self._value: dict[str, Any] | None = None
+        self._known: tuple[FileState | None, dict[str, Any]] = (None, {})  # as one: threads read it without a lock
 
     def load(self) -> dict[str, Any] | None:
         """The object, None if there is no file. Raises CorruptionError for anything else than our JSON."""
         state = self._files.state(self.path)
         if state is None:
-            self._seen = self._value = None
             return None
-        if state == self._seen:
-            return self._value
+        seen, known = self._known
+        if state == seen:
+            return known
         data = self._files.read(self.path)
         try:
             value = json.loads(data)
@@ -90,11 +94,13 @@ class _JsonFile:
         refuse_newer(self.path, value, VERSION)
         if not isinstance(value, dict) or value.get("version") != VERSION:
             raise self.corrupt("it is not an object of version 1")
-        self._seen, self._value = state, value
+        self._known = state, value
         return value
 
-    def store(self, value: Mapping[str, Any]) -> None:
-        self._files.replace(self.path, json.dumps({"version": VERSION, **value}, sort_keys=True).encode() + b"\n")
+    def store(self, value: dict[str, Any]) -> None:
+        """Replaces the file; until somebody else does, :meth:`load` gives this very ``value``."""
+        data = json.dumps({"version": VERSION, **value}, sort_keys=True).encode() + b"\n"
+        self._known = self._files.replace(self.path, data), value
 
     def corrupt(self, why: str) -> CorruptionError:
         return CorruptionError(
@@ -147,7 +153,9 @@ class UploadCheckpoint:
             }
             for tp, upload in sorted(uploads.items())
         ]
-        self._file.store({"partitions": entries})
+        value = {"partitions": entries}
+        self._file.store(value)
+        self._parsed = (value, MappingProxyType(dict(uploads)))
 
     def update(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> None:
         """Writes the file with these partitions changed and all others kept."""
@@ -222,6 +230,7 @@ class PauseFile:
 
     def __init__(self, directory: Path, files: Files) -> None:
         self._file = _JsonFile(directory / PAUSE_NAME, files)
+        self._changing = DirectoryLock(directory, files, name=PAUSE_LOCK_NAME)
 
     def read(self) -> Mapping[str, Pause]:
         """By topic, or ``ALL_TOPICS``. What cannot be read pauses all: nobody knows what it said."""
@@ -234,8 +243,19 @@ class PauseFile:
         except (CorruptionError, AttributeError, KeyError, TypeError, ValueError):
             return {ALL_TOPICS: Pause(0, f"{self._file.path} cannot be read")}
 
+    def change(self, edit: Callable[[Mapping[str, Pause]], Mapping[str, Pause]], clock: Clock) -> None:
+        """Writes what ``edit`` makes of what is paused; of several processes each edits what the one before wrote.
+
+        Raises what ``edit`` raises, then nothing is written; LockedError.
+        """
+        self._changing.acquire(clock, patience_seconds=PAUSE_PATIENCE_SECONDS, passing=True)
+        try:
+            self.write(edit(self.read()))
+        finally:
+            self._changing.release()
+
     def write(self, pauses: Mapping[str, Pause]) -> None:
-        """Replaces the whole of it, durably."""
+        """Replaces the whole of it, durably, whoever else does."""
         topics = {name: {"since_ms": each.since_ms, "reason": each.reason} for name, each in pauses.items()}
         self._file.store({"topics": topics})
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tiered.config import TopicConfig
 from tiered.errors import DiskFullError, InvalidRecordError, LocalIOError, RecordTooLargeError, TieredError
-from tiered.format.batch import assign_offsets, encode_batch, read_header
+from tiered.format.batch import assign_offsets, read_header
 from tiered.format.coordinator_records import is_state_log
 from tiered.local.partition.beginning import Beginning
 from tiered.local.partition.flusher import Flusher
@@ -16,11 +17,14 @@ from tiered.local.partition.roller import Roller
 from tiered.local.partition.surroundings import Shared
 from tiered.local.partition.validation import RecordRules
 from tiered.local.segment.active import BatchFacts, BatchTuple
-from tiered.model import NewRecord, RecordMetadata
+from tiered.model import NewRecord, PackedBatch, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, ProducerStamp, read_producer
 from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import Duplicate, Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
+
+if TYPE_CHECKING:
+    from tiered.format.column_encoder import RecordColumns
 
 PRODUCER_ID = slice(43, 51)
 """Where a v2 batch has its producer id; those that are appended are all v2."""
@@ -53,61 +57,68 @@ class Appender:
         self._rules = RecordRules(config)
         self._flush_messages = config.flush_messages
 
-    def append(self, records: Sequence[NewRecord]) -> RecordMetadata:
-        """One atomic batch."""
+    def append(self, records: Sequence[NewRecord], packed: PackedBatch | None = None) -> RecordMetadata:
+        """One atomic batch: of ``records``, or ``packed``, which is what they are encoded."""
         now_ms = self._clock.now_ms()
-        rules = self._rules
-        settled, least, greatest = rules.settle(records, now_ms)
-        count = len(settled)
+        if packed is None:
+            data, first, least, greatest = self._rules.encode(records, now_ms)
+            count = len(records)
+        else:
+            data, count, first, least, greatest, _ = packed
+        size = len(data)
         if not self._beginning.begun:
             self._beginning.wait()
         with self._lock:
             base = self._segments.end
-            data = encode_batch(
-                settled,
-                base_offset=base,
-                leader_epoch=self._leadership.epoch,
-                codec=rules.codec,
-                level=rules.level,
-                timestamp_type=rules.timestamp_type,
-                append_time_ms=now_ms if rules.timestamp_type else -1,
-            )
-            size = len(data)
-            if size > rules.max_bytes:
-                rules.check_size(size, settled)
+            assign_offsets(data, base, self._leadership.epoch)
             facts = ((size, base + count - 1, count, least, greatest),)
             rolled = self.store(data, facts, greatest, base + count, now_ms)
         if rolled or base + count - self._flusher.flushed >= self._flush_messages:
             self.settle_append(rolled)
-        timestamp = now_ms if rules.timestamp_type else settled[0][2]
-        return RecordMetadata(self._tp.topic, self._tp.partition, base, timestamp, base + count)
+        return RecordMetadata(self._tp.topic, self._tp.partition, base, first, base + count)
+
+    def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
+        """None, and nothing is appended, if the topic's settings ask for more than these bytes."""
+        return self.append((), batch) if self._rules.takes(batch, self._clock.now_ms()) else None
 
     def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
         """One atomic batch of a transaction."""
         now_ms = self._clock.now_ms()
-        rules = self._rules
-        settled, least, greatest = rules.settle(records, now_ms)
-        data = encode_batch(
-            settled,
-            codec=rules.codec,
-            level=rules.level,
-            timestamp_type=rules.timestamp_type,
-            append_time_ms=now_ms if rules.timestamp_type else -1,
-            producer_id=stamp.producer_id,
-            producer_epoch=stamp.producer_epoch,
-            base_sequence=stamp.base_sequence,
-            transactional=True,
-        )
-        rules.check_size(len(data), settled)
-        facts = BatchFacts(len(data), len(settled) - 1, len(settled), least, greatest)
+        data, first, least, greatest = self._rules.encode(records, now_ms, stamp)
+        facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
         guard = self.start_verification(stamp.producer_id, stamp.base_sequence, stamp.producer_epoch)
         written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms, guard)
-        return written._replace(timestamp=now_ms if rules.timestamp_type else settled[0][2])
+        return written._replace(timestamp=first)
 
     def append_batches(self, data: bytes, guard: int = NO_GUARD) -> RecordMetadata:
         """A producer's batches, all or none; offsets and leader epoch are assigned here."""
         now_ms = self._clock.now_ms()
         return self._append_settled(settle_batches(self._rules, data, now_ms), Origin.CLIENT, now_ms, guard)
+
+    def append_columns(self, records: RecordColumns) -> RecordMetadata:
+        """One atomic batch."""
+        from tiered.format.column_encoder import encode_columns  # noqa: PLC0415  with numpy
+
+        now_ms = self._clock.now_ms()
+        rules, times = self._rules, records.timestamps
+        stamped = bool(rules.timestamp_type)
+        data = encode_columns(
+            records,
+            codec=rules.codec,
+            level=rules.level,
+            timestamp_type=rules.timestamp_type,
+            append_time_ms=now_ms if stamped else -1,
+        )
+        if len(data) > rules.max_bytes:
+            raise RecordTooLargeError(
+                f"{self._tp}: a batch of {len(records)} rows has {len(data)} bytes,"
+                f" {rules.limit_name} is {rules.max_bytes}",
+                hint=f"raise {rules.limit_name}, or leave such rows out",
+            )
+        least, greatest = (now_ms, now_ms) if stamped else (int(times.min()), int(times.max()))
+        facts = BatchFacts(len(data), len(records) - 1, len(records), least, greatest)
+        written = self._append_settled([(data, facts)], Origin.CLIENT, now_ms)
+        return written._replace(timestamp=now_ms if stamped else int(times[0]))
 
     def start_verification(self, producer_id: int, sequence: int, epoch: int) -> int:
         """A guard for the first batch of a transaction; NO_GUARD if none is needed."""
@@ -121,7 +132,11 @@ class Appender:
         return self._append_settled([coordinator_batch(self._rules, data, now_ms)], Origin.COORDINATOR, now_ms)
 
     def _append_settled(
-        self, settled: Sequence[tuple[bytes, BatchFacts]], origin: Origin, now_ms: int, guard: int = NO_GUARD
+        self,
+        settled: Sequence[tuple[bytes | bytearray, BatchFacts]],
+        origin: Origin,
+        now_ms: int,
+        guard: int = NO_GUARD,
     ) -> RecordMetadata:
         """Gives offsets; ``last_offset`` of the facts is relative to each batch."""
         buffer = bytearray(b"".join(piece for piece, _ in settled))
@@ -165,7 +180,7 @@ class Appender:
 
     def store(
         self,
-        data: bytes,
+        data: bytes | bytearray,
         facts: Sequence[BatchTuple],
         greatest: int,
         end: int,
@@ -254,8 +269,8 @@ class Appender:
             self._flusher.flush_to(self._segments.end)
 
 
-def _producer_of(piece: bytes, fact: BatchFacts) -> ProducerBatch | None:
+def _producer_of(piece: bytes | bytearray, fact: BatchFacts) -> ProducerBatch | None:
     """Of a settled batch; its header is looked at only if there is a producer."""
     if piece[PRODUCER_ID] == NO_PRODUCER:
         return None
-    return read_producer(read_header(piece), piece, timestamp=fact.max_timestamp)
+    return read_producer(read_header(piece), memoryview(piece), timestamp=fact.max_timestamp)

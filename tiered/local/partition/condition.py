@@ -20,6 +20,8 @@ class Condition:
     files are not what the segments say. ``offline``: a write or an fsync failed, nothing is acknowledged.
     """
 
+    __slots__ = ("_failed", "_tp", "closed", "ending", "halfway", "offline", "upload")
+
     def __init__(
         self, tp: TopicPartition, *, upload: PartitionUpload | None, failed: Callable[[TieredError], None]
     ) -> None:

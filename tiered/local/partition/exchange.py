@@ -20,6 +20,8 @@ LOGGER = logging.getLogger("tiered.local")
 class Exchange:
     """Replaces sealed segments while the log is read and appended to. Takes the partition's lock."""
 
+    __slots__ = ("_condition", "_files", "_flusher", "_lock", "_segments", "_trash")
+
     def __init__(self, shared: Shared, *, flusher: Flusher) -> None:
         self._files = shared.around.files
         self._lock = shared.lock

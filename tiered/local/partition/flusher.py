@@ -7,12 +7,13 @@ already safe) and the partition's lock (everything else; never held across an fs
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from pathlib import Path
 
 from tiered.errors import TieredError
 from tiered.format.keys import TXN_INDEX_SUFFIX
 from tiered.local.partition.surroundings import Shared
-from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
 
 
 class Flusher:
@@ -37,7 +38,10 @@ class Flusher:
 
         Else a torn batch, which is looked for where the batch before it ends, would count as one that was safe.
         """
-        return next((start for start, end in self.gaps if start < self.flushed <= end), self.flushed)
+        for start, end in self.gaps:
+            if start < self.flushed <= end:
+                return start
+        return self.flushed
 
     def note_gap(self, start: int, end: int) -> None:
         """A cut leaves no records from ``start`` on; gaps below it stay where nothing was flushed behind them yet."""
@@ -47,7 +51,8 @@ class Flusher:
     def durable_segments(self) -> tuple[SealedLocalSegment, ...]:
         """Sealed segments whose files are durable, and whose records are on every replica."""
         bound = min(self.flushed, self._watermark.offset)
-        return tuple([segment for segment in self._segments.sealed if segment.end_offset <= bound])
+        sealed = self._segments.sealed
+        return sealed[: bisect_right(sealed, bound, key=END_OFFSET)]
 
     def flush(self) -> None:
         """All records appended so far survive a power cut when this returns."""

@@ -16,10 +16,9 @@ from tiered.errors import CorruptionError, NotFoundError
 from tiered.format.keys import LOG_SUFFIX, SWAP_SUFFIX, log_name, txn_index_name
 from tiered.local.disk.epochs import LeaderEpochs
 from tiered.local.disk.files import Files, FileState
-from tiered.local.disk.names import bases_of, local_files, snapshot_offsets
-from tiered.local.partition.log_segments import SPARSE_NAME
+from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files, snapshot_offsets
+from tiered.local.segment.extents import Extent, SealedExtents, View
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
-from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import SealedLocalSegment
@@ -152,6 +151,7 @@ class ForeignPartition:
         self._lock = threading.Lock()
         self._seen: FileState | None = None
         self._sealed: tuple[SealedLocalSegment, ...] = ()
+        self._extents = SealedExtents()
         self._tail: GrowingSegment | None = None
 
     @property
@@ -165,13 +165,11 @@ class ForeignPartition:
         """What a read that begins now may see."""
         with self._lock:
             self._refresh()
-            sealed, tail = self._sealed, self._tail
-            extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s) for s in sealed]
-            if tail is None:
-                return View(self.tp, self.log_start, self.log_start, (), self._dense)
-            extents.append(tail.extent(self._safe))
-            start = max(extents[0].base_offset, self.log_start)
-            return View(self.tp, start, max(extents[-1].end_offset, start), tuple(extents), self._dense)
+            if self._tail is None:
+                return View(self.tp, self.log_start, self.log_start, self._extents, None, self._dense)
+            tail = self._tail.extent(self._safe)
+            start = max((self._sealed[0] if self._sealed else tail).base_offset, self.log_start)
+            return View(self.tp, start, max(tail.end_offset, start), self._extents, tail, self._dense)
 
     def _refresh(self) -> None:
         for _ in range(3):  # a roll or a deletion may fall between the listing and the reading
@@ -203,6 +201,7 @@ class ForeignPartition:
             known[base] if base in known and self._is_same(known[base], end) else self._open(base, end)
             for base, end in itertools.pairwise(bases)
         )
+        self._extents = SealedExtents(map(Extent.of, self._sealed))
         if not bases:
             self._tail = None
         elif self._tail is None or self._tail.base_offset != bases[-1]:

@@ -19,6 +19,8 @@ class Leadership:
     next record that is given its offset here makes the entry.
     """
 
+    __slots__ = ("_condition", "_tp", "epoch", "epochs", "unassigned")
+
     def __init__(self, tp: TopicPartition, epochs: LeaderEpochs, condition: Condition, end: int) -> None:
         if epochs.latest < 0:
             epochs.assign(0, end)

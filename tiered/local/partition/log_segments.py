@@ -12,23 +12,20 @@ from pathlib import Path
 from tiered.config import TopicConfig
 from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.local.disk.files import Files
+from tiered.local.disk.names import SPARSE_NAME, WATERMARK_NAME
 from tiered.local.segment.active import ActiveSegment
+from tiered.local.segment.extents import Extent, SealedExtents
 from tiered.local.segment.factory import FoundSegment, SegmentFactory
 from tiered.local.segment.sealed import SealedLocalSegment
-
-SPARSE_NAME = "tiered-sparse"
-"""Empty file in a partition that legitimately has offsets without records: a missing record is then no damage."""
-
-WATERMARK_NAME = "tiered-follows"
-"""Empty file in a partition whose high watermark somebody else tells; in all others it is the end."""
 
 
 class LogSegments:
     """Changed under the partition's lock. Without it one attribute may be read: its value is or was right.
 
-    ``sealed`` and ``active``; ``closing``: those sealed segments whose fsync is still to come, as they were while they
-    were active. ``end``: the next offset to be given. ``log_start``: the first offset that may be read.
-    ``new_names``: files were made since the directory was last fsynced. ``config``: the topic's settings as of now.
+    ``sealed`` (as views see them: ``extents``) and ``active``; ``closing``: those sealed segments whose fsync is still
+    to come, as they were while they were active. ``end``: the next offset to be given. ``log_start``: the first offset
+    that may be read. ``new_names``: files were made since the directory was last fsynced. ``config``: the topic's
+    settings as of now.
     """
 
     def __init__(
@@ -48,7 +45,7 @@ class LogSegments:
         self.sparse = files.state(self.directory / SPARSE_NAME) is not None
         self._factory.dense = not self.sparse
         *sealed, tail = loaded
-        self.sealed: tuple[SealedLocalSegment, ...] = tuple(self._factory.adopt(segment) for segment in sealed)
+        self._keep(tuple(self._factory.adopt(segment) for segment in sealed))
         self._factory.starts_inside = start_offset is not None and start_offset > loaded[0].base_offset
         self.active: ActiveSegment = self._factory.resume(tail, now_ms)
         self._factory.starts_inside = False
@@ -57,6 +54,11 @@ class LogSegments:
         self.log_start = loaded[0].base_offset if start_offset is None else start_offset
         self.new_names = True
         self._opened: tuple[ActiveSegment, tuple[SealedLocalSegment, ...], int] | None = None
+
+    def _keep(self, sealed: tuple[SealedLocalSegment, ...]) -> None:
+        """From now on these are the sealed segments; views that were taken before keep those that they have."""
+        self.sealed: tuple[SealedLocalSegment, ...] = sealed
+        self.extents = SealedExtents(map(Extent.of, sealed))
 
     @property
     def first_base(self) -> int:
@@ -106,7 +108,9 @@ class LogSegments:
         self.active = self._factory.create(base_offset, now_ms)
         self.closing.append(old)
         self.new_names = True
-        self.sealed = (*self.sealed, self._factory.sealed(old, base_offset))
+        sealed = self._factory.sealed(old, base_offset)
+        self.sealed = (*self.sealed, sealed)
+        self.extents = self.extents.with_last(Extent.of(sealed))
         self.end = base_offset
         return old
 
@@ -115,6 +119,7 @@ class LogSegments:
         if base_offset > self.end and self.sealed:
             self.mark_sparse()
             self.sealed[-1].end_offset = base_offset  # as after a reopen: else what follows the gap is never reached
+            self._keep(self.sealed)
         old = self.active
         old.close()
         self._factory.remove(old.base_offset)
@@ -128,11 +133,11 @@ class LogSegments:
 
     def drop_first(self, count: int) -> None:
         """The first ``count`` sealed segments are no longer of the log; their files are the caller's."""
-        self.sealed = self.sealed[count:]
+        self._keep(self.sealed[count:])
 
     def keep_first(self, count: int) -> None:
         """Only the first ``count`` sealed segments stay of the log; the files of the others are the caller's."""
-        self.sealed = self.sealed[:count]
+        self._keep(self.sealed[:count])
 
     def resume(self, found: FoundSegment, now_ms: int) -> None:
         """The segment that a cut left last is appended to from now on."""
@@ -150,7 +155,7 @@ class LogSegments:
         """``new`` take the place of the neighbours ``present``; their files have changed names before."""
         at = self.sealed.index(present[0])
         fresh = tuple(self._factory.adopt(found) for found in new)
-        self.sealed = (*self.sealed[:at], *fresh, *self.sealed[at + len(present) :])
+        self._keep((*self.sealed[:at], *fresh, *self.sealed[at + len(present) :]))
 
     def close_closing(self) -> None:
         """Lets go of the files of segments that were sealed and not yet fsynced; they stay in the list."""
@@ -184,6 +189,8 @@ class HighWatermark:
 
     ``told``: as a leader or followers told it; None: the log is alone.
     """
+
+    __slots__ = ("_files", "_mark", "_segments", "told")
 
     def __init__(self, files: Files, directory: Path, segments: LogSegments, *, noted: int | None) -> None:
         """``noted``: as it was checkpointed, None if it was not."""

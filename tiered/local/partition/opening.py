@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from tiered.local.disk.epochs import LeaderEpochs
+from tiered.local.disk.names import SPARSE_NAME
 from tiered.local.disk.topics import TopicInfo
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.disk.volume import ensure_topic_id
-from tiered.local.partition.foreign import ForeignPartition
-from tiered.local.partition.log_segments import SPARSE_NAME
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.surroundings import Surroundings
 from tiered.local.partition.writer import PartitionWriter
@@ -86,40 +84,5 @@ def writable_log(around: Surroundings, writer: PartitionWriter) -> PartitionLog:
         upload=lambda: writer.upload,
         recovery_point=lambda: writer.flusher.flushed,
         high_watermark=lambda: writer.watermark.offset,
-        buffer_bytes=around.config.read_buffer_bytes,
-    )
-
-
-def foreign_log(
-    around: Surroundings,
-    path: Path,
-    tp: TopicPartition,
-    topic: TopicInfo,
-    *,
-    ours: bool,
-    start: int,
-    upload: Callable[[], PartitionUpload | None],
-    recovery_point: Callable[[], int],
-    high_watermark: Callable[[], int | None],
-) -> PartitionLog:
-    """The face of a partition that somebody else writes; ``ours``: with our settings, so that gaps are damage."""
-    source = ForeignPartition(
-        around.files,
-        path,
-        tp,
-        topic.topic_id,
-        interval_bytes=topic.config.index_interval_bytes,
-        dense=ours and not topic.config.compacted,
-        log_start=start,
-        promised=recovery_point if ours else None,
-    )
-    return PartitionLog(
-        around.files,
-        source,
-        topic.config,
-        clock=around.clock,
-        upload=upload,
-        recovery_point=recovery_point,
-        high_watermark=high_watermark,
         buffer_bytes=around.config.read_buffer_bytes,
     )

@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tiered.clock import Clock
 from tiered.config import TopicConfig
 from tiered.errors import ConfigError, ForkedLogError
+from tiered.format.walk import Run
 from tiered.local.disk.files import Files
 from tiered.local.disk.uploads import PartitionUpload
 from tiered.local.partition.foreign import ForeignPartition
-from tiered.local.partition.writer import PartitionWriter
+from tiered.local.segment.extents import View
 from tiered.local.segment.isolation import aborted_txns, last_stable_offset, open_txns
-from tiered.local.segment.reading import View, largest_timestamp, offset_for_time, patient_view, read_steadily, steadily
+from tiered.local.segment.reading import (
+    largest_timestamp,
+    offset_for_time,
+    patient_view,
+    read_runs_steadily,
+    read_steadily,
+    steadily,
+)
 from tiered.local.segment.scan import BUFFER_BYTES
-from tiered.local.segment.sealed import SealedLocalSegment
-from tiered.model import AbortedTxn, EpochEntry, NewRecord, Positions, RecordMetadata, TopicPartition
+from tiered.local.segment.sealed import END_OFFSET, SealedLocalSegment
+from tiered.model import AbortedTxn, EpochEntry, NewRecord, PackedBatch, Positions, RecordMetadata, TopicPartition
 from tiered.plan.producer import ProducerStamp
 from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.visibility import OpenTxn
+
+if TYPE_CHECKING:
+    from tiered.format.column_encoder import RecordColumns
+    from tiered.local.partition.writer import PartitionWriter
 
 
 class PartitionLog:
@@ -42,7 +56,7 @@ class PartitionLog:
         self.topic_id: UUID = source.topic_id
         self.files = files
         self.source = source
-        self._writer = source if isinstance(source, PartitionWriter) else None
+        self._writer = None if isinstance(source, ForeignPartition) else source
         self._config = config
         self._clock = clock
         self._upload = upload
@@ -74,8 +88,10 @@ class PartitionLog:
 
     def positions(self) -> Positions:
         """Where the partition starts, and the three ends (model.Positions)."""
-        if self._writer is not None:
-            writer = self.to_write()
+        writer = self._writer
+        if writer is not None:
+            if os.getpid() != self._pid:
+                self._check_process()
             segments, upload, flushed = writer.segments, writer.condition.upload, writer.flusher.flushed
             local_start, log_start, end = segments.local_start, segments.log_start, segments.end
         else:
@@ -97,6 +113,10 @@ class PartitionLog:
         that this call sealed leaves the partition offline with its tail in doubt.
         """
         return self.to_write().appender.append(records)
+
+    def append_packed(self, batch: PackedBatch) -> RecordMetadata | None:
+        """As :meth:`append` of its records; None, with nothing appended, where each has to be looked at."""
+        return self.to_write().appender.append_packed(batch)
 
     def append_as_producer(self, records: Sequence[NewRecord], stamp: ProducerStamp) -> RecordMetadata:
         """One atomic batch of an open transaction, as :meth:`append`; readers of ``read_committed`` wait for its end.
@@ -125,6 +145,10 @@ class PartitionLog:
         """
         return self.to_write().appender.append_batches(data, guard)
 
+    def append_columns(self, records: RecordColumns) -> RecordMetadata:
+        """One atomic batch of checked columns (``tiered.arrow.rows``). Errors as for :meth:`append`."""
+        return self.to_write().appender.append_columns(records)
+
     def append_as_coordinator(self, data: bytes) -> RecordMetadata:
         """One encoded batch of a coordinator, as a rule the marker that ends a transaction.
 
@@ -150,6 +174,13 @@ class PartitionLog:
             verify=verify,
             buffer_bytes=self._buffer_bytes,
         )
+
+    def read_runs(self, start_offset: int, end_offset: int | None = None) -> Iterator[Run]:
+        """As :meth:`read_batches`, by runs of as many verified batches as were read at once.
+
+        Errors come at the first step.
+        """
+        return read_runs_steadily(self.files, self.view, start_offset, end_offset, buffer_bytes=self._buffer_bytes)
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record, by offset, at or after ``timestamp`` ms on this disk, or None."""
@@ -206,7 +237,8 @@ class PartitionLog:
         """Sealed, durable segments that end above ``start_offset``, ascending; each a ``model.SealedSegment``."""
         if os.getpid() != self._pid:
             self._check_process()
-        return [segment for segment in self.source.sealed if segment.end_offset > start_offset]
+        sealed = self.source.sealed
+        return list(sealed[bisect_right(sealed, start_offset, key=END_OFFSET) :])
 
     def delete_local_before(self, offset: int) -> list[int]:
         """Whole sealed segments below ``offset`` leave the disk; returns their bases.

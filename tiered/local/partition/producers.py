@@ -22,7 +22,7 @@ from tiered.local.disk.names import PLAIN_NAME, snapshot_offsets, tells_nothing,
 from tiered.local.partition.surroundings import Shared
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
-from tiered.local.segment.side_files import SnapshotFacts
+from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_rules import NO_GUARD
 from tiered.plan.producer_state import (
@@ -177,7 +177,7 @@ class PartitionProducers:
         is made of a state that damage kept from being complete: it would outlive the reason.
         """
         if self.unsure is not None:
-            return SnapshotFacts.unknown()
+            return UNKNOWN_SNAPSHOT
         state = self.state
         if state is None:
             self._take_empty(end)

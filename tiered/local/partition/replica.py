@@ -10,8 +10,6 @@ Kafka's rules: docs/kafka-semantics.md#fetch and #offset-by-timestamp.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_right
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,14 +19,13 @@ from tiered.local.disk.files import Files
 from tiered.local.partition.incoming import GivenBatches, given_batches
 from tiered.local.partition.partition import PartitionLog
 from tiered.local.partition.writer import PartitionWriter
+from tiered.local.segment.extents import Extent, View, out_of_range
 from tiered.local.segment.isolation import aborted_txns
-from tiered.local.segment.reading import Extent, View, open_extent, out_of_range, steadily
+from tiered.local.segment.reading import open_extent, steadily
 from tiered.model import AbortedTxn, EpochEntry, RecordMetadata
 from tiered.plan.producer import Origin, ProducerBatch, read_producer
 from tiered.plan.producer_state import Prepared
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
-
-_BASE = attrgetter("base_offset")
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 """What a timestamp below 0 asks for."""
@@ -88,7 +85,7 @@ def fetch(
     limit = locate(files, view, bound)
     if start_offset >= bound:
         return Fetched(limit if start_offset == bound else locate(files, view, start_offset), aborted=none)
-    for extent in view.extents[_first(view, start_offset) :]:
+    for extent in view.extents_from(start_offset):
         found = fetch_segment(
             files,
             view,
@@ -152,7 +149,7 @@ def max_position(extent: Extent, limit: FetchPlace) -> int | None:
 def locate(files: Files, view: View, offset: int) -> FetchPlace:
     """Where ``offset`` lies, or the next one that there is; the end of the log above all of them."""
     if offset < view.end_offset:
-        for extent in view.extents[_first(view, offset) :]:
+        for extent in view.extents_from(offset):
             found = fetch_segment(files, view, extent, offset, max_bytes=0, max_position=None, min_one_message=False)
             if found is not None:
                 return found.place
@@ -160,14 +157,9 @@ def locate(files: Files, view: View, offset: int) -> FetchPlace:
 
 
 def _end_of(view: View) -> FetchPlace:
-    if not view.extents:
+    if view.tail is None:
         return FetchPlace(view.end_offset, view.start_offset, 0)
-    last = view.extents[-1]
-    return FetchPlace(view.end_offset, last.base_offset, last.size_bytes)
-
-
-def _first(view: View, offset: int) -> int:
-    return max(bisect_right(view.extents, offset, key=_BASE) - 1, 0)
+    return FetchPlace(view.end_offset, view.tail.base_offset, view.tail.size_bytes)
 
 
 def _upper_offset(files: Files, view: View, extent: Extent, position: int, size: int) -> int:
@@ -176,8 +168,8 @@ def _upper_offset(files: Files, view: View, extent: Extent, position: int, size:
         bound = extent.segment.lookup.seek_upper(log, position, size, extent.size_bytes, extent.offsets)
     if bound is not None:
         return bound
-    at = view.extents.index(extent) + 1
-    return view.extents[at].base_offset if at < len(view.extents) else view.end_offset
+    following = (other.base_offset for other in view.extents_from(extent.end_offset))
+    return next((base for base in following if base > extent.base_offset), view.end_offset)
 
 
 class ListedOffset(NamedTuple):

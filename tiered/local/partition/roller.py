@@ -16,6 +16,8 @@ LOGGER = logging.getLogger("tiered.local")
 class Roller:
     """Seals the active segment: by request, by the clock, or because an append does not fit (:meth:`roll_now`)."""
 
+    __slots__ = ("_clock", "_condition", "_flusher", "_lock", "_producers", "_segments")
+
     def __init__(self, shared: Shared, *, flusher: Flusher, producers: PartitionProducers) -> None:
         self._clock = shared.around.clock
         self._lock = shared.lock

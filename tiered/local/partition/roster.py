@@ -172,8 +172,11 @@ class Roster:
         """Below which every record is durable."""
         with self._lock:
             points = {tp: writer.flusher.recovery_point for tp, writer in self.writers.items()}
-            aside = {tp: noted.end_offset for tp, noted in self._aside.items() if noted.end_offset >= 0}
-            return points | aside | {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
+            if self._aside:
+                points |= {tp: noted.end_offset for tp, noted in self._aside.items() if noted.end_offset >= 0}
+            if self._sleeping:
+                points |= {tp: sleeper.end_offset for tp, sleeper in self._sleeping.items()}
+            return points
 
     def log_starts(self) -> dict[TopicPartition, int]:
         """Log starts that the segments themselves do not tell."""

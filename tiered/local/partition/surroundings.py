@@ -48,6 +48,8 @@ class Trash:
     Reads that began before go on in a renamed file. ``lock`` is the partition's: held by whoever puts files in.
     """
 
+    __slots__ = ("_clock", "_files", "_lock", "_waiting", "delay_ms")
+
     def __init__(self, files: Files, clock: Clock, lock: threading.Lock) -> None:
         self.delay_ms = 0
         self._files = files

@@ -10,18 +10,10 @@ from typing import cast
 
 from tiered.config import TopicConfig
 from tiered.errors import InvalidRecordError, InvalidTimestampError, RecordTooLargeError
-from tiered.format.codecs import Codec
-from tiered.model import NO_TIMESTAMP, NewRecord, Record
-
-CODECS = {
-    "producer": Codec.NONE,
-    "uncompressed": Codec.NONE,
-    "gzip": Codec.GZIP,
-    "snappy": Codec.SNAPPY,
-    "lz4": Codec.LZ4,
-    "zstd": Codec.ZSTD,
-}
-
+from tiered.format.batch import encode_batch, encode_stamped
+from tiered.format.codecs import Codec, configured
+from tiered.format.kernels import Record
+from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch
 
 NAMED_RECORDS = 3
 """A message names as many of the records that are refused."""
@@ -34,16 +26,59 @@ class RecordRules:
         self.timestamp_type = config.timestamp_type
         self.max_bytes = min(config.max_message_bytes, config.segment_bytes)
         self.limit_name = "max.message.bytes" if self.max_bytes == config.max_message_bytes else "segment.bytes"
-        self.codec = CODECS[config.compression_type]
-        self.level = {
-            Codec.GZIP: config.compression_gzip_level,
-            Codec.LZ4: config.compression_lz4_level,
-            Codec.ZSTD: config.compression_zstd_level,
-        }.get(self.codec)
+        self.codec, self.level = configured(config)
         self.keeps_codec = config.compression_type == "producer"
         self._keyed = config.compacted
         self._before_ms = config.message_timestamp_before_max_ms
         self._after_ms = config.message_timestamp_after_max_ms
+
+    def encode(
+        self, records: Sequence[NewRecord], now_ms: int, producer: tuple[int, int, int] = (-1, -1, -1)
+    ) -> tuple[bytearray, int, int, int]:
+        """One batch at offset 0 of no leader, and the first, least and greatest timestamp that its records report.
+
+        ``producer``: id, epoch and base sequence of a transaction's batch. Raises as :meth:`settle`, ``encode_batch``
+        and :meth:`check_size` do.
+        """
+        logs_time = self.timestamp_type
+        if self.codec is Codec.NONE:
+            stamped = encode_stamped(
+                records,
+                now_ms,
+                timestamp_type=logs_time,
+                keyed=self._keyed,
+                most_bytes=self.max_bytes,
+                producer=producer,
+            )
+            if stamped is not None and logs_time:
+                return stamped[0], now_ms, now_ms, now_ms
+            if stamped is not None and self._are_in_time(stamped[2], stamped[3], now_ms):
+                return stamped
+        settled, least, greatest = self.settle(records, now_ms)
+        producer_id, producer_epoch, base_sequence = producer
+        data = encode_batch(
+            settled,
+            codec=self.codec,
+            level=self.level,
+            timestamp_type=logs_time,
+            append_time_ms=now_ms if logs_time else -1,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=producer_id >= 0,
+        )
+        self.check_size(len(data), settled)
+        return bytearray(data), now_ms if logs_time else settled[0][2], least, greatest
+
+    def takes(self, batch: PackedBatch, now_ms: int) -> bool:
+        """Whether :meth:`encode` would make the same bytes of its records, and refuse none."""
+        return (
+            self.codec is Codec.NONE
+            and not self.timestamp_type
+            and (batch.keyed or not self._keyed)
+            and len(batch.data) <= self.max_bytes
+            and self._are_in_time(batch.min_timestamp, batch.max_timestamp, now_ms)
+        )
 
     def settle(self, records: Sequence[NewRecord], now_ms: int) -> tuple[Sequence[NewRecord], int, int]:
         """(records with timestamps, smallest, largest timestamp). InvalidTimestampError if a time is refused, else
@@ -66,7 +101,7 @@ class RecordRules:
             ) from None
         if self.timestamp_type:
             least = greatest = now_ms
-        elif now_ms - least > self._before_ms or greatest - now_ms > self._after_ms:
+        elif not self._are_in_time(least, greatest, now_ms):
             late = [i for i, r in enumerate(records) if not self._in_time(r[2], now_ms)]
             raise self._bad_times(late, records[late[0]][2], now_ms)
         if keyless:
@@ -82,9 +117,9 @@ class RecordRules:
         if greatest == NO_TIMESTAMP:
             stamped = [(value, key, now_ms, headers) for value, key, _, headers in records]
             return cast("list[NewRecord]", stamped), now_ms, now_ms  # a NamedTuple for each would double the time
-        settled = [r._replace(timestamp=now_ms) if r.timestamp == NO_TIMESTAMP else r for r in records]
-        stamps = [record.timestamp for record in settled]
-        return settled, min(stamps), max(stamps)
+        mixed = [(v, key, now_ms if at == NO_TIMESTAMP else at, headers) for v, key, at, headers in records]
+        stamps = [record[2] for record in mixed]
+        return cast("list[NewRecord]", mixed), min(stamps), max(stamps)
 
     def check_size(self, size_bytes: int, records: Sequence[NewRecord]) -> None:
         """Raises RecordTooLargeError, with the index of the largest record, for a batch that no segment may hold."""
@@ -125,6 +160,9 @@ class RecordRules:
         if keyless:
             raise _keyless(keyless)
         return least, greatest
+
+    def _are_in_time(self, least: int, greatest: int, now_ms: int) -> bool:
+        return now_ms - least <= self._before_ms and greatest - now_ms <= self._after_ms
 
     def _in_time(self, timestamp: int, now_ms: int) -> bool:
         return timestamp >= 0 and -self._after_ms <= now_ms - timestamp <= self._before_ms

@@ -29,8 +29,8 @@ from tiered.local.partition.retention import Retention
 from tiered.local.partition.roller import Roller
 from tiered.local.partition.surroundings import Shared, Surroundings, Trash
 from tiered.local.partition.truncation import Truncation
+from tiered.local.segment.extents import Extent, View
 from tiered.local.segment.factory import FoundSegment, SegmentFactory
-from tiered.local.segment.reading import Extent, View
 from tiered.local.segment.seal import SEAL_SUFFIX, write_note
 from tiered.local.segment.sealed import SealedLocalSegment
 from tiered.model import TopicPartition
@@ -130,11 +130,9 @@ class PartitionWriter:
         segments = self.segments
         with self._lock:
             self.condition.check_readable()
-            sealed, active, end = segments.sealed, segments.active, segments.end
+            active, end = segments.active, segments.end
             tail = Extent(active.base_offset, end, active.size_bytes, active.max_timestamp, active)
-            start = segments.local_start
-        extents = [Extent(s.base_offset, s.end_offset, s.size_bytes, None, s, s.reach) for s in sealed]
-        return View(self.tp, start, end, (*extents, tail), segments.dense)
+            return View(self.tp, segments.local_start, end, segments.extents, tail, segments.dense)
 
     def stable_offset(self) -> int | None:
         """As :meth:`PartitionProducers.stable_offset`."""

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES
-from tiered.format.walk import Offsets, Span
+from tiered.format.pure_kernels import Survey
+from tiered.format.walk import NO_LIMIT, Offsets, Span
 from tiered.local.segment.scan import LogFile
 from tiered.plan.roll import MAX_RELATIVE_OFFSET
 
@@ -32,16 +33,26 @@ class BatchOrder:
     """
 
     def __init__(self, offsets: Offsets, *, dense: bool, promised: int = -1) -> None:
+        self.dense = dense
         self.expected = offsets.base
         self.damage: tuple[int, int] | None = None
         self._offsets = offsets
-        self._dense = dense
         self._promised = promised
         self._before: tuple[int, int] | None = None
 
     def resume(self, expected: int) -> None:
         """All below ``expected`` is known to be good."""
         self.expected = expected
+
+    def bounds(self) -> tuple[int, int, int]:
+        """Of a run without anything odd: its first offset at least, the end of its offsets, and where it stops."""
+        limit = min(self._offsets.next, self._offsets.base + MAX_RELATIVE_OFFSET + 1)
+        return self.expected, limit, self._promised if self.expected < self._promised else NO_LIMIT
+
+    def take(self, found: Survey, position: int) -> None:
+        """A run at ``position`` that kept to :meth:`bounds`: all of its batches fit."""
+        self._before = position + found.last_at, found.before
+        self.expected = found.next
 
     def spoil(self, position: int) -> None:
         """What stands at ``position`` is no good batch."""
@@ -79,7 +90,7 @@ class BatchOrder:
         """Offsets are left out where they cannot be; behind damage they can."""
         if base <= self.expected or self.damage is not None:
             return False
-        return self._dense or self.expected < self._promised <= base
+        return self.dense or self.expected < self._promised <= base
 
 
 def salvage(log: LogFile, position: int, size_bytes: int, offsets: Offsets) -> Iterator[Span]:

@@ -23,9 +23,11 @@ from tiered.errors import CorruptionError
 from tiered.format.header import BatchHeader
 from tiered.format.keys import TXN_INDEX_SUFFIX, txn_index_name
 from tiered.format.offset_index import IndexPace
-from tiered.format.walk import Span, hop
+from tiered.format.pure_kernels import Survey
+from tiered.format.walk import BatchWalk, Span, hop
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import tells_of_producers
+from tiered.local.recovery.order import BatchOrder
 from tiered.local.segment.indexes import SegmentIndexes, load_growing
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.side_files import Place, abort_markers, settle_txn_index
@@ -102,8 +104,29 @@ class Rebuilding:
         """The next good batch. ``intact``: so are all before it, so that its epoch counts."""
         if self._pace.take(span.size, span.last_offset, header.max_timestamp):
             self.indexes.append(span.last_offset, span.position, *self._pace.largest)
-        if intact and header.leader_epoch > (self.epochs[-1].epoch if self.epochs else self._known_epoch):
+        if intact and header.leader_epoch > self.newest_epoch:
             self.epochs.append(EpochEntry(header.leader_epoch, span.base_offset))
+
+    @property
+    def newest_epoch(self) -> int:
+        """A batch of a later one is to be given to :meth:`add`."""
+        return self.epochs[-1].epoch if self.epochs else self._known_epoch
+
+    def add_run(self, walk: BatchWalk, piece: memoryview, order: BatchOrder) -> Survey | None:
+        """The good batches at the start of ``piece``, as far as nothing is odd; None: the first one is."""
+        base, position = self.indexes.base_offset, walk.position
+        found = walk.survey(
+            piece,
+            order.bounds(),
+            self._pace,
+            (base, self.indexes.last_time[0]),
+            dense=order.dense,
+            newest_epoch=self.newest_epoch,
+        )
+        if found is not None:
+            order.take(found, position)
+            self.indexes.extend(found)
+        return found
 
     def take_back(self, offset: int) -> None:
         """What was learnt from ``offset`` on came from a batch that was not where it said."""

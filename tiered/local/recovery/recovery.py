@@ -23,7 +23,6 @@ import logging
 from pathlib import Path
 
 from tiered.errors import CorruptionError
-from tiered.format.header import BatchHeader
 from tiered.format.keys import index_name, log_name, time_index_name
 from tiered.format.walk import NO_LIMIT, Offsets
 from tiered.local.disk.epochs import LeaderEpochs
@@ -318,30 +317,38 @@ class Recovery:
         """Every good batch from ``position`` on, those behind damage too; returns where the last of them ends."""
         reached = position
         try:
-            for span, view in log.batches(position, segment.size_bytes):
-                try:
-                    header = log.verify(span, view)
-                except CorruptionError:
-                    order.spoil(span.position)
-                    continue
-                self._check_fit(segment.base_offset, order.overflows(span, header.base_offset))
-                before = order.expected
-                if not order.fits(span, header.base_offset):
-                    continue
-                if span.base_offset < before:
-                    learnt.take_back(span.base_offset)
-                if reached == 0:
-                    segment.first_timestamp = header.max_timestamp
-                self._look_for_producer(segment.base_offset, header)
-                learnt.add(span, header, intact=order.damage is None)
-                reached = span.position + span.size
+            walk = log.loose_walk(position)
+            for piece in log.pieces(walk, segment.size_bytes):
+                found = learnt.add_run(walk, piece, order) if order.damage is None else None
+                if found is not None:
+                    if reached == 0:
+                        segment.first_timestamp = found.first_timestamp
+                    self._look_for_producer(segment.base_offset, found.producers, found.transactional)
+                    reached = walk.position
+                for span, view in walk.whole(piece if found is None else piece[found.used :]):
+                    try:
+                        header = log.verify(span, view)
+                    except CorruptionError:
+                        order.spoil(span.position)
+                        continue
+                    self._check_fit(segment.base_offset, order.overflows(span, header.base_offset))
+                    before = order.expected
+                    if not order.fits(span, header.base_offset):
+                        continue
+                    if span.base_offset < before:
+                        learnt.take_back(span.base_offset)
+                    if reached == 0:
+                        segment.first_timestamp = header.max_timestamp
+                    self._look_for_producer(segment.base_offset, header.producer_id >= 0, header.is_transactional)
+                    learnt.add(span, header, intact=order.damage is None)
+                    reached = span.position + span.size
         except CorruptionError:
             order.spoil(reached)
         return reached
 
-    def _look_for_producer(self, base: int, header: BatchHeader) -> None:
-        self.met_producers = self.met_producers or header.producer_id >= 0
-        if header.is_transactional:
+    def _look_for_producer(self, base: int, producers: bool, transactional: bool) -> None:
+        self.met_producers = self.met_producers or producers
+        if transactional:
             self._transactional.add(base)
 
     def _indexed(self, base: int) -> bool:

@@ -27,7 +27,7 @@ from tiered.local.disk.files import Files
 from tiered.local.segment.indexes import SegmentIndexes
 from tiered.local.segment.scan import LogFile
 from tiered.local.segment.seal import SEAL_SUFFIX, measure, write_note
-from tiered.local.segment.side_files import SnapshotFacts, load_growing_txns
+from tiered.local.segment.side_files import UNKNOWN_SNAPSHOT, SnapshotFacts, load_growing_txns
 from tiered.model import AbortedTxn
 from tiered.plan.roll import (
     MAX_RELATIVE_OFFSET,
@@ -60,8 +60,49 @@ BatchTuple = tuple[int, int, int, int, int]
 class ActiveSegment:
     """Append, index, measure, seal. Not thread-safe: the partition's lock guards it.
 
-    ``stats`` is None while the totals are not known (after a recovery): they are measured at the seal.
+    ``made``: here and now, no file had its names. ``stats`` is None while the totals are not known (after a recovery):
+    they are measured at the seal.
     """
+
+    __slots__ = (  # Python shares no keys of so many attributes: each segment's own dict took 1,500 bytes
+        "_aborted",
+        "_clock_bound",
+        "_files",
+        "_full",
+        "_index_handles",
+        "_interval",
+        "_jitter_ms",
+        "_known",
+        "_log",
+        "_lost",
+        "_made",
+        "_max_offsets",
+        "_max_times",
+        "_offset_bound",
+        "_seal_ms",
+        "_sealed",
+        "_segment_ms",
+        "_since_index",
+        "_time_bound",
+        "_txn_crc",
+        "_txn_handle",
+        "appended_ms",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "first_append_ms",
+        "first_timestamp",
+        "indexes",
+        "leader_epoch",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "path",
+        "preallocated",
+        "reach",
+        "segment_bytes",
+        "size_bytes",
+        "stats",
+    )
 
     def __init__(
         self,
@@ -77,6 +118,7 @@ class ActiveSegment:
         size_bytes: int = 0,
         first_timestamp: int = -1,
         first_append_ms: int = -1,
+        made: bool = False,
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
@@ -88,25 +130,27 @@ class ActiveSegment:
         if not size_bytes:
             self._aborted = 0
         self._lost: CorruptionError | None = None  # why nobody can tell what was aborted
-        self._known = SnapshotFacts.unknown()
+        self._known = UNKNOWN_SNAPSHOT
         self.size_bytes = size_bytes
         self.created_ms = created_ms
         self.first_timestamp = first_timestamp
         self.first_append_ms = first_append_ms
         self.appended_ms = created_ms
-        self.max_timestamp, self.max_timestamp_offset = self.indexes.last_time
+        self.max_timestamp, self.max_timestamp_offset = (-1, base_offset) if indexes is None else indexes.last_time
         self.leader_epoch = -1
         self._files = files
         self._since_index = 0
         self._jitter_ms = jitter_ms
         self._sealed = False
         self.preallocated = False
+        self._made = made
         self.reach = -1
         self._index_handles: tuple[int, int] | None = None
         self._txn_handle: int | None = None
         self._interval = config.index_interval_bytes
         self._max_offsets = config.segment_index_bytes // OFFSET_ENTRY_BYTES
         self._max_times = config.segment_index_bytes // TIME_ENTRY_BYTES - 1  # one entry is kept for the seal
+        self._full = indexes is not None and self._indexes_full()
         self.configure(config)
         self._log: int | None = files.open_write(self.path)
 
@@ -157,7 +201,7 @@ class ActiveSegment:
         """``seal.ms`` since the first append."""
         return idle_roll(self.size_bytes, self.first_append_ms, self._seal_ms, now_ms)
 
-    def append(self, data: bytes, batches: Sequence[BatchTuple], leader_epoch: int, now_ms: int) -> None:
+    def append(self, data: bytes | bytearray, batches: Sequence[BatchTuple], leader_epoch: int, now_ms: int) -> None:
         """All of ``data``, one batch after the other, in one write, or nothing of it.
 
         Raises DiskFullError with the file as it was before; LocalIOError if not even that is certain;
@@ -233,10 +277,13 @@ class ActiveSegment:
 
     def _set_bounds(self) -> None:
         """What :meth:`roll_reason` compares with; they change at the first append and when an index is full."""
-        full = self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
         self._time_bound = record_time_bound(self.first_timestamp, self._segment_ms)
         self._clock_bound = wall_clock_bound(self.first_append_ms, self._seal_ms)
-        self._offset_bound = -1 if full else self.base_offset + MAX_RELATIVE_OFFSET
+        self._offset_bound = -1 if self._full else self.base_offset + MAX_RELATIVE_OFFSET
+
+    def _indexes_full(self) -> bool:
+        """Whether one of them has no room for another entry."""
+        return self.indexes.offset_count >= self._max_offsets or self.indexes.time_count >= self._max_times
 
     def seal(self) -> None:
         """The closing time entry, both index files whole and trimmed, the ``.log`` trimmed if it was preallocated.
@@ -252,14 +299,20 @@ class ActiveSegment:
 
     def write_indexes(self) -> None:
         """Both index files as they are in memory, without the zeros behind."""
+        are_new = self._made and self._index_handles is None
         offsets, times = self._open_indexes(preallocate=False)
         for handle, data in ((offsets, self.indexes.offset_bytes()), (times, self.indexes.time_bytes())):
-            self._files.write_at(handle, data, 0)
-            self._files.truncate(handle, len(data))
+            if data:
+                self._files.write_at(handle, data, 0)
+            if not are_new:
+                self._files.truncate(handle, len(data))
 
     def sync(self) -> None:
         """The records are durable. The indexes only once sealed: recovery rebuilds those of the active segment."""
-        self._files.sync(self._handle())
+        log = self._handle()
+        if not (self.size_bytes or self._sealed):
+            return  # nothing was appended, nothing was promised
+        self._files.sync(log)
         if self._txn_handle is not None:
             self._files.sync(self._txn_handle)
         if self._sealed and self._index_handles is not None:
@@ -314,6 +367,7 @@ class ActiveSegment:
         offset_entry, time_entry = self.indexes.append(
             last_offset, position, self.max_timestamp, self.max_timestamp_offset
         )
+        self._full = self._indexes_full()
         self._set_bounds()
         try:
             offsets, times = self._open_indexes()

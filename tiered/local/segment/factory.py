@@ -10,7 +10,7 @@ from uuid import UUID
 from tiered.clock import IdSource
 from tiered.config import TopicConfig
 from tiered.errors import CorruptionError
-from tiered.format.keys import local_name, log_name, txn_index_name
+from tiered.format.keys import log_name, txn_index_name
 from tiered.format.segment_stats import SegmentStats
 from tiered.format.txn_index import encode_txns
 from tiered.local.disk.epochs import LeaderEpochs
@@ -51,6 +51,8 @@ class FoundSegment:
 class SegmentFactory:
     """``config`` is that of the topic as it is now; ``dense``: no offset of the log was left out so far."""
 
+    __slots__ = ("_epochs", "_files", "_ids", "_topic_id", "config", "dense", "directory", "starts_inside", "tp")
+
     def __init__(
         self,
         files: Files,
@@ -82,6 +84,7 @@ class SegmentFactory:
             config=self.config,
             created_ms=now_ms,
             jitter_ms=self._jitter_ms(),
+            made=True,
         )
         if self.config.preallocate:
             active.preallocate()
@@ -89,9 +92,8 @@ class SegmentFactory:
 
     def remove(self, base_offset: int) -> None:
         """Unlinks the files of a segment that holds nothing."""
-        stem = local_name(base_offset, "")
-        for suffix in SEGMENT_SUFFIXES:
-            self._files.unlink(self.directory / f"{stem}{suffix}")
+        log = self.directory / log_name(base_offset)
+        self._files.unlink(*map(log.with_suffix, SEGMENT_SUFFIXES))
 
     def resume(self, tail: FoundSegment, now_ms: int) -> ActiveSegment:
         """The active segment of a log that was open before, or of one that has no file yet."""

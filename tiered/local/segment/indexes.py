@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from array import array
 from pathlib import Path
 
 from tiered.config import MAX_INT
 from tiered.errors import ConfigError, CorruptionError, NotFoundError
 from tiered.format.keys import INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name, time_index_name, txn_index_name
 from tiered.format.offset_index import OFFSET_ENTRY_BYTES, IndexPace, OffsetIndex
+from tiered.format.pure_kernels import Survey
 from tiered.format.time_index import TIME_ENTRY_BYTES, TimeIndex
 from tiered.format.txn_index import decode_txns, encode_txns, truncate
 from tiered.format.walk import NO_LIMIT, Offsets
@@ -22,12 +24,11 @@ LOGGER = logging.getLogger("tiered.local")
 READ_PIECE_BYTES = 96 * 1024
 """Index files of a live writer are read in pieces of this size until the zeros begin (a multiple of both entries)."""
 
-PROBE_BYTES = 8 * 1024
-"""Piece in which one batch is looked for, from its index entry on."""
-
 
 class SegmentIndexes:
     """Sparse offset and time index of one segment. One thread appends, any number look up."""
+
+    __slots__ = ("_lock", "_offsets", "_times", "damaged")
 
     def __init__(self, offsets: OffsetIndex, times: TimeIndex) -> None:
         self.damaged = False  # made from a log that is damaged: what they say of its end is not all there is
@@ -39,6 +40,11 @@ class SegmentIndexes:
     def empty(cls, base_offset: int) -> SegmentIndexes:
         """Indexes of a segment without records."""
         return cls(OffsetIndex(base_offset, max_bytes=MAX_INT), TimeIndex(base_offset, max_bytes=MAX_INT))
+
+    @property
+    def base_offset(self) -> int:
+        """Of the segment."""
+        return self._offsets.base_offset
 
     @property
     def offset_count(self) -> int:
@@ -137,6 +143,15 @@ class SegmentIndexes:
             offset_entry = self._offsets.append(last_offset, position)
             time_entry = self._times.maybe_append(timestamp, timestamp_offset, closing=True) if timestamp >= 0 else b""
         return offset_entry, time_entry
+
+    def extend(self, found: Survey) -> None:
+        """As :meth:`append` for each batch of a run that gets an entry."""
+        times = array("q", found.time_entries)
+        base = self._offsets.base_offset
+        with self._lock:
+            self._offsets.extend(found.offset_entries)
+            for timestamp, relative in zip(times[0::2], times[1::2], strict=True):
+                self._times.maybe_append(timestamp, base + relative, closing=True)
 
     def close_times(self, timestamp: int, timestamp_offset: int) -> None:
         """The closing entry of the time index: the largest timestamp of the segment."""
@@ -252,16 +267,23 @@ def rebuild_indexes(
     expected = base_offset
     reached = 0
     try:
-        for span, view in log.batches(0, size_bytes):
-            reached = span.position + span.size
-            if span.base_offset < expected or span.last_offset >= next_offset or not log.is_intact(view):
-                indexes.damaged = True
-                continue
-            expected = span.last_offset + 1
-            if span.last_offset - base_offset > MAX_INT:
-                raise log.damage(span.position, "the offset is too far from the segment's base", span.last_offset)
-            if pace.take(span.size, span.last_offset, log.header(view, span.position).max_timestamp):
-                indexes.append(span.last_offset, span.position, *pace.largest)
+        walk = log.loose_walk(0)
+        for piece in log.pieces(walk, size_bytes):
+            indexed = base_offset, indexes.last_time[0]
+            found = walk.survey(piece, (expected, next_offset, NO_LIMIT), pace, indexed)
+            if found is not None:
+                indexes.extend(found)
+                expected, reached = found.next, walk.position
+            for span, view in walk.whole(piece if found is None else piece[found.used :]):
+                reached = span.position + span.size
+                if span.base_offset < expected or span.last_offset >= next_offset or not log.is_intact(view):
+                    indexes.damaged = True
+                    continue
+                expected = span.last_offset + 1
+                if span.last_offset - base_offset > MAX_INT:
+                    raise log.damage(span.position, "the offset is too far from the segment's base", span.last_offset)
+                if pace.take(span.size, span.last_offset, log.header(view, span.position).max_timestamp):
+                    indexes.append(span.last_offset, span.position, *pace.largest)
     except (CorruptionError, ConfigError) as error:
         LOGGER.warning("index_stops_at_damage path=%s error=%s", log.path, error)
         indexes.damaged = True
@@ -342,7 +364,7 @@ def _is_timed(log: LogFile, size_bytes: int) -> bool:
 
 def _time_at(log: LogFile, position: int, offset: int, size_bytes: int) -> int | None:
     """The largest timestamp of the batch with ``offset``, looked for from ``position`` on; None without such a one."""
-    for span, view in log.batches(position, size_bytes, buffer_bytes=PROBE_BYTES):
+    for span, view in log.batches(position, size_bytes):
         if span.last_offset >= offset:
             return log.header(view, span.position).max_timestamp
     return None

@@ -18,7 +18,8 @@ from tiered.format.header import read_header
 from tiered.format.keys import SNAPSHOT_SUFFIX, parse_local_name, snapshot_name
 from tiered.format.producer_snapshot import decode_snapshot
 from tiered.local.disk.files import Files
-from tiered.local.segment.reading import Extent, View, read_batches
+from tiered.local.segment.extents import Extent, View
+from tiered.local.segment.reading import read_batches
 from tiered.model import AbortedTxn
 from tiered.plan.producer import read_producer
 from tiered.plan.producer_state import ProducerState, Snapshot
@@ -35,7 +36,7 @@ def aborted_txns(files: Files, directory: Path, view: View, start_offset: int, e
     cannot be told from the log: to guess would show aborted records.
     """
     found: set[AbortedTxn] = set()
-    for extent in view.extents:
+    for extent in view.extents_from(start_offset):
         if extent.end_offset <= start_offset:
             continue
         try:
@@ -75,7 +76,7 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
     producers = ProducerState()
     known = _newest_snapshot(files, directory, view)
     producers.load(known, log_start=0, now_ms=0)  # at time 0 nobody has expired
-    tail = view.extents[-1].base_offset if view.extents else view.end_offset
+    tail = view.tail
     noted: set[tuple[int, int]] | None = None
     for data in read_batches(files, view, known.offset, view.end_offset):
         batch = read_producer(read_header(data), data)
@@ -83,9 +84,15 @@ def open_txns(files: Files, directory: Path, view: View) -> list[OpenTxn]:
             continue
         marker = batch.marker
         is_open = any(producer == batch.producer_id for _, producer in producers.open_txns())
-        if marker is not None and marker.abort and is_open and batch.base_offset >= tail:
+        if (
+            marker is not None
+            and marker.abort
+            and is_open
+            and tail is not None
+            and batch.base_offset >= tail.base_offset
+        ):
             if noted is None:
-                aborted = view.extents[-1].segment.aborted_txns()
+                aborted = tail.segment.aborted_txns()
                 noted = {(txn.producer_id, txn.last_offset) for txn in aborted}
             if (batch.producer_id, batch.base_offset) not in noted:
                 continue

@@ -5,23 +5,18 @@ A read goes on while a cleaner replaces the segments under it: from the same off
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from operator import attrgetter
-from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 from tiered.clock import Clock
 from tiered.errors import CorruptionError, NotFoundError, OffsetOutOfRangeError
 from tiered.format.batch import decode_records
 from tiered.format.header import read_header
-from tiered.format.walk import Offsets, Span
+from tiered.format.walk import Run, walk_headers
 from tiered.local.disk.files import Files
-from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.extents import Extent, View, out_of_range
 from tiered.local.segment.scan import BUFFER_BYTES, LogFile
-from tiered.model import AbortedTxn, TopicPartition
-
-_BASE = attrgetter("base_offset")
 
 T = TypeVar("T")
 FRESH_VIEWS = 3
@@ -35,66 +30,6 @@ PATIENCE_SECONDS = 0.02
 
 _MOVED = (OffsetOutOfRangeError, CorruptionError, NotFoundError)
 """NotFoundError: a file was renamed, or is gone, between its name was asked for and it was opened."""
-
-
-class Readable(Protocol):
-    """What a read needs of a segment; sealed, active and foreign ones have it."""
-
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def path(self) -> Path: ...
-    @property
-    def lookup(self) -> SegmentIndexes: ...
-    def aborted_txns(self) -> list[AbortedTxn]: ...
-
-
-class Extent(NamedTuple):
-    """One segment in a view: offsets below ``end_offset``, bytes below ``size_bytes``."""
-
-    base_offset: int
-    end_offset: int
-    size_bytes: int
-    max_timestamp: int | None  # None: ask the index
-    segment: Readable
-    reach: int = -1  # its batches are known to have reached this offset
-
-    def walk(
-        self, log: LogFile, position: int, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
-    ) -> Iterator[tuple[Span, memoryview]]:
-        """Its batches from ``position`` on: all of them in their place, or CorruptionError (``LogFile.segment``)."""
-        reach = self.end_offset if dense else self.reach
-        offsets = self.offsets
-        return log.segment(position, self.size_bytes, offsets, dense=dense, reach=reach, buffer_bytes=buffer_bytes)
-
-    @property
-    def offsets(self) -> Offsets:
-        """Which offsets its batches may have."""
-        return Offsets(self.base_offset, self.end_offset)
-
-    def seek(self, log: LogFile, offset: int) -> int:
-        """Where to scan from to find ``offset``."""
-        return self.segment.lookup.seek(log, offset, self.size_bytes, self.offsets)
-
-    def seek_time(self, log: LogFile, timestamp: int, start_offset: int) -> int:
-        """Where to scan from to find the first record from ``timestamp`` and ``start_offset`` on."""
-        lookup = self.segment.lookup
-        if lookup.damaged:  # a batch that is not indexed may be the one: the scan meets it, or finds a record before
-            return 0
-        return lookup.seek_time(log, timestamp, start_offset, self.size_bytes, self.offsets)
-
-
-class View(NamedTuple):
-    """What a reader sees: extents ascending, offsets ``start_offset`` to ``end_offset`` (exclusive).
-
-    ``dense``: every offset has a record, so that a missing one is damage and not the work of compaction.
-    """
-
-    tp: TopicPartition
-    start_offset: int
-    end_offset: int
-    extents: tuple[Extent, ...]
-    dense: bool
 
 
 def read_batches(
@@ -118,32 +53,63 @@ def read_batches(
     return _batches(files, view, start_offset, end, max_bytes, verify, buffer_bytes)
 
 
-def out_of_range(view: View, offset: int) -> OffsetOutOfRangeError:
-    """The error for an offset that this disk does not hold."""
-    return OffsetOutOfRangeError(
-        f"{view.tp}: offset {offset} is outside {view.start_offset} to {view.end_offset} on this disk",
-        requested=offset,
-        earliest=view.start_offset,
-        latest=view.end_offset,
-    )
-
-
 def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
     files: Files, view: View, start: int, end: int, max_bytes: int | None, verify: bool, buffer_bytes: int
 ) -> Iterator[memoryview]:
-    wanted = start
     given = 0
-    first = max(bisect_right(view.extents, start, key=_BASE) - 1, 0)
-    for extent in view.extents[first:]:
+    for run in _runs(files, view, start, end, verify, buffer_bytes):
+        for position, header in walk_headers(run.data):
+            if max_bytes is not None and given and given + header.size_bytes > max_bytes:
+                return
+            yield memoryview(bytes(run.data[position : position + header.size_bytes]))
+            given += header.size_bytes
+
+
+def read_runs(
+    files: Files, view: View, start_offset: int, end_offset: int, *, buffer_bytes: int = BUFFER_BYTES
+) -> Iterator[Run]:
+    """As :func:`read_batches`, by runs of verified batches: as many as the buffer holds, or one that is odd.
+
+    Nobody changes the bytes of a run as long as anybody refers to them. OffsetOutOfRangeError at the first step.
+    """
+    if not view.start_offset <= start_offset <= view.end_offset:
+        raise out_of_range(view, start_offset)
+    yield from _runs(files, view, start_offset, min(end_offset, view.end_offset), True, buffer_bytes)
+
+
+def _runs(  # noqa: PLR0917 - as _batches
+    files: Files, view: View, start: int, end: int, verify: bool, buffer_bytes: int
+) -> Iterator[Run]:
+    wanted = start
+    for extent in view.extents_from(start):
         if wanted >= end or extent.base_offset >= end:
             return
         if extent.end_offset <= wanted:
             continue
         with open_extent(files, view, extent, wanted) as log:
-            position, beyond = extent.seek(log, wanted), False
-            for span, batch in extent.walk(log, position, dense=view.dense, buffer_bytes=buffer_bytes):
+            for run in _runs_of(log, view, extent, wanted, end, verify, buffer_bytes):
+                yield run
+                if run.next_offset >= end:
+                    return
+        wanted = max(wanted, extent.end_offset)
+
+
+def _runs_of(  # noqa: PLR0917 - as _batches
+    log: LogFile, view: View, extent: Extent, wanted: int, end: int, verify: bool, buffer_bytes: int
+) -> Iterator[Run]:
+    walk = log.walk(extent.seek(log, wanted), extent.offsets, dense=view.dense)
+    beyond = False
+    for piece in extent.pieces(log, walk, dense=view.dense, buffer_bytes=buffer_bytes):
+        start = walk.position
+        while rest := piece[walk.position - start :]:
+            run = walk.verified(rest, end) if verify and walk.gapless_from(wanted) else None
+            if run is None:
+                one = next(walk.whole(rest), None)
+                if one is None:
+                    break
                 if beyond:
                     return
+                span, batch = one
                 if span.last_offset < wanted:
                     continue
                 if view.dense and span.base_offset > wanted:
@@ -153,16 +119,11 @@ def _batches(  # noqa: PLR0917 - the private half of read_batches, in its order
                     continue
                 if verify:
                     log.verify(span, batch)
-                if max_bytes is not None and given and given + span.size > max_bytes:
-                    return
-                yield memoryview(bytes(batch))
-                given += span.size
-                wanted = span.last_offset + 1
-                if wanted >= end:
-                    return
-            if beyond:
+                run = Run(batch, span.base_offset, span.last_offset + 1)
+            yield run
+            wanted = run.next_offset
+            if wanted >= end:
                 return
-        wanted = max(wanted, extent.end_offset)
 
 
 def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int] | None:
@@ -173,15 +134,7 @@ def offset_for_time(files: Files, view: View, timestamp: int) -> tuple[int, int]
 
     Kafka's rule: docs/kafka-semantics.md#offset-by-timestamp.
     """
-    for extent in view.extents:
-        if extent.end_offset <= max(view.start_offset, extent.base_offset):
-            continue
-        try:
-            largest = extent.segment.lookup.last_time[0] if extent.max_timestamp is None else extent.max_timestamp
-        except NotFoundError:
-            raise out_of_range(view, extent.base_offset) from None
-        if largest < timestamp and not extent.segment.lookup.damaged:
-            continue
+    for extent in view.extents_reaching(timestamp):
         with open_extent(files, view, extent, extent.base_offset) as log:
             position = extent.seek_time(log, timestamp, view.start_offset)
             for span, batch in extent.walk(log, position, dense=view.dense):
@@ -200,7 +153,7 @@ def largest_timestamp(files: Files, view: View) -> tuple[int, int] | None:
     best: tuple[int, Extent] | None = None
     for extent in view.extents:
         if extent.end_offset > max(view.start_offset, extent.base_offset):
-            largest = extent.segment.lookup.last_time[0] if extent.max_timestamp is None else extent.max_timestamp
+            largest = extent.largest_timestamp
             if extent.segment.lookup.damaged:
                 with open_extent(files, view, extent, extent.base_offset) as log:
                     for span, batch in extent.walk(log, 0, dense=view.dense):
@@ -286,36 +239,56 @@ def read_steadily(
     def batches(over: View, start: int) -> Iterator[memoryview]:
         return read_batches(files, over, start, end, max_bytes=max_bytes, verify=verify, buffer_bytes=buffer_bytes)
 
-    return _continued(batches, view, first, batches(first, start_offset), start_offset, max_bytes=max_bytes)
+    reading = batches(first, start_offset)
+    return _limited(_continued(batches, view, first, reading, start_offset, behind=_behind), max_bytes)
+
+
+def read_runs_steadily(
+    files: Files, view: Callable[[], View], start_offset: int, end_offset: int | None, *, buffer_bytes: int
+) -> Iterator[Run]:
+    """As :func:`read_runs` to the first view's end."""
+    first = view()
+    end = first.end_offset if end_offset is None else min(end_offset, first.end_offset)
+
+    def runs(over: View, start: int) -> Iterator[Run]:
+        return read_runs(files, over, start, end, buffer_bytes=buffer_bytes)
+
+    return _continued(runs, view, first, runs(first, start_offset), start_offset, behind=attrgetter("next_offset"))
+
+
+def _limited(reading: Iterator[memoryview], max_bytes: int | None) -> Iterator[memoryview]:
+    given = 0
+    for batch in reading:
+        if max_bytes is not None and given and given + len(batch) > max_bytes:
+            return
+        given += len(batch)
+        yield batch
 
 
 def _continued(
-    batches: Callable[[View, int], Iterator[memoryview]],
+    reader: Callable[[View, int], Iterator[T]],
     view: Callable[[], View],
     over: View,
-    reading: Iterator[memoryview],
+    reading: Iterator[T],
     wanted: int,
     *,
-    max_bytes: int | None,
-) -> Iterator[memoryview]:
-    given = failures = 0
+    behind: Callable[[T], int],
+) -> Iterator[T]:
+    failures = 0
     while True:
-        latest: memoryview | None = None
+        latest: T | None = None
         try:
-            for batch in reading:
-                if max_bytes is not None and given and given + len(batch) > max_bytes:
-                    return
-                given += len(batch)
-                latest, failures = batch, 0
-                yield batch
+            for found in reading:
+                latest, failures = found, 0
+                yield found
             return
         except _MOVED as error:
             failures += 1
             before, over = over, view()
             if failures > FRESH_VIEWS or (isinstance(error, CorruptionError) and not _moved(before, over)):
                 raise
-        wanted = wanted if latest is None else _behind(latest)
-        reading = batches(over, wanted)
+        wanted = wanted if latest is None else behind(latest)
+        reading = reader(over, wanted)
 
 
 def _behind(batch: memoryview) -> int:

@@ -118,9 +118,11 @@ class SegmentCopy:
         return FoundSegment(self.base_offset, self._end, self.size_bytes, self._indexes, self._first_timestamp)
 
     def abandon(self) -> None:
-        """Leaves nothing behind."""
-        self._close()
-        self._remove()
+        """Leaves nothing behind, also where the file cannot be closed in order."""
+        try:
+            self._close()
+        finally:
+            self._remove()
 
     def _path(self, suffix: str) -> Path:
         return self._directory / local_name(self.base_offset, suffix, CLEANED_SUFFIX)
@@ -155,6 +157,7 @@ def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int
 
     Returns the ``.deleted`` files, to be unlinked when no read needs them any more. Snapshots of bases that vanish go.
     """
+    _remove_strays(files, directory, new)
     for base in sorted(new, reverse=True):
         for suffix in reversed(COPIED_SUFFIXES):
             _rename(files, directory / local_name(base, suffix), CLEANED_SUFFIX, SWAP_SUFFIX)
@@ -167,6 +170,17 @@ def swap_in(files: Files, directory: Path, new: Sequence[int], old: Sequence[int
             _rename(files, directory / local_name(base, suffix), SWAP_SUFFIX, "")
     files.sync_directory(directory)
     return renamed
+
+
+def _remove_strays(files: Files, directory: Path, new: Sequence[int]) -> None:
+    """No copy but those of ``new`` is there, durably: after a crash behind step 3 one that an earlier attempt could not
+    remove would undo the ``.swap`` files, when the old files are gone already."""
+    parsed = [parse_local_name(name) for name in files.names(directory)]
+    strays = {file.base for file in parsed if file and file.work == CLEANED_SUFFIX} - set(new)
+    for base in sorted(strays):
+        remove_copy(files, directory, base)
+    if strays:
+        files.sync_directory(directory)
 
 
 def _rename(files: Files, plain: Path, work: str, new_work: str) -> None:

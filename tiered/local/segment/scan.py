@@ -8,14 +8,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from sys import getrefcount
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
+from tiered.format.pure_kernels import Block
 from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Span
 from tiered.local.disk.files import Files
 
 BUFFER_BYTES = 256 * 1024
 """Default size of the reused buffer; a larger batch gets a buffer of its own, bounded by the file."""
+
+_MINE = 2  # references to a block that only its list has: that one, and the argument of getrefcount
+
+FIRST_BYTES = 16 * 1024
+"""The first piece of a walk is not larger: who wants one record, behind an entry of the index, needs no more."""
+
+
+BLOCKS = 3
+"""Buffers of a walk whose pieces may be kept: one is filled while others hold the two before it."""
+
+
+class _Buffers:
+    """The buffers of one walk: the only one is filled again and again, one that may be ``kept`` when nobody has it."""
+
+    def __init__(self, size_bytes: int, *, kept: bool) -> None:
+        self._size_bytes = size_bytes
+        self._only = None if kept else bytearray(size_bytes)
+        self._blocks: list[Block] = []
+
+    def take(self) -> bytearray:
+        """One to be filled."""
+        if self._only is not None:
+            return self._only
+        for at in range(len(self._blocks)):
+            if getrefcount(self._blocks[at]) <= _MINE:
+                return self._blocks[at]
+        made = Block(self._size_bytes)
+        self._blocks = [*self._blocks[1 - BLOCKS :], made]
+        return made
 
 
 class LogFile:
@@ -26,6 +57,7 @@ class LogFile:
         self._files = files
         self._owned = handle is None
         self._handle = files.open_read(path) if handle is None else handle
+        self._looked: tuple[int, int, memoryview] | None = None  # position, end of the segment, first piece
 
     def close(self) -> None:
         """Closes the file if this object opened it."""
@@ -66,8 +98,12 @@ class LogFile:
         or not behind the one before it, and where the batches do not end at ``size_bytes``, or end below ``reach``.
         ``dense``: also where an offset is left out (v2 batches only: older ones do not tell their first offset).
         """
-        walk = BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
+        walk = self.walk(position, offsets, dense=dense)
         return self._through(walk, size_bytes, buffer_bytes, reach)
+
+    def walk(self, position: int, offsets: Offsets, *, dense: bool = False) -> BatchWalk:
+        """The state of a walk as :meth:`segment` goes, for :meth:`pieces`."""
+        return BatchWalk(self.damage, position=position, offsets=offsets, dense=dense)
 
     def batches(
         self, position: int, end: int, *, buffer_bytes: int = BUFFER_BYTES
@@ -77,31 +113,73 @@ class LogFile:
         The view is valid until the next step. Stops quietly at a partial tail; raises CorruptionError where the
         declared length or the magic cannot be.
         """
-        return self._through(BatchWalk(self.damage, position=position), end, buffer_bytes)
+        return self._through(self.loose_walk(position), end, buffer_bytes)
+
+    def loose_walk(self, position: int) -> BatchWalk:
+        """The state of a walk as :meth:`batches` goes, for :meth:`pieces`."""
+        return BatchWalk(self.damage, position=position)
 
     def _through(
         self, walk: BatchWalk, end: int, buffer_bytes: int, reach: int = -1
     ) -> Iterator[tuple[Span, memoryview]]:
-        buffer = bytearray(max(1, min(buffer_bytes, end - walk.position)))
+        for piece in self.pieces(walk, end, reach=reach, buffer_bytes=buffer_bytes):
+            yield from walk.whole(piece)
+
+    def pieces(
+        self,
+        walk: BatchWalk,
+        end: int,
+        *,
+        reach: int = -1,
+        buffer_bytes: int = BUFFER_BYTES,
+        kept: bool = False,
+    ) -> Iterator[memoryview]:
+        """The bytes from where ``walk`` stands to ``end``, each piece valid until the next step.
+
+        ``kept``: each is valid as long as anybody refers to it.
+        Whoever asks for the next one has taken all whole batches of this one. Raises as :meth:`segment` at the end.
+        """
+        buffers: _Buffers | None = None
         while end - walk.position > MIN_TAIL_BYTES:
             position = walk.position
-            view = memoryview(buffer)[: end - position]
-            filled = self._files.read_into(self._handle, view, position)
-            yield from walk.whole(view[:filled])
+            if buffers is None:
+                wanted = min(FIRST_BYTES, buffer_bytes, end - position)
+                view = self._first_piece(position, end, wanted)
+            else:
+                buffer = buffers.take()
+                wanted = min(len(buffer), end - position)
+                view = memoryview(buffer)[:wanted]
+                del buffer
+                view = view[: self._files.read_into(self._handle, view, position)]
+            filled = len(view)
+            yield view.toreadonly()
             if walk.position > position:
+                buffers = buffers or _Buffers(max(1, min(buffer_bytes, end - walk.position)), kept=kept)
                 continue
-            if filled < len(view):
+            if filled < wanted:
                 break  # the file is shorter than its declared end
             size = walk.size_at(view)
             if size > end - position:
                 break
-            buffer = bytearray(max(size, buffer_bytes))
+            buffers = _Buffers(max(size, buffer_bytes), kept=kept)
         walk.finish(end, reach=reach)
 
+    def _first_piece(self, position: int, end: int, wanted: int) -> memoryview:
+        """``wanted`` bytes or more, unless the file ends before: those that were looked at, or read now."""
+        if self._looked is not None and self._looked[0] == position and end <= self._looked[1]:
+            return self._looked[2][: end - position]
+        view = memoryview(Block(wanted))
+        return view[: self._files.read_into(self._handle, view, position)]
+
     def starts_batch(self, position: int, size_bytes: int, offsets: Offsets, *, at_or_below: int) -> bool:
-        """Whether at ``position`` a batch starts that lies in ``offsets`` and begins at or below ``at_or_below``."""
+        """Whether at ``position`` a batch starts that lies in ``offsets`` and begins at or below ``at_or_below``.
+
+        What was read for it is kept for the walk that begins there.
+        """
+        view = self._first_piece(position, size_bytes, max(0, min(FIRST_BYTES, size_bytes - position)))
+        self._looked = position, size_bytes, view
         try:
-            header = self.header_at(position, size_bytes)
+            header = self.header(view[:HEADER_BYTES], position)
         except CorruptionError:
             return False
         return (

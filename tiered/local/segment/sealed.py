@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID
@@ -29,6 +30,9 @@ from tiered.local.segment.side_files import Place, load_side_files, load_txn_ind
 from tiered.model import AbortedTxn, EpochEntry, SealedIndexes, SegmentDescriptor, TopicPartition
 
 SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SEAL_SUFFIX)
+
+END_OFFSET = attrgetter("end_offset")
+"""Sealed segments are ascending: what lies below or above an offset is bisected by this."""
 
 
 class FileSource:
@@ -116,7 +120,7 @@ class SealedLocalSegment:
         self._indexes = indexes
         self._stats = stats
         self._read_only = read_only
-        self._ends = False
+        self._ends = stats is not None  # whether the file reaches the end that it had when it was sealed
         self.dense = False  # whether every one of its offsets has a record, as far as is known
         self.reach = -1  # of one that a recovery found damaged: its batches reached this offset once
         self._aborted: list[AbortedTxn] | None = None
@@ -130,6 +134,8 @@ class SealedLocalSegment:
     @property
     def lookup(self) -> SegmentIndexes:
         """Both indexes, in memory. Raises CorruptionError if the log has lost its end."""
+        if self._indexes is not None and self._ends:
+            return self._indexes
         self._check_end()
         if self._indexes is None:
             noted = self._noted()
@@ -163,7 +169,10 @@ class SealedLocalSegment:
 
     def _check_end(self) -> None:
         """Once: the batches of a log that may have gaps do not tell that some at the end are gone."""
-        if self._ends or self._noted() is not None:
+        if self._ends:
+            return
+        if self._noted() is not None:
+            self._ends = True
             return
         with LogFile(self._files, self.path) as log:
             if lost_end(self._files, log, self.base_offset, self.size_bytes):
@@ -193,6 +202,13 @@ class SealedLocalSegment:
             producer_snapshot=beside.producer_snapshot,
             leader_epochs=self._epochs(self.end_offset),
         )
+
+    @property
+    def index_bytes(self) -> int:
+        """Size of what :meth:`indexes` reads, as it is on the disk now."""
+        suffixes = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+        states = [self._files.state(self.directory / local_name(self.base_offset, suffix)) for suffix in suffixes]
+        return sum(state.size for state in states if state is not None)
 
     def aborted_txns(self) -> list[AbortedTxn]:
         """Aborted transactions whose markers lie in the segment. Raises CorruptionError if they cannot be known."""

@@ -60,10 +60,9 @@ class SnapshotFacts(NamedTuple):
         """Those of an encoded snapshot."""
         return cls(producers, crc32c(data))
 
-    @classmethod
-    def unknown(cls) -> SnapshotFacts:
-        """The facts of a snapshot that is not known: who needs one has to read the log."""
-        return cls(-1, 0)
+
+UNKNOWN_SNAPSHOT = SnapshotFacts(-1, 0)
+"""The facts of a snapshot that is not known: who needs one has to read the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +138,8 @@ class _Beside:
 
         Otherwise a file that may be right is taken: its entries may go back to records that compaction took.
         """
+        if self._noted is not None and self._noted.aborted == 0:
+            return b""
         name = txn_index_name(self._place.base_offset)
         found = _read(self._files, self._place.directory / name) or b""
         noted_crc: int | None = None
@@ -155,6 +156,8 @@ class _Beside:
 
     def producer_snapshot(self) -> bytes:
         """The snapshot at the end, empty without producers."""
+        if self._noted is not None and self._noted.producers == 0:
+            return b""
         directory, name = self._place.directory, snapshot_name(self._place.end_offset)
         found = _read(self._files, directory / name)
         noted_crc: int | None = None

@@ -38,19 +38,16 @@ class Drain:
 
     @staticmethod
     def begin(request: DrainRequested, partitions: Mapping[TopicPartition, Partition]) -> Drain:
-        """The drain that ``request`` asks for, on what is known of the partitions now."""
+        """The drain that ``request`` asks for, on what is known of the partitions now: each has yet to be reviewed."""
         finishes = request.ends is not None
         if request.ends is None:
             targets = {tp: _target(p, request.mode) for tp, p in partitions.items()}
         else:
             targets = {tp: request.ends.get(tp, 0) for tp in partitions}
         ends = {tp: _target(p, DrainMode.ALL) for tp, p in partitions.items()} if request.last else {}
-        drain = Drain(
+        return Drain(
             request.mode, request.deadline_ms, request.oneshot, request.last, targets, ends, finishes, request.claims
         )
-        for p in partitions.values():
-            drain.review(p)
-        return drain
 
     def follow(self, p: Partition) -> bool:
         """Takes in what was found of ``p`` since the drain began; whether that asks for more.
@@ -156,8 +153,15 @@ def _target(p: Partition, mode: DrainMode) -> int:
     return at
 
 
+def _only_here(p: Partition) -> str:
+    known = p.known_committed
+    if p.doubt_end <= known:
+        return f"{p.tp} from offset {known}"
+    return f"{p.tp} from offset {p.doubt_end} (whether the bucket holds {known}..{p.doubt_end} is not known)"
+
+
 def _names(left: list[Partition]) -> str:
-    shown = ", ".join(f"{p.tp} from offset {p.known_committed}" for p in left[:5])
+    shown = ", ".join(_only_here(p) for p in left[:5])
     return (
         f"{shown} and {len(left) - 5} more are"
         if len(left) > 5

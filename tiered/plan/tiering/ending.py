@@ -23,6 +23,9 @@ WRITER_SEAL_MS = 60_000
 WRITER_GONE_MS = 500
 """The same during a drain, if nobody is known to hold the lock."""
 
+_REFUSED = frozenset({FailureKind.PERMISSION, FailureKind.FATAL})
+"""What is looked at again rarely while the program runs, and once more at its end."""
+
 
 class Finisher:
     """Orders the seals that no writer makes, and the end of the run. It works on the ledger of the other rules."""
@@ -81,11 +84,21 @@ class Finisher:
 
     def begin_drain(self, event: facts.DrainRequested, now_ms: int) -> None:
         self._books.drain = Drain.begin(event, self._books.partitions)
-        self._seal_at_ms = now_ms
+        self._seal_at_ms, self._seal_failure = now_ms, None
         self._books.say(Level.INFO, "drain_started", f"sending {event.mode.value} data, then ending")
         if event.deadline_ms is not None:
             self._books.wait_until(event.deadline_ms, None)
+        self._ask_once_more(now_ms)
         self.poke(now_ms)
+
+    def _ask_once_more(self, now_ms: int) -> None:
+        """What was refused may have been put right since it was last looked at: the end rests on an answer of now."""
+        for p in self._books.partitions.values():
+            if p.failure is not None and p.failure.kind in _REFUSED:
+                p.failure, p.retry_at_ms = None, now_ms
+        for topic in self._books.topics.values():
+            if topic.failure is not None and topic.failure.kind in _REFUSED:
+                topic.failure, topic.retry_at_ms = None, now_ms
 
     def follow_drain(self, p: Partition, now_ms: int) -> bool:
         """Once the writer is gone, this program has to send its last records: no other process will."""

@@ -18,6 +18,7 @@ from tiered.errors import (
     TieredError,
 )
 from tiered.model import Row, TopicPartition
+from tiered.plan.tiering.pauses import Pause
 
 
 class FailureKind(enum.Enum):
@@ -71,21 +72,6 @@ class SegmentRef:
     end: int
     size_bytes: int
     first_ms: int
-
-
-ALL_TOPICS = ""
-"""Instead of a topic's name: every topic."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """Somebody wants nothing to be sent: since when, and why, in that person's words."""
-
-    since_ms: int
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return "uploads are paused" + (f" ({self.reason})" if self.reason else "")
 
 
 class DrainMode(enum.Enum):

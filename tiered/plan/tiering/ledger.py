@@ -11,7 +11,7 @@ from typing import TypeVar
 from tiered.model import TopicPartition
 from tiered.plan.tiering.backoff import RECHECK_PERMISSION_MS, Dice, fatal_delay_ms, retry_delay_ms
 from tiered.plan.tiering.drain import Drain
-from tiered.plan.tiering.facts import ALL_TOPICS, Failure, FailureKind, Pause
+from tiered.plan.tiering.facts import Failure, FailureKind
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import (
     Action,
@@ -22,6 +22,7 @@ from tiered.plan.tiering.orders import (
     RetryAt,
 )
 from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, RefusedCommit, Work
+from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
 from tiered.plan.tiering.waits import wait_of
 
 ReadyKey = tuple[bool, int]

@@ -18,7 +18,8 @@ from tiered.errors import DataLocalError, OffsetGapError
 from tiered.format.keys import Role
 from tiered.model import Row, TopicPartition
 from tiered.plan.tiering.backoff import FATAL_ATTEMPTS
-from tiered.plan.tiering.facts import Failure, FailureKind, Pause, SegmentRef
+from tiered.plan.tiering.facts import Failure, FailureKind, SegmentRef
+from tiered.plan.tiering.pauses import Pause
 
 MAX_COMMIT_SEGMENTS = 64
 """Rows of one commit; also how far uploads run ahead of the committed end."""
@@ -65,7 +66,10 @@ class RefusedCommit(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """Mutable record of one partition. ``committed`` is -1 until a claim has read the root."""
+    """Mutable record of one partition. ``committed`` is -1 until a claim has read the root.
+
+    ``doubt_end``: where a commit ends of which only the next claim can tell whether it is in the root; 0: none.
+    """
 
     tp: TopicPartition
     topic_id: UUID
@@ -87,6 +91,7 @@ class Partition:
     uploading: int = 0
     stale_uploads: int = 0
     commit_order: int = 0
+    doubt_end: int = 0
     settled: bool = True
     settle_order: int = 0
     settle_attempts: int = 0

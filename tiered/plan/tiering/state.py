@@ -22,7 +22,7 @@ from tiered.model import Row, TopicPartition
 from tiered.plan.tiering import facts
 from tiered.plan.tiering.backoff import Dice
 from tiered.plan.tiering.ending import Finisher
-from tiered.plan.tiering.facts import Event, Failure, FailureKind, Pause
+from tiered.plan.tiering.facts import Event, Failure, FailureKind
 from tiered.plan.tiering.ledger import Ledger, OpenOrder, TopicState
 from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import (
@@ -39,6 +39,7 @@ from tiered.plan.tiering.orders import (
     Upload,
 )
 from tiered.plan.tiering.partition import NONE_MS, Partition, Phase, Work
+from tiered.plan.tiering.pauses import Pause
 from tiered.plan.tiering.planner import Planner
 from tiered.plan.tiering.waits import PartitionView, view_of
 
@@ -289,7 +290,7 @@ class State:
         p.resume_at = event.next_offset if yet_to else -1
         if self._diverged(p, now_ms):
             return
-        p.phase, p.settled, p.settle_at_ms, p.settle_attempts = Phase.CLAIMED, False, 0, 0
+        p.phase, p.settled, p.settle_at_ms, p.settle_attempts, p.doubt_end = Phase.CLAIMED, False, 0, 0, 0
         p.forget_committed()
         self._books.succeeded(p, f"claiming the {p.role.word} role")
         self._note(p)
@@ -357,6 +358,11 @@ class State:
         if isinstance(event, facts.CommitDone):
             if event.next_offset != action.rows[-1].next:
                 text = f"the root read back ends at {event.next_offset}, not at {action.rows[-1].next}"
+                if event.next_offset > action.rows[-1].next:  # ours are in it, and another's that came behind them
+                    p.committed = action.rows[-1].next
+                    p.remote_start = max(p.remote_start, event.start_offset)
+                    p.forget_committed()
+                    self._note(p)
                 self._reclaim(p, Failure(FailureKind.UNKNOWN, "commit_unknown", text, exit_code=75), now_ms)
                 return
             p.committed = event.next_offset
@@ -371,6 +377,7 @@ class State:
         elif event.failure.kind is FailureKind.FENCED:
             self._fence_and_note(p, event.failure, now_ms)
         elif event.failure.kind is FailureKind.UNKNOWN:
+            p.doubt_end = action.rows[-1].next
             self._reclaim(p, event.failure, now_ms)
         elif event.failure.kind is FailureKind.FATAL:  # a new claim knows the catalog as it is, and stores anew
             self._books.drop_claim(p)

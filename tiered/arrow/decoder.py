@@ -1,12 +1,6 @@
 """Record batches of Kafka's format -> Arrow record batches, without a Python object per record.
 
-Needs ``pyarrow`` (extra ``arrow``), imported at the first use. Columns have the names of Spark's Kafka source::
-
-    key binary | value binary | topic string | partition int32 | offset int64
-    timestamp timestamp[ms or us, UTC] | timestampType int32 (0 CreateTime, 1 LogAppendTime)
-    headers list<struct<key string, value binary>>, null for a record without headers
-
-A column that is not asked for is not decoded; offsets alone are read from the batch headers.
+A column that is not asked for is not decoded; offsets alone are read from the batch headers. Needs ``pyarrow``.
 """
 
 from __future__ import annotations
@@ -16,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tiered.arrow.arrays import BufferArrays
+from tiered.arrow.schema import COLUMNS, arrow_schema, pyarrow
 from tiered.errors import ConfigError
+from tiered.format import kernels
 from tiered.format.batch import BatchHeader, decode_records
 from tiered.format.columns import ColumnReader, Columns, Int64s
+from tiered.format.pure_kernels import ArrowColumns
 from tiered.model import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""All columns, in the order of Spark's Kafka source."""
 
 RECORD_BATCH_BYTES = 1024 * 1024
 """Uncompressed bytes of one record batch: larger ones leave the caches of a CPU, smaller ones cost calls."""
@@ -38,30 +33,6 @@ _INLINE_BYTES = 12  # a binary_view holds values up to this size itself
 _MAX_US = np.int64((2**63 - 1) // 1000)
 
 Batch = tuple[BatchHeader, bytes | memoryview]
-
-
-def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms") -> pa.Schema:
-    """The schema of ``columns``, in their order. Raises ConfigError for a name that is no column."""
-    arrow = _pyarrow()
-    types = {
-        "key": arrow.binary(),
-        "value": arrow.binary(),
-        "topic": arrow.string(),
-        "partition": arrow.int32(),
-        "offset": arrow.int64(),
-        "timestamp": arrow.timestamp(timestamp_unit, tz="UTC"),
-        "timestampType": arrow.int32(),
-        "headers": arrow.list_(arrow.struct({"key": arrow.string(), "value": arrow.binary()}.items())),
-    }
-    unknown = [name for name in columns if name not in types]
-    if unknown:
-        raise ConfigError(f"no column {', '.join(unknown)}", hint=f"columns: {', '.join(COLUMNS)}")
-    return arrow.schema([arrow.field(name, types[name]) for name in columns])
-
-
-def arrow_table(pieces: Iterable[pa.RecordBatch], columns: Sequence[str] = COLUMNS) -> pa.Table:
-    """One table of record batches with ``columns``; an empty one where there are none."""
-    return _pyarrow().Table.from_batches(pieces, schema=arrow_schema(columns))
 
 
 class ArrowDecoder:
@@ -85,7 +56,7 @@ class ArrowDecoder:
         batch_bytes: int = RECORD_BATCH_BYTES,
         schema: pa.Schema | None = None,
     ) -> None:
-        self._pa = _pyarrow()
+        self._pa = pyarrow()
         self._tp = tp
         own = arrow_schema(columns, timestamp_unit=timestamp_unit)
         self._schema = own if schema is None else schema
@@ -100,6 +71,8 @@ class ArrowDecoder:
         self._batch_bytes = batch_bytes
         timed = since_ms is not None or until_ms is not None
         self._reader = ColumnReader(parse=timed or not _PARSED.isdisjoint(columns))
+        self._buffers = kernels.arrow_columns(self._columns, start, end, since_ms, until_ms, timestamp_unit == "us")
+        self._arrays = BufferArrays(tp, self._types)
 
     def record_batches(self, batches: Iterable[Batch]) -> Iterator[pa.RecordBatch]:
         """All of ``batches``; a record batch is handed on as soon as it is full. Raises CorruptionError."""
@@ -109,30 +82,61 @@ class ArrowDecoder:
 
     def add(self, header: BatchHeader, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
         """One batch more; what is full by now."""
-        reader = self._reader
         if header.is_control or header.records_count == 0:
             return
         if header.magic < 2:
             yield from self.finish()
             yield from self._legacy(header, data)
             return
+        buffers, reader = self._buffers, self._reader
+        if buffers is not None:
+            if buffers.add(data):
+                if self._is_full(buffers):
+                    yield from self._of_buffers(buffers)
+                return
+            yield from self.finish()  # in the order of the log
         if not reader.accepts(header):
             yield from self.finish()
         reader.add(header, data)
-        if reader.size_bytes >= self._batch_bytes or reader.rows >= RECORD_BATCH_ROWS:
-            yield from self.finish()
+        if buffers is not None or self._is_full(reader):
+            yield from self._of_reader()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """What was added and not yet handed on."""
+        if self._buffers is not None:
+            yield from self._of_buffers(self._buffers)
+        yield from self._of_reader()
+
+    def _is_full(self, held: ArrowColumns | ColumnReader) -> bool:
+        return held.size_bytes >= self._batch_bytes or held.rows >= RECORD_BATCH_ROWS
+
+    def _of_buffers(self, held: ArrowColumns) -> Iterator[pa.RecordBatch]:
+        """What the compiled kernels decoded."""
+        size = held.size_bytes
+        found = held.take()
+        arrays = [self._arrays.array(name, found) for name in self._columns] if found.rows else []
+        offsets = np.frombuffer(found.offsets, np.int64)
+        for piece in self._pieces(np.arange(found.rows), size):
+            first, rows = int(piece[0]), len(piece)
+            shown = arrays if rows == found.rows else [array.slice(first, rows) for array in arrays]
+            yield self._record_batch(shown, offsets[first : first + rows])
+
+    def _of_reader(self) -> Iterator[pa.RecordBatch]:
+        """What their twin in numpy collected: all of it where there are none, else what they found odd."""
         if not self._reader.rows:
             return
         columns = self._reader.take()
         rows = self._wanted_rows(columns.offsets, columns.timestamps)
-        pieces = max(1, len(columns.buffer) // (2 * self._batch_bytes), -(-len(rows) // (2 * RECORD_BATCH_ROWS)))
-        for piece in np.array_split(rows, pieces):
-            if len(piece):
-                arrays = [self._array(name, columns, piece) for name in self._columns]
-                yield self._record_batch(arrays, columns.offsets[piece])
+        for piece in self._pieces(rows, len(columns.buffer)):
+            arrays = [self._array(name, columns, piece) for name in self._columns]
+            yield self._record_batch(arrays, columns.offsets[piece])
+
+    def _pieces(self, rows: Int64s, size_bytes: int) -> Iterator[Int64s]:
+        """Rows of one record batch each, where a batch was much larger than one."""
+        pieces = max(1, size_bytes // (2 * self._batch_bytes), -(-len(rows) // (2 * RECORD_BATCH_ROWS)))
+        if pieces == 1:
+            return iter((rows,)) if len(rows) else iter(())
+        return (piece for piece in np.array_split(rows, pieces) if len(piece))
 
     def _record_batch(self, arrays: list[pa.Array], offsets: Int64s) -> pa.RecordBatch:
         rows = len(offsets)
@@ -174,6 +178,8 @@ class ArrowDecoder:
             return self._times(columns.timestamps[rows])
         if name == "timestampType":
             return pa.array(columns.timestamp_types[rows])
+        if not np.frombuffer(columns.buffer, np.uint8)[columns.headers_at[rows]].any():  # no record has any
+            return pa.nulls(len(rows), self._types[name])
         return pa.array([columns.headers(row) for row in rows.tolist()], self._types[name])
 
     def _times(self, timestamps: Int64s) -> pa.Array:
@@ -244,13 +250,3 @@ def _breaks(array: pa.Array, field: pa.Field) -> bool:
         return False
     held = array.flatten()  # of a list its items, of a struct a list of its fields; without what nulls hide
     return any(map(_breaks, held if isinstance(held, list) else [held], inner))
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow  # noqa: PLC0415  an optional and slow import, owned by this file
-    except ImportError as error:
-        raise ConfigError(
-            "Arrow output needs pyarrow, which is not installed", hint="pip install 'tieredlog[arrow]'"
-        ) from error
-    return pyarrow

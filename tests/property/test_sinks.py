@@ -1,0 +1,139 @@
+"""Two sinks, a maintainer and bad weather, a request at a time: each batch once, in order, no garbage in the end."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tests.remote_face import RemoteFace
+from tests.sim.bucket.process import SteppedProcess
+from tests.sim.bucket.store import WatchedStore, Weather
+from tests.unit.remote.building import TOPIC_ID, TRUSTED, seal
+from tiered.care.check import CheckOptions
+from tiered.care.run import check
+from tiered.config import TopicConfig
+from tiered.errors import CommitUnknown, FencedError, RemotePermissionError, RemoteUnavailableError
+from tiered.format.batch import decode_records, encode_batch
+from tiered.format.decision import COMMITTED, Decision
+from tiered.model import NewRecord, TopicPartition
+from tiered.plan.maintenance import Kind
+from tiered.remote.maintain import Maintainer
+from tiered.remote.stage import Sink, upload_staged
+from tiered.remote.sweep_staged import sweep_decisions
+from tiered.remote.topics import register_topic
+from tiered.store.base import Steps
+from tiered.store.driver import drive
+from tiered.testing.clock import FakeClock
+
+PARTITIONS = 2
+BATCHES = 12
+STEPS = 900
+GRACE_MS = 600_000
+CONFIG = TopicConfig(gc_grace_ms=GRACE_MS, merge_min_bytes=2_000, merge_target_bytes=8_000)
+PASSING = (CommitUnknown, RemoteUnavailableError, RemotePermissionError, FencedError)
+SEEDS = 6
+
+
+class Stream:
+    """What survives of a query when its driver dies: which batch is next. It stages other segments each time."""
+
+    def __init__(self, name: str, rng: random.Random) -> None:
+        self.name, self.rng, self.batch = name, rng, 0
+
+    def life(self, process: SteppedProcess) -> Steps[None]:
+        """Batches, one after the other, until something is wrong."""
+        sink = Sink(str(process), {TOPIC_ID: "t"})
+        try:
+            while self.batch < BATCHES:
+                rows = {}
+                for partition in sorted(self.rng.sample(range(PARTITIONS), self.rng.randrange(1, PARTITIONS + 1))):
+                    value = f"{self.name} {self.batch} {partition}".encode()
+                    staged = []
+                    for part in range(self.rng.randrange(1, 3)):
+                        data = [NewRecord(b"%s %d" % (value, part), None, process.clock.now_ms())]
+                        segment = seal([encode_batch(data, base_offset=0)], partition=partition)
+                        staged.append((yield from upload_staged(segment, self.name, self.batch, TRUSTED)))
+                    rows[TOPIC_ID, partition] = tuple(staged)
+                decision = yield from sink.decide(Decision(self.name, self.batch, COMMITTED, rows))
+                yield from sink.commit_staged(decision)
+                self.batch += 1
+        except PASSING:
+            return
+
+
+def maintain(process: SteppedProcess) -> Steps[None]:
+    """Merging, collection and a sweep of everything."""
+    try:
+        for number in range(PARTITIONS):
+            maintainer = Maintainer(TopicPartition("t", number), TOPIC_ID, CONFIG, owner=str(process))
+            plan = yield from maintainer.plan((Kind.MERGE, Kind.COLLECT))
+            for action in plan.actions if plan is not None else ():
+                yield from maintainer.run(action, TRUSTED)
+            yield from maintainer.sweep(delete=True)
+        yield from sweep_decisions(delete=True)
+    except PASSING:
+        return
+
+
+def said(store: WatchedStore, partition: int) -> list[str]:
+    face = RemoteFace(store, "t", TOPIC_ID, partition)
+    records = [record for batch in face.read_batches(0) for record in decode_records(batch)]
+    assert [record.offset for record in records] == list(range(face.next_offset))
+    return [(record.value or b"").decode() for record in records]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("number", range(SEEDS))
+def test_each_batch_is_there_once_in_order_and_nothing_else_in_the_end(number: int) -> None:
+    seed = random.SystemRandom().randrange(2**32) if number else 1
+    print("seed", seed)
+    rng, clock = random.Random(seed), FakeClock()
+    store = WatchedStore(clock)
+    drive(store, register_topic("t", TOPIC_ID, PARTITIONS, CONFIG.to_text(changed_only=True)), clock=clock)
+    bucket = Weather(store, rng, 0.08)
+    streams = [Stream(name, rng) for name in ("one", "two")]
+    lives = [*((each.name, each.life) for each in streams), ("maintainer", maintain)]
+    processes = [SteppedProcess(name, life, bucket, clock, rng.getrandbits(64)) for name, life in lives]
+    for _ in range(STEPS):
+        process = rng.choice(processes)
+        dice = rng.random()
+        if dice < 0.02:
+            process.die()
+        elif dice < 0.05:
+            clock.advance(rng.choice((1, 700)))
+        elif dice < 0.09:
+            bucket.deliver()
+        clock.advance(0.2)
+        process.step()
+    bucket.rate = 0.0
+    bucket.deliver_all()
+    for process in processes:
+        process.die()
+    for stream, process in zip(streams, processes, strict=False):
+        while stream.batch < BATCHES:
+            process.step()
+    for _ in range(4):
+        clock.advance(100_000)
+        while processes[-1].step():
+            pass
+    for partition in range(PARTITIONS):
+        found = said(store, partition)
+        for stream in streams:
+            mine = [value.split() for value in found if value.startswith(stream.name)]
+            assert [(int(each[1]), int(each[3])) for each in mine] == sorted({(int(e[1]), int(e[3])) for e in mine})
+            assert {each[2] for each in mine} <= {str(partition)}
+    committed = {value.split()[0] + value.split()[1] for p in range(PARTITIONS) for value in said(store, p)}
+    assert committed == {f"{stream.name}{batch}" for stream in streams for batch in range(BATCHES)}
+    report = check(None, store, CheckOptions(read_data=True, orphans=True))
+    assert [str(finding) for finding in report.findings] == []
+    left = [key for key in store.all_keys() if key.startswith("txn/")]
+    assert len(left) <= len(streams) * 3

@@ -1,0 +1,100 @@
+"""All nine jobs have one shape: the same options, a plan that changes nothing, an end that programs can read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.spark.jobs.building import bucket, inline, log, records, run
+from tiered.spark.commands import jobs
+from tiered.spark.jobs.kinds import JOBS, SPECULATIVE, TASK_JOBS
+from tiered.store.base import list_all
+from tiered.store.driver import drive
+from tiered.store.location import open_store
+
+__all__ = ["inline"]
+
+SHARED = {"--job", "--plan", "--master", "--conf", "--remote", "--json"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job's own words on the line, its plan in the JSON of ``--plan``, and whether its tasks may run twice."""
+
+    words: tuple[str, ...] = ()
+    facts: frozenset[str] = frozenset({"notes"})
+    speculative: bool = False
+
+
+CASES = {
+    "compact": Case(facts=frozenset({"notes", "two_phase"})),
+    "merge": Case(),
+    "scrub": Case(speculative=True, facts=frozenset()),
+    "export": Case(("flights", "--format", "parquet", "--to", "file://{folder}/out"), frozenset(), True),
+    "import": Case(("{folder}/in.json", "--format", "json", "--into", "flights"), frozenset(), True),
+    "stats": Case(speculative=True, facts=frozenset()),
+    "erase": Case(("flights", "--key", "key-1", "--now", "--yes"), frozenset({"partitions"})),
+    "retention": Case(),
+    "reencode": Case(("--codec", "zstd")),
+}
+
+
+def keys(folder: Path) -> set[str]:
+    return {entry.key for entry in drive(open_store(bucket(folder)), list_all(""))}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    with log(tmp_path, {"flights": {"retention.ms": "1000"}}) as opened:
+        for at in range(0, 100, 20):
+            opened.topic("flights").append_many(records(at, 20))
+    (tmp_path / "in.json").write_text('{"delay": 1}\n')
+    return tmp_path
+
+
+def test_there_are_nine() -> None:
+    assert set(jobs.commands) == set(JOBS) == set(CASES)
+    assert set(JOBS) - set(TASK_JOBS) == {"import"}  # a query of Spark's own
+    assert {name for name, case in CASES.items() if case.speculative} == SPECULATIVE
+
+
+@pytest.mark.parametrize("job", CASES)
+def test_help_names_the_options_that_all_have(job: str) -> None:
+    done = run(job, "--help")
+    assert done.code == 0
+    words = set(done.out.replace(",", " ").split())
+    assert words >= SHARED - {"--remote", "--json"}
+    assert f"tiered spark {job}" in done.out  # an example
+
+
+@pytest.mark.parametrize("job", CASES)
+def test_a_plan_is_told_to_people_and_programs_and_changes_nothing(job: str, place: Path) -> None:
+    case, before = CASES[job], keys(place)
+    words = [word.format(folder=place) for word in case.words]
+    told = run(job, *words, "--plan", "--job", "planned", "--remote", bucket(place))
+    assert (told.code, told.err) == (0, "")
+    assert told.out.strip()
+    done = run(job, *words, "--plan", "--remote", bucket(place), "--json")
+    assert (done.code, done.summary["tasks"] >= 0, done.summary["command"]) == (0, True, f"spark {job}")
+    assert set(done.summary["plan"]) >= case.facts
+    assert keys(place) == before
+
+
+@pytest.mark.parametrize("job", sorted(set(CASES) - {"import"}))
+def test_a_job_ends_with_a_receipt_and_gives_it_again(job: str, place: Path, inline: None) -> None:
+    words = [word.format(folder=place) for word in CASES[job].words]
+    line = (job, *words, "--remote", bucket(place), "--job", "one", "--json")
+    done = run(*line)
+    assert done.code == 0, done.err
+    assert (done.summary["job"], done.summary["job_id"]) == (job, "one")
+    assert {"jobs/one/plan.json", "jobs/one/receipt.json"} <= keys(place)
+    assert run(*line).summary == done.summary
+
+
+@pytest.mark.parametrize(
+    "words", [("--codec", "snappy", "--level", "3"), ("--level", "3"), ("--codec", "zstd", "--level", "99")]
+)
+def test_a_level_that_a_codec_does_not_have(words: tuple[str, ...], place: Path) -> None:
+    assert run("reencode", *words, "--remote", bucket(place)).code == 2

@@ -1,0 +1,110 @@
+"""Imports: files become records once under one job id; an export comes back as what it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import tiered
+from tests.spark.jobs.building import bucket, log, records, run
+from tiered.testing.clock import START_MS
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+
+def held(folder: Path, topic: str) -> list[tuple[bytes | None, bytes | None, int]]:
+    with tiered.open_reader(bucket(folder)) as reader:
+        found = reader.topic(topic).read()
+        return sorted(((record.key, record.value, record.timestamp) for record in found), key=repr)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
+    del spark
+    folder = tmp_path_factory.mktemp("import")
+    with log(folder, {"flights": {}}) as opened:
+        for at in range(0, 100, 20):
+            opened.topic("flights").append_many(records(at, 20))
+    return folder
+
+
+def test_an_export_comes_back(place: Path) -> None:
+    url = bucket(place)
+    common = ("flights", "--remote", url, "--format", "parquet", "--to", f"file://{place}/out")
+    assert run("export", *common, "--task-bytes", "3KiB").code == 0
+    line = ("import", str(place / "out"), "--remote", url, "--into", "copied", "--format", "parquet")
+    plan = run(*line, "--plan")
+    assert (plan.code, plan.out.splitlines()[0].split()) == (0, ["file", "size"])
+    assert "_tieredlog" not in plan.out
+    done = run(*line, "--partitions", "2", "--job", "once", "--json")
+    assert done.code == 0, done.err
+    assert done.done["rows"] == 100
+    assert held(place, "copied") == held(place, "flights")
+
+
+def test_the_same_job_adds_nothing_and_another_one_does(place: Path) -> None:
+    lines = [{"carrier": f"C{at % 3}", "at": START_MS + at} for at in range(30)]
+    (place / "lines.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    line = ("import", str(place / "lines.json"), "--remote", bucket(place), "--into", "lines", "--format", "json")
+    line += ("--key", "carrier", "--timestamp", "at", "--partitions", "1")
+    assert run(*line, "--job", "first").code == 0
+    expected = [(each["carrier"].encode(), json.dumps(each).encode(), each["at"]) for each in lines]  # type: ignore[attr-defined]
+    assert held(place, "lines") == sorted(expected, key=repr)
+    # The driver was killed before the receipt: the sink has committed, and knows the id.
+    from tiered.spark.jobs.receipts import JobFolder
+    from tiered.store.base import Delete
+    from tiered.store.location import open_store
+
+    store = open_store(bucket(place))
+    store.execute(Delete((JobFolder(store, "first").key("receipt.json"),)))
+    again = run(*line, "--job", "first", "--json")
+    assert (again.code, len(held(place, "lines"))) == (0, 30)
+    assert run(*line, "--job", "second").code == 0
+    assert len(held(place, "lines")) == 60
+
+
+def test_rows_of_other_files_are_json_or_one_field(place: Path) -> None:
+    table = pa.table({"id": pa.array([1, 2]), "name": ["a", "b"], "at": pa.array([START_MS, START_MS + 1])})
+    pq.write_table(table, place / "plain.parquet")
+    line = (
+        "import",
+        str(place / "plain.parquet"),
+        "--remote",
+        bucket(place),
+        "--format",
+        "parquet",
+        "--partitions",
+        "1",
+    )
+    assert run(*line, "--into", "whole", "--key", "id", "--timestamp", "at").code == 0
+    rows = [
+        (b"1", {"id": 1, "name": "a", "at": START_MS}, START_MS),
+        (b"2", {"id": 2, "name": "b", "at": START_MS + 1}, START_MS + 1),
+    ]
+    assert [(key, json.loads(value or b""), at) for key, value, at in held(place, "whole")] == rows
+    assert run(*line, "--into", "named", "--key", "id", "--value", "name", "--timestamp", "at").code == 0
+    assert held(place, "named") == [(b"1", b"a", START_MS), (b"2", b"b", START_MS + 1)]
+    wrong = run(*line, "--into", "wrong", "--key", "nothing")
+    assert (wrong.code, "the files have no field nothing" in wrong.err) == (2, True)
+
+
+def test_a_path_is_taken_as_the_shell_gives_it(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    (place / "a day of 100%.json").write_text('{"a": 1}\n')
+    line = ("import", "a day of 100%.json", "--into", "relative", "--format", "json", "--partitions", "1")
+    done = run(*line, "--remote", bucket(place))
+    assert (done.code, len(held(place, "relative"))) == (0, 1), done.err
+
+
+def test_nothing_there_and_a_partition_of_a_local_log(place: Path) -> None:
+    line = ("--remote", bucket(place), "--format", "json")
+    assert run("import", str(place / "none"), "--into", "x", *line).code == 10
+    (place / "one.json").write_text('{"a": 1}\n')
+    owned = run("import", str(place / "one.json"), "--into", "flights", *line)
+    assert owned.code != 0
+    assert "handover" in owned.err

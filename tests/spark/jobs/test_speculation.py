@@ -1,0 +1,77 @@
+"""Two attempts of a task side by side: jobs that can have that do it once, others refuse it before they begin."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.conftest import REPOSITORY, SETTINGS
+from tests.spark.jobs.building import bucket, in_pairs, log, records, rows, run
+from tiered.errors import ConfigError
+from tiered.spark.jobs.kinds import JOBS, SPECULATIVE
+from tiered.spark.jobs.runner import need_no_speculation
+
+__all__ = ["in_pairs"]
+
+
+def fill(folder: Path) -> Path:
+    with log(folder, {"flights": {"merge.min.bytes": "10000", "merge.target.bytes": "100000"}}) as opened:
+        for at in range(0, 100, 20):
+            opened.topic("flights").append_many(records(at, 20))
+    return folder
+
+
+@pytest.mark.parametrize("line", [["scrub"], ["stats", "--keys"]], ids=lambda line: line[0])
+def test_what_two_attempts_tell_counts_once(line: list[str], tmp_path: Path, in_pairs: None) -> None:
+    fill(tmp_path)
+    done = run(*line, "--remote", bucket(tmp_path), "--task-bytes", "3KiB", "--json")
+    assert done.code == 0, done.err
+    if line[0] == "scrub":
+        assert (done.done["errors"], done.done["remote_segments"]) == (0, 5)
+    else:
+        assert [(each["records"], each["distinct_keys"]) for each in done.done["topics"]] == [(100, 10)]
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_who_refuses_speculation(job: str) -> None:
+    need_no_speculation(job, "false")
+    if job in SPECULATIVE:
+        need_no_speculation(job, "true")
+    else:
+        with pytest.raises(ConfigError, match=f"of a task of {job} would take its partition"):
+            need_no_speculation(job, "TRUE")
+
+
+SCRIPT = f"""
+import sys
+from pyspark.sql import SparkSession
+from tiered.program.command_line import run_command
+from tiered.spark.commands import PROGRAM, jobs
+builder = SparkSession.builder.master("local[2]").config("spark.speculation", "true")
+for key, value in {SETTINGS!r}.items():
+    builder = builder.config(key, value)
+spark = builder.config("spark.sql.warehouse.dir", sys.argv[2]).getOrCreate()
+LINES = [["merge"], ["erase", "flights", "--key", "key-3", "--yes"], ["stats"]]
+print([run_command(jobs, PROGRAM, [*line, "--remote", sys.argv[1]]) for line in LINES])
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_a_session_with_speculation(tmp_path: Path, spark: SparkSession) -> None:
+    del spark  # without Java nothing of this runs
+    fill(tmp_path)
+    before = rows(bucket(tmp_path), "flights", 0)
+    script = tmp_path / "all.py"
+    script.write_text(SCRIPT)
+    line = [sys.executable, str(script), bucket(tmp_path), f"{tmp_path}/warehouse"]
+    environment = {"PYTHONPATH": str(REPOSITORY), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+    assert done.stdout.splitlines()[-1] == "[2, 2, 0]", done.stderr
+    assert done.stderr.count("spark.speculation is true") == 2
+    assert rows(bucket(tmp_path), "flights", 0) == before

@@ -1,0 +1,160 @@
+"""Maintenance as jobs: what the library's maintainer leaves, however often a task is begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import tiered
+from tests.spark.jobs.building import bucket, inline, log, records, rows, run, shape
+from tiered.care.check import CheckOptions
+from tiered.care.run import check
+from tiered.config import TopicConfig
+from tiered.errors import FencedError
+from tiered.format.kernels import Record
+from tiered.format.keys import Role
+from tiered.model import TopicPartition
+from tiered.plan.jobs import bundled
+from tiered.plan.maintenance import Kind
+from tiered.remote.catalog import Catalog
+from tiered.remote.maintain import Maintainer
+from tiered.remote.topics import load_topic
+from tiered.spark.jobs.upkeep import MaintenanceJob
+from tiered.store.driver import drive
+from tiered.store.location import open_store
+from tiered.store.probe import probe
+
+__all__ = ["inline"]
+
+SETTINGS = {
+    "latest": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"},
+    "small": {"merge.min.bytes": "10000", "merge.target.bytes": "100000"},
+    "old": {"retention.ms": "1000"},
+}
+KINDS = {"compact": Kind.COMPACT, "merge": Kind.MERGE, "retention": Kind.RETENTION, "reencode": Kind.REENCODE}
+
+
+def fill(folder: Path, end: int = 240) -> Path:
+    with log(folder, SETTINGS, partitions=2) as opened:
+        for name in SETTINGS:
+            for at in range(0, end, 20):
+                opened.topic(name).append_many(records(at, 20), partition=at // 20 % 2)
+    return folder
+
+
+def content(url: str, topic: str) -> list[list[Record]]:
+    with tiered.open_reader(url) as reader:
+        return [list(reader.topic(topic).read(partition=partition)) for partition in range(2)]
+
+
+def by_the_library(url: str, kind: Kind, settings: dict[str, str]) -> None:
+    """As ``tiered maintain run --only`` does it."""
+    store = open_store(url)
+    for topic in SETTINGS:
+        entry = drive(store, load_topic(topic))
+        assert entry is not None
+        config = TopicConfig.from_properties({**entry.config, **settings})
+        for partition in range(entry.partitions):
+            maintainer = Maintainer(TopicPartition(topic, partition), entry.topic_id, config, owner="test")
+            plan = drive(store, maintainer.plan((kind,)))
+            for action in plan.actions if plan is not None else ():
+                drive(store, maintainer.run(action, drive(store, probe())))
+
+
+@pytest.mark.parametrize("job", list(KINDS))
+def test_a_job_leaves_what_the_maintainer_leaves(job: str, tmp_path: Path, inline: None) -> None:
+    one, other = fill(tmp_path / "one"), fill(tmp_path / "other")
+    before = {topic: sum(map(len, content(bucket(one), topic))) for topic in SETTINGS}
+    stored = {topic: sum(row.size for row in rows(bucket(one), topic, 0)) for topic in SETTINGS}
+    options = ("--codec", "zstd") if job == "reencode" else ()
+    done = run(job, "--remote", bucket(one), "--json", *options)
+    assert done.code == 0, done.err
+    by_the_library(bucket(other), KINDS[job], {"compression.type": "zstd"} if job == "reencode" else {})
+    for topic in SETTINGS:
+        for partition in range(2):
+            assert shape(rows(bucket(one), topic, partition)) == shape(rows(bucket(other), topic, partition))
+        assert content(bucket(one), topic) == content(bucket(other), topic)
+    counts = {topic: sum(map(len, content(bucket(one), topic))) for topic in SETTINGS}
+    touched = {"compact": "latest", "merge": "small", "retention": "old", "reencode": "old"}[job]
+    assert {each["topic"] for each in done.done["partitions"]} >= {touched}
+    if job in ("merge", "reencode"):
+        assert counts == before
+        assert len(rows(bucket(one), "small", 0)) == (1 if job == "merge" else 6)
+        shrunk = {topic: sum(row.size for row in rows(bucket(one), topic, 0)) < stored[topic] for topic in SETTINGS}
+        assert all(shrunk.values()) == (job == "reencode")
+    else:
+        assert counts[touched] < before[touched]
+    assert check(None, open_store(bucket(one)), CheckOptions(read_data=True)).findings == ()
+    again = run(job, "--remote", bucket(one), "--json", *options)
+    written = [each["bytes_written"] for one in again.done["partitions"] for each in one["actions"]]
+    assert (again.code, written) == (0, [0] * 6 if job == "reencode" else [])  # reencode reads all, to know
+
+
+@pytest.mark.spark
+def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
+    del spark
+    place = fill(tmp_path)
+    plan = run("compact", "--plan", "--remote", bucket(place))
+    assert [line.split()[0] for line in plan.out.splitlines()[1:3]] == ["latest-0", "latest-1"]
+    done = run("compact", "latest", "--remote", bucket(place), "--task-bytes", "1KiB", "--json")
+    assert (done.code, done.summary["tasks"], len(done.done["partitions"])) == (0, 2, 2)
+    keys = [[record.key for record in each] for each in content(bucket(place), "latest")]
+    assert all(len(each) == len(set(each)) == 10 for each in keys)
+
+
+def test_a_task_that_is_begun_again_finds_nothing_left(tmp_path: Path, inline: None, monkeypatch: Any) -> None:
+    place = fill(tmp_path)
+    work, calls = MaintenanceJob.work, list[Any]()
+
+    def killed(self: MaintenanceJob, *args: Any) -> Any:
+        receipt = work(self, *args)
+        calls.append(receipt)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return receipt
+
+    common = ("merge", "--remote", bucket(place), "--task-bytes", "1KiB", "--json", "--job", "again")
+    with monkeypatch.context() as patch:
+        patch.setattr(MaintenanceJob, "work", killed)
+        assert run(*common).code == 130
+    done = run(*common)
+    assert done.code == 0
+    first, second, *_ = done.done["partitions"]
+    assert len(first["actions"]) == 1  # by the run that was killed, with a receipt
+    assert second["actions"] == []  # done, and killed before the receipt
+    assert check(None, open_store(bucket(place)), CheckOptions(read_data=True)).findings == ()
+
+
+def test_another_maintainer_is_left_alone_and_said(tmp_path: Path, inline: None, monkeypatch: Any) -> None:
+    place = fill(tmp_path)
+    store = open_store(bucket(place))
+    entry = drive(store, load_topic("small"))
+    assert entry is not None
+    trim, catalog_run = Maintainer.run, Catalog(entry.topic_id, 0, "small")
+
+    def raced(self: Maintainer, action: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._tp == TopicPartition("small", 0):
+            yield from self._claimed()
+            drive(store, catalog_run.claim(Role.MAINTAINER, "other"))
+        return (yield from trim(self, action, *args, **kwargs))
+
+    monkeypatch.setattr(Maintainer, "run", raced)
+    done = run("merge", "--remote", bucket(place), "--json")
+    assert done.code == FencedError.exit_code
+    failed = [each for each in done.done["partitions"] if "error" in each]
+    assert [(each["topic"], each["partition"]) for each in failed] == [("small", 0)]
+    assert len(rows(bucket(place), "small", 1)) == 1
+
+
+def test_an_unknown_topic(tmp_path: Path) -> None:
+    fill(tmp_path, 40)
+    assert run("merge", "nobody", "--remote", bucket(tmp_path)).code == 10
+
+
+def test_large_ones_begin_first_and_small_ones_share_a_task() -> None:
+    assert bundled([5, 100, 1, 2, 3], 10, 3) == [[1], [0, 4, 3], [2]]
+    assert bundled([0] * 5, 10, 2) == [[0, 1], [2, 3], [4]]
+    assert bundled([], 10, 2) == []

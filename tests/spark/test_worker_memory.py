@@ -1,0 +1,53 @@
+"""Only in a worker of Spark's is anything taken out of collections."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import sys
+import types
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from tiered.spark.worker_memory import keep_modules
+
+
+@pytest.mark.parametrize(
+    ("started_as", "kept"),
+    [
+        ("pyspark.daemon", True),
+        ("pyspark.worker", True),
+        ("pyspark.sql.worker.plan_data_source_read", True),
+        ("pytest.__main__", False),
+        (None, False),
+    ],
+)
+def test_modules_are_kept_in_a_worker_alone(
+    started_as: str | None, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = types.ModuleType("__main__")
+    main.__spec__ = importlib.util.spec_from_loader(started_as, None) if started_as else None
+    before = gc.get_freeze_count()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", main)
+        keep_modules()
+    try:
+        assert (gc.get_freeze_count() > before) is kept
+    finally:
+        gc.unfreeze()
+
+
+@pytest.mark.spark
+def test_a_worker_that_has_loaded_the_source_keeps_its_modules(spark: SparkSession) -> None:
+    def frozen(_):  # type: ignore[no-untyped-def]  # Spark would take hints for a vectorized function
+        import gc
+
+        import tiered.spark.source  # noqa: F401
+
+        return gc.get_freeze_count()
+
+    kept = F.udf(frozen, "int")
+    (row,) = spark.range(1).select(kept("id").alias("kept")).collect()
+    assert row.kept > 10_000

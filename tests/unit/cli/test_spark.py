@@ -1,0 +1,72 @@
+"""``tiered spark`` hands its line to a process of its own, and ends as that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Cli
+from tiered.cli import spark
+
+CHILD = """
+import os, signal, sys
+def heard(number, _frame):
+    print("heard", number, flush=True)
+    sys.exit(7)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, heard)
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def test_what_stood_before_the_job_goes_behind_it(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def start(arguments: list[str]) -> int:
+        seen.append(arguments)
+        return 13
+
+    monkeypatch.setattr(spark, "start", start)
+    line = ("--json", "-v", "--remote", "s3://b/p", "spark", "--region", "eu-1", "scrub", "t", "--job", "x", "--plan")
+    assert cli(*line).code == 13
+    assert seen == [["scrub", "t", "--job", "x", "--plan", "--remote", "s3://b/p", "--region", "eu-1", "--json", "-v"]]
+    assert cli("spark", "scrb").code == 2
+    assert "did you mean scrub?" in cli("spark", "scrb").err
+    assert "stats" in cli("spark", "--help").text
+
+
+def test_the_exit_code_is_the_childs(cli: Cli) -> None:
+    assert cli("spark", "stats").code == 2
+    assert cli("spark", "stats", "--help").code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_are_handed_on_and_the_child_is_waited_for(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "tiered_spark.py").write_text(CHILD)
+    text = (
+        "import subprocess, sys\n"
+        "from tiered.cli import spark\n"
+        "popen = subprocess.Popen\n"
+        f"spark.subprocess.Popen = lambda line, **how: popen([line[0], {str(tmp_path / 'tiered_spark.py')!r}], **how)\n"
+        "sys.exit(spark.start(['scrub']))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert os.getpgid(child) == child  # a terminal's interrupt reaches it through the parent alone
+        parent.send_signal(number)
+        assert parent.stdout.read() == f"heard {int(number)}\n"
+    assert parent.returncode == 7
+
+
+def test_a_child_that_was_killed_is_128_and_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    popen = subprocess.Popen
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    monkeypatch.setattr(spark.subprocess, "Popen", lambda line, **how: popen([line[0], "-c", kill], **how))
+    assert spark.start(["scrub"]) == 128 + 9

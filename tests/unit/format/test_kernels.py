@@ -1,0 +1,218 @@
+"""The compiled kernels and their pure twin: the same bytes, the same values, the same errors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.unit.format import strategies
+from tests.unit.format.odd_records import (
+    NOW,
+    Bytes,
+    Late,
+    Number,
+    Text,
+    containers,
+    lists,
+    times,
+)
+from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
+from tiered import partitioner
+from tiered.config import TopicConfig
+from tiered.format import kernels, pure_kernels
+from tiered.format.batch import MAX_BATCH_BYTES, encode_batch, encode_stamped
+from tiered.format.codecs import Codec
+from tiered.local.partition.validation import RecordRules
+from tiered.model import NewRecord, TimestampType
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_kernels_at_work_are_those_that_were_asked_for() -> None:
+    if os.environ.get("TIERED_NO_EXTENSION"):
+        assert (kernels.AT_WORK, kernels.encode_batch) == ("pure Python", pure_kernels.encode_batch)
+    if os.environ.get("TIERED_REQUIRE_EXTENSION"):
+        assert kernels.AT_WORK.startswith("compiled (Cython ")
+        assert kernels.encode_batch is not pure_kernels.encode_batch
+
+
+def test_who_requires_the_extension_is_told_that_it_is_not_at_work() -> None:
+    env = {**os.environ, "TIERED_NO_EXTENSION": "1", "TIERED_REQUIRE_EXTENSION": "1"}
+    code = "import tiered.format.kernels"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    said = "ImportError: TIERED_REQUIRE_EXTENSION is set and the compiled kernels are not at work"
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == f"{said}: TIERED_NO_EXTENSION is set"
+
+
+def test_kernels_of_other_sources_are_not_at_work() -> None:
+    """As after an update of a checkout, before they are built anew."""
+    code = (
+        "import sys, types; sys.modules['tiered.format._kernels'] = types.ModuleType('tiered.format._kernels')\n"
+        "from tiered.format import kernels; print(kernels.AT_WORK)"
+    )
+    env = {name: value for name, value in os.environ.items() if not name.startswith("TIERED_")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{kernels.PURE}\n"
+    env["TIERED_REQUIRE_EXTENSION"] = "1"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert "built from other sources, without" in done.stderr
+
+
+@needs_both
+@given(
+    records=lists,
+    container=containers,
+    base=st.sampled_from([0, 7, 2**63 - 1, -1, 2**63, "5"]),
+    epoch=st.sampled_from([-1, 3, 2**31 - 1, 2**31]),
+    codec=st.sampled_from([Codec.NONE, Codec.NONE, Codec.LZ4]),
+    kind=st.sampled_from(TimestampType),
+    append_time=st.sampled_from([NOW, -1, 2**63]),
+    producer=st.sampled_from([(-1, -1, -1), (5, 1, 9), (2**63, 1, 9), (5, 2**15, 9), (5, 1, 2**31), (5, 1.5, 3)]),
+    flags=st.tuples(st.booleans(), st.booleans()),
+)
+def test_a_batch_is_the_same_and_so_is_every_refusal(
+    records: list[Any],
+    container: Callable[[list[Any]], Any],
+    base: Any,
+    epoch: int,
+    codec: Codec,
+    kind: TimestampType,
+    append_time: int,
+    producer: tuple[Any, Any, Any],
+    flags: tuple[bool, bool],
+) -> None:
+    ours, pure = both(
+        lambda: encode_batch(
+            container(list(records)),
+            base_offset=base,
+            leader_epoch=epoch,
+            codec=codec,
+            timestamp_type=kind,
+            append_time_ms=append_time,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=producer[2],
+            transactional=flags[0],
+            control=flags[1],
+        )
+    )
+    assert ours == pure
+    assert type(ours) is type(pure)
+
+
+@needs_both
+@given(records=strategies.record_lists)
+def test_plain_records_are_encoded_by_the_compiled_kernels_themselves(records: list[NewRecord]) -> None:
+    plain = [NewRecord(r.value, r.key, r.timestamp, r.headers and list(r.headers)) for r in records]
+    found = compiled.encode_batch(plain, -1, False, MAX_BATCH_BYTES, 3, 4, 0, -1, -1, -1, -1, True)
+    assert type(found[0]) is bytearray
+    stamps = [r.timestamp for r in plain]
+    assert found[1:] == (stamps[0], min(stamps), max(stamps))
+    assert compiled.encode_records(plain, stamps[0]) == pure_kernels.encode_records(plain, stamps[0])
+    size = len(found[0])
+    assert compiled.encode_batch(plain, -1, False, size - 1, 3, 4, 0, -1, -1, -1, -1, True) is None
+    assert compiled.encode_batch(plain, -1, False, size, 3, 4, 0, -1, -1, -1, -1, False)[0] == found[0]
+
+
+@needs_both
+@given(records=lists, base=times)
+@example(records=[NewRecord(b"x" * (1 << 20), b"k", NOW)], base=NOW)
+@example(records=[Late(b"v", None, NOW)], base=NOW)
+@example(records=[NewRecord(b"v", None, NOW, [["name", b"value"]])], base=NOW)  # type: ignore[list-item]
+@example(records=[NewRecord(b"v", None, NOW, [(Text("name"), b"value")])], base=NOW)
+@example(records=[NewRecord(Bytes(b"v"), None, NOW)], base=NOW)
+@example(records=[[b"v", None, NOW, None]], base=NOW)
+@example(records=[NewRecord(b"v", None, Number(NOW))], base=NOW)
+@example(records=[NewRecord(b"v", None, 2**63 - 1), NewRecord(b"w", None, -1)], base=2**63 - 1)
+@example(records=[NewRecord(b"v", None, -1), NewRecord(b"w", None, 2**63 - 1)], base=-1)
+def test_records_alone(records: list[Any], base: Any) -> None:
+    assert outcome(lambda: compiled.encode_records(records, base)) == outcome(
+        lambda: pure_kernels.encode_records(records, base)
+    )
+
+
+RULES = [
+    {},
+    {"cleanup.policy": "compact"},
+    {"message.timestamp.type": "LogAppendTime"},
+    {"max.message.bytes": 300},
+    {"message.timestamp.before.max.ms": 1000, "message.timestamp.after.max.ms": 2000},
+    {"compression.type": "zstd"},
+]
+
+
+@needs_both
+@given(
+    records=lists,
+    settings=st.sampled_from(RULES),
+    now=st.sampled_from([NOW, 0, 1_000, 2**62]),
+    producer=st.sampled_from([(-1, -1, -1), (9, 0, 5)]),
+)
+@example(records=[NewRecord(b"v"), NewRecord(b"w", None, 5)], settings={}, now=NOW, producer=(-1, -1, -1))
+@example(records=[(b"v", b"k", -1, None), (b"w", b"k", 7, None)], settings=RULES[1], now=NOW, producer=(9, 0, 5))
+@example(records=[NewRecord(b"v", b"k", NOW - 1001)], settings=RULES[4], now=NOW, producer=(-1, -1, -1))
+@example(records=[NewRecord(b"v", b"k", NOW + 2001)], settings=RULES[4], now=NOW, producer=(-1, -1, -1))
+@example(records=[NewRecord(b"v" * 250, b"k")], settings=RULES[3], now=NOW, producer=(-1, -1, -1))
+def test_what_a_log_stores_and_refuses(
+    records: list[Any], settings: dict[str, Any], now: int, producer: tuple[int, int, int]
+) -> None:
+    rules = RecordRules(TopicConfig.from_properties(settings))
+    ours, pure = both(lambda: rules.encode(records, now, producer))
+    assert ours == pure
+
+
+@needs_both
+def test_most_bytes_is_the_whole_batch_and_a_key_may_be_missed() -> None:
+    records = [NewRecord(b"v" * 100), NewRecord(b"w", b"k")]
+    size = len(encode_batch(records))
+
+    def stamped(most_bytes: int, keyed: bool = False) -> object:
+        kind = TimestampType.CREATE_TIME
+        return encode_stamped(records, 5, timestamp_type=kind, keyed=keyed, most_bytes=most_bytes)
+
+    with at_work(compiled):
+        assert stamped(size + 10) is not None
+        assert (stamped(size - 1), stamped(10), stamped(10**6, keyed=True)) == (None, None, None)
+    with at_work(pure_kernels):
+        assert stamped(10**6) is None
+
+
+@needs_both
+@given(size=st.integers(0, 70), base=st.integers(-(2**63), 2**63 - 1), epoch=st.integers(-(2**31), 2**31 - 1))
+@example(size=61, base=2**63, epoch=0)
+@example(size=61, base=0, epoch=2**31)
+def test_offsets_are_written_in_place(size: int, base: int, epoch: int) -> None:
+    def call(make: Callable[[bytearray], Any]) -> object:
+        buffer = bytearray(b"\x55" * size)
+        kernels.assign_offsets(make(buffer), base, epoch)
+        return bytes(buffer)
+
+    kinds: list[Callable[[bytearray], Any]] = [lambda b: b, memoryview, lambda b: memoryview(b).toreadonly(), bytes]
+    for make in kinds:
+        ours, pure = both(lambda make=make: call(make))  # type: ignore[misc]
+        assert ours == pure
+
+
+@needs_both
+@given(key=st.binary(max_size=40) | st.binary(min_size=200, max_size=300))
+@example(key=b"")
+@example(key=b"\xff" * 7)
+def test_a_key_has_one_hash(key: bytes) -> None:
+    assert compiled.murmur2(key) == partitioner.murmur2(key) == kernels.murmur2(key)
+    for make in (bytearray, memoryview, Bytes):  # not plain bytes: the pure twin takes them
+        assert compiled.murmur2(make(key)) == partitioner.murmur2(key)
+
+
+@needs_both
+@given(odd=st.none() | st.text(max_size=5) | st.integers() | st.lists(st.integers(-1, 300), max_size=6))
+def test_what_has_no_hash_is_refused_in_the_same_words(odd: object) -> None:
+    ours, pure = both(lambda: kernels.murmur2(odd))  # type: ignore[arg-type]
+    assert ours == pure

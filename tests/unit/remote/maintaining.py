@@ -1,0 +1,88 @@
+"""A partition of the bucket that is maintained, and a process that ends between two requests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+from tests.remote_face import RemoteFace
+from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog
+from tests.unit.remote.recording import Answer, RecordingStore
+from tiered.config import TopicConfig
+from tiered.format.batch import decode_records
+from tiered.format.keys import partition_prefix
+from tiered.format.root import Root
+from tiered.model import TopicPartition
+from tiered.plan.invariants import check_root
+from tiered.plan.maintenance import ROUTINE, Action, Kind, PartitionPlan
+from tiered.remote.maintain import Done, Maintainer
+from tiered.store.base import List, Outcome, Page, StoreRequest
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock
+
+
+class Bucket:
+    """A partition of five small segments, a clock that is a month behind them, and who maintains it."""
+
+    def __init__(self, end: int = 500) -> None:
+        self.clock = FakeClock()
+        self.store = RecordingStore(MemoryStore(clock=self.clock))
+        self.log = RemoteLog(self.store, clock=self.clock)
+        if end:
+            self.log.fill(end)
+        self.clock.advance(31 * 86_400)
+
+    def maintainer(self, config: TopicConfig | None = None, owner: str = "m:1") -> Maintainer:
+        tp = TopicPartition(self.log.topic, 0)
+        return Maintainer(tp, TOPIC_ID, config or TopicConfig(), owner=owner)
+
+    def plan(self, maintainer: Maintainer, *kinds: Kind, begin_at: int | None = None) -> PartitionPlan:
+        plan = drive(
+            self.store, maintainer.plan(kinds or ROUTINE, begin_at=begin_at), clock=self.clock, ids=self.log.ids
+        )
+        assert plan is not None
+        return plan
+
+    def run(self, maintainer: Maintainer, action: Action) -> Done:
+        return drive(self.store, maintainer.run(action, TRUSTED), clock=self.clock, ids=self.log.ids)
+
+    def face(self) -> RemoteFace:
+        return RemoteFace(self.store, self.log.topic, TOPIC_ID, 0, clock=self.clock)
+
+    @property
+    def root(self) -> Root:
+        root = self.log.root
+        assert root is not None
+        assert check_root(root) == []
+        return root
+
+    def objects(self, folder: str) -> set[str]:
+        """Keys below a folder of the partition."""
+        page = self.store.inner.execute(List(partition_prefix(TOPIC_ID, 0) + folder))
+        assert isinstance(page, Page)
+        return {entry.key for entry in page.entries}
+
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(row.base, row.next) for row in self.root.rows]
+
+
+class Cut(Exception):
+    """The process is gone."""
+
+
+def cut_after(count: int) -> Answer:
+    """The request after ``count`` others is not answered, nor carried out."""
+    left = itertools.count(count, -1)
+
+    def answer(_: StoreRequest, carry_out: Callable[[], Outcome]) -> Outcome:
+        if next(left) <= 0:
+            raise Cut
+        return carry_out()
+
+    return answer
+
+
+def offsets(face: RemoteFace, start: int = 0) -> list[int]:
+    return [record.offset for batch in face.read_batches(start) for record in decode_records(batch)]

@@ -1,0 +1,133 @@
+"""A buffered appender for asyncio: records are taken on the event loop and written by the one thread of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any
+
+from tiered import arguments
+from tiered.aio.worker import Opening, Worker
+from tiered.appending.appender import Appender as SyncAppender
+from tiered.appending.receipt import Receipt as SyncReceipt
+from tiered.errors import TieredError
+from tiered.model import Headers, RecordMetadata
+from tiered.times import Time
+
+
+class Receipt:
+    """Where a record is, once it is in the log (``tiered.appending.receipt.Receipt``): ``await receipt``, too."""
+
+    __slots__ = ("_receipt",)
+
+    def __init__(self, receipt: SyncReceipt) -> None:
+        self._receipt = receipt
+
+    def __repr__(self) -> str:
+        return repr(self._receipt)
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        return self.result().__await__()
+
+    @property
+    def partition(self) -> int:
+        """As ``Receipt.partition``."""
+        return self._receipt.partition
+
+    @property
+    def offset(self) -> int | None:
+        """As ``Receipt.offset``."""
+        return self._receipt.offset
+
+    @property
+    def timestamp(self) -> int | None:
+        """As ``Receipt.timestamp``."""
+        return self._receipt.timestamp
+
+    def done(self) -> bool:
+        """As ``Receipt.done``."""
+        return self._receipt.done()
+
+    async def result(self, timeout: float | None = None) -> RecordMetadata:
+        """As ``Receipt.result``."""
+        await self._wait(timeout)
+        return self._receipt.result()
+
+    async def exception(self, timeout: float | None = None) -> TieredError | None:
+        """As ``Receipt.exception``."""
+        await self._wait(timeout)
+        return self._receipt.exception()
+
+    async def _wait(self, timeout_s: float | None) -> None:
+        """Raises AppendTimeoutError when the time is up."""
+        timeout_s = arguments.seconds_or_none("timeout", timeout_s)
+        if self._receipt.done():
+            return
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it who waited
+                loop.call_soon_threadsafe(done.set)
+
+        if self._receipt._when_done(tell):
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await done.wait()
+            except TimeoutError:
+                if not self._receipt.done():
+                    raise self._receipt._late(timeout_s) from None
+
+
+class Appender:
+    """``tiered.appending.appender.Appender`` for asyncio. The order of a partition is that of a task's calls."""
+
+    def __init__(self, appender: SyncAppender, worker: Worker) -> None:
+        self._appender = appender
+        self._worker = worker
+
+    @property
+    def buffered_bytes(self) -> int:
+        """As ``Appender.buffered_bytes``."""
+        return self._appender.buffered_bytes
+
+    async def append(
+        self,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: Time | None = None,
+        headers: Headers | None = None,
+    ) -> Receipt:
+        """As ``Appender.append``; it waits only while the buffer is full. A call cancelled then may have landed."""
+        self._worker.check_open()
+        taken = self._appender._take(value, key, partition, timestamp, headers)
+        if taken is None:
+            taken = await self._worker.call_waiting(
+                self._appender.append, value, key=key, partition=partition, timestamp=timestamp, headers=headers
+            )
+        return Receipt(taken)
+
+    async def flush(self, *, durability: str | None = None) -> None:
+        """As ``Appender.flush``."""
+        await self._worker.call_waiting(self._appender.flush, durability=durability)
+
+    async def close(self) -> None:
+        """As ``Appender.close``."""
+        await self._worker.call_waiting(self._appender.close)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """The end of its block."""
+        await self._worker.call_waiting(self._appender.__exit__, type(error) if error else None, error, None)
+
+
+def begin_appender(make: Callable[[], SyncAppender], worker: Worker) -> Opening[Appender]:
+    """An appender that begins where its block does."""
+
+    async def opening() -> Appender:
+        worker.check_open()
+        return Appender(make(), worker)
+
+    return Opening(opening, Appender._leave)

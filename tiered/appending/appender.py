@@ -1,0 +1,533 @@
+"""A buffered appender of one topic: records are collected for a few milliseconds and written as batches.
+
+::
+
+    with topic.appender(linger_ms=5) as appender:
+        receipt = appender.append(b"v", key=b"k")   # in the memory of this process, no more
+        receipt.result().offset                     # waits until it is in the log
+    # all of it is in the log here
+
+What comes out is what ``Topic.append`` would do with the same records one by one: the same partitions, times, refusals
+and order, but one lock and one write for a batch. What Kafka's producer does otherwise: docs/deviations.md.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
+
+from tiered import arguments
+from tiered.appending.accumulator import Accumulator
+from tiered.appending.receipt import BATCH_OVERHEAD_BYTES, Outcome, PendingBatch, Receipt
+from tiered.appending.thread import AppenderThread
+from tiered.clock import Clock, SystemClock
+from tiered.errors import (
+    AppendHaltedError,
+    AppendTimeoutError,
+    ClosedError,
+    ConfigError,
+    ForkedLogError,
+    InvalidRecordError,
+    TieredError,
+)
+from tiered.format.batch import encode_batch
+from tiered.local.partition.partition import PartitionLog
+from tiered.model import NO_TIMESTAMP, Headers, NewRecord, RecordMetadata
+from tiered.times import Time
+
+LINGER_MS = 5
+"""Kafka's ``linger.ms``: so long a batch waits for more records."""
+MAX_LINGER_MS = 3_600_000
+BATCH_BYTES = 1024 * 1024
+"""A batch of about so many bytes leaves at once (Kafka's ``batch.size``)."""
+BUFFER_BYTES = 32 * 1024 * 1024
+"""Kafka's ``buffer.memory``: so much waits in one appender at most."""
+MAX_BLOCK_MS = 60_000
+"""Kafka's ``max.block.ms``: so long ``append`` waits for room."""
+RECORD_OVERHEAD_BYTES = 36
+"""Most that lengths, deltas and the number of headers add to key, value and headers of one record."""
+HEADER_OVERHEAD_BYTES = 10
+"""Most that two lengths add to one header."""
+
+APPENDER_DURABILITIES = ("memory", "disk")
+"""What a receipt may wait for."""
+
+_logger = logging.getLogger("tiered")
+
+
+class Limits(NamedTuple):
+    """What an appender was given, checked."""
+
+    linger_ms: int = LINGER_MS
+    max_bytes: int = BATCH_BYTES
+    buffer_bytes: int = BUFFER_BYTES
+    max_block_ms: int = MAX_BLOCK_MS
+    durability: str = "memory"
+
+    @classmethod
+    def of(
+        cls, linger_ms: object, max_bytes: object, buffer_bytes: object, max_block_ms: object, durability: object
+    ) -> Limits:
+        """As the keywords of ``Topic.appender`` have them. Raises ConfigError."""
+        if durability == "remote":
+            hint = 'appender.flush(durability="remote") waits for the bucket, for all records at once'
+            raise ConfigError("no receipt waits for the bucket: that is the next seal", hint=hint)
+        found = cls(
+            arguments.whole("linger_ms", linger_ms, least=0, most=MAX_LINGER_MS),
+            arguments.whole("max_bytes", max_bytes, least=1),
+            arguments.whole("buffer_bytes", buffer_bytes, least=1),
+            arguments.whole("max_block_ms", max_block_ms, least=0, most=MAX_LINGER_MS),
+            arguments.one_of("durability", durability, APPENDER_DURABILITIES),
+        )
+        if found.buffer_bytes < found.max_bytes:
+            hint = f"max_bytes={found.max_bytes} is one batch: it has to fit"
+            raise ConfigError(f"buffer_bytes={found.buffer_bytes}", hint=hint)
+        return found
+
+
+class Target(Protocol):
+    """What an appender needs of a topic."""
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+
+    @property
+    def partitions(self) -> int:
+        """How many it has."""
+
+    def _route(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: Time | None,
+        headers: Headers | None,
+    ) -> tuple[int, NewRecord]:
+        """The partition of one record, and the record."""
+
+    def _place(self, key: bytes | None, partition: int | None) -> int:
+        """The partition that a record names, or that of its key."""
+
+    def log(self, partition: int) -> PartitionLog:
+        """One partition."""
+
+    def _check_durability(self, durability: str) -> None:
+        """Refuses a wait that could never end."""
+
+    def _wait(self, ends: dict[int, int], durability: str) -> None:
+        """Waits for what ``durability`` promises of these ends."""
+
+
+class Appender(Accumulator[Receipt]):
+    """Made by ``Topic.appender``; a context manager. Thread-safe; a partition has the order of a thread's calls.
+
+    A record that the log refuses fails alone. Where a batch fails for another reason (disk full, fenced, offline) what
+    waits behind it in its partition fails with AppendHaltedError, unwritten, and so does each ``append`` to that
+    partition until ``flush`` has raised the reason: nothing overtakes what failed, nothing is lost unsaid.
+    """
+
+    def __init__(self, topic: Target, thread: AppenderThread, limits: Limits) -> None:
+        super().__init__(
+            topic.partitions,
+            record_bytes=RECORD_OVERHEAD_BYTES,
+            batch_bytes=limits.max_bytes,
+            buffer_bytes=limits.buffer_bytes,
+            receipt=Receipt,
+            now_ms=None if type(thread.clock) is SystemClock else thread.clock.now_ms,
+        )
+        self._topic = topic
+        self._thread = thread
+        self._clock = thread.clock
+        self._limits = limits
+        self._linger_s = limits.linger_ms / 1000
+        self._now_ms = thread.clock.now_ms
+        self._pid = os.getpid()
+        self._writing = threading.Lock()  # taken before ``_lock``; who holds it writes
+        self._room = threading.Event()
+        self._ready: deque[PendingBatch] = deque()
+        self._refused: TieredError | None = None
+        self._ends: dict[int, int] = {}
+        self._counts = thread.add(topic.name, self)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"buffered={self._held}"
+        return f"<Appender {self._topic.name!r} {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except TieredError as failed:
+            if error is None:
+                raise
+            _logger.warning("records of an appender of %s failed: %s", self._topic.name, failed)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What waits, or is being written: ``buffer_bytes`` at most, or one larger record."""
+        return self._held
+
+    def flush(self, *, durability: str | None = None) -> None:
+        """Writes what was appended so far. ``durability`` (None: the appender's) as for ``append``, of all of it.
+
+        Raises why records failed since the last flush, the first halted partition before a refused record; what was
+        halted takes records again then. Each receipt has its own error.
+        """
+        if durability is not None:
+            self._topic._check_durability(durability)
+        self._check_process()
+        with self._lock:
+            if self._closed:
+                raise self._closed_error()
+        self._drain()
+        self._topic._wait(dict(self._ends), durability or self._limits.durability)
+        self._raise_failed()
+
+    def close(self) -> None:
+        """Writes what was appended and ends the appender. Raises as :meth:`flush`; safe to call again."""
+        self._check_process()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._room.set()
+        try:
+            self._drain()
+        finally:
+            self._thread.remove(self)
+        self._raise_failed()
+
+    # -- what the thread of the log calls ------------------------------------------------------------------------------
+
+    def _write_due(self, now_s: float) -> float | None:
+        """Writes what is due. Returns when the next batch is (monotonic seconds), None if nothing waits."""
+        with self._lock:
+            for batch in list(self._open.values()):
+                if batch.due > now_s:
+                    break
+                self._seal(batch)
+        self._write_ready()
+        with self._lock:
+            return next((batch.due for batch in self._open.values()), None)
+
+    def _drain(self) -> None:
+        """Writes all that waits. What fails is told by receipts and by :meth:`flush`."""
+        with self._lock:
+            self._seal_all()
+        self._write_ready()
+
+    # -- taking records ------------------------------------------------------------------------------------------------
+
+    def _take_any(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: Time | None,
+        headers: Headers | None,
+    ) -> Receipt | None:
+        """None if there is no room: then all that waits is to be written now."""
+        if self._pid != os.getpid():
+            self._check_process()
+        keyless = key is None and partition is None
+        if keyless:
+            partition = self._keyless
+        if timestamp is None and headers is None and type(value) is bytes and (key is None or type(key) is bytes):
+            chosen = self._topic._place(key, partition)
+            record: NewRecord = (value, key, self._now_ms(), None)  # type: ignore[assignment]  # a tuple costs a third
+            size = RECORD_OVERHEAD_BYTES + len(value) + (0 if key is None else len(key))
+        else:
+            chosen, given = self._topic._route(value, key, partition, timestamp, headers)
+            record, size = _own(given, self._clock)
+        with self._lock:
+            batch = self._open.get(chosen)
+            if (
+                batch is not None
+                and not self._halted
+                and batch.size + 2 * size <= self._batch_bytes
+                and self._held + size <= self._buffer_bytes
+            ):  # most records: the batch is not full, nor with one more as large
+                batch.size += size
+                self._held += size
+                if keyless:
+                    self._keyless = chosen
+                batch.add(record)
+                return Receipt(self, batch, batch.count - 1)
+            self._check_takes(chosen)
+            if self._held and self._held + size > self._buffer_bytes:
+                receipt, wakes = None, True
+                self._seal_all()
+                self._room.clear()
+            else:
+                receipt, wakes = self._put(chosen, record, size)
+                if keyless:
+                    self._keyless = chosen if chosen in self._open else None
+        if wakes:
+            self._thread.wake(self)
+        return receipt
+
+    def _take_late(
+        self,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int | None,
+        timestamp: Time | None,
+        headers: Headers | None,
+    ) -> Receipt:
+        """Once there is room. Raises AppendTimeoutError after ``max_block_ms``."""
+        with self._lock:
+            self._counts.waits += 1
+        deadline = self._clock.monotonic() + self._limits.max_block_ms / 1000
+        while (left_s := deadline - self._clock.monotonic()) > 0:
+            self._clock.wait(self._room, left_s)
+            receipt = self._take(value, key, partition, timestamp, headers)
+            if receipt is not None:
+                return receipt
+        raise self._full()
+
+    def _put(self, partition: int, record: NewRecord, size: int) -> tuple[Receipt, bool]:
+        """Into the open batch of its partition; and whether the thread has to know. The lock is held."""
+        batch = self._open.get(partition)
+        wakes = False
+        if batch is not None and batch.size + size > self._batch_bytes:
+            self._seal(batch)
+            wakes, batch = True, None
+        if batch is None:
+            log = self._topic.log(partition)
+            wakes = wakes or not self._open
+            batch = self._open[partition] = PendingBatch(log, self._clock.monotonic() + self._linger_s)
+        batch.add(record)
+        batch.size += size
+        self._held += size
+        receipt = Receipt(self, batch, batch.count - 1)
+        if batch.size + size > self._batch_bytes:  # another one as large does not fit
+            self._seal(batch)
+            wakes = True
+        return receipt, wakes
+
+    def _seal(self, batch: PendingBatch) -> None:
+        """Nothing more goes in; it is to be written. The lock is held."""
+        del self._open[batch.partition]
+        if batch.partition == self._keyless:
+            self._keyless = None
+        self._ready.append(batch)
+
+    def _seal_all(self) -> None:
+        for batch in list(self._open.values()):
+            self._seal(batch)
+
+    def _check_takes(self, partition: int) -> None:
+        if self._closed:
+            raise self._closed_error()
+        if self._halted and partition in self._halted:
+            raise self._halted_error(partition)
+
+    # -- writing -------------------------------------------------------------------------------------------------------
+
+    def _write_ready(self) -> None:
+        """All sealed batches, in the order in which they were sealed."""
+        with self._writing:
+            with self._lock:
+                batches = list(self._ready)
+                self._ready.clear()
+            try:
+                self._write(batches)
+            finally:  # an interrupt: nobody may wait for a batch that nobody has
+                for batch in batches:
+                    if not batch.done:
+                        self._settle(batch, [(0, _interrupted(batch))])
+
+    def _write(self, batches: list[PendingBatch]) -> None:
+        flushes = self._limits.durability == "disk"
+        written: list[tuple[PendingBatch, list[tuple[int, Outcome]]]] = []
+        for batch in batches:
+            pieces: list[tuple[int, Outcome]] = []
+            with self._lock:
+                halted = batch.partition in self._halted
+            if halted:
+                pieces.append((0, self._halted_error(batch.partition)))
+            else:
+                self._append(batch, 0, batch.count, pieces)
+                self._halt(batch, pieces)  # before the next batch of this partition
+            if flushes:
+                written.append((batch, pieces))
+            else:
+                self._settle(batch, pieces)
+        failed: dict[int, TieredError] = {}
+        for log in {batch.partition: batch.log for batch, _ in written}.values():
+            try:
+                log.flush()
+            except TieredError as error:
+                failed[log.tp.partition] = error
+        for batch, pieces in written:
+            why = failed.get(batch.partition)
+            self._settle(
+                batch, [(at, why if why and isinstance(found, RecordMetadata) else found) for at, found in pieces]
+            )
+
+    def _append(self, batch: PendingBatch, start: int, end: int, pieces: list[tuple[int, Outcome]]) -> None:
+        """Records ``start`` to ``end`` of a batch. If one is refused, halves of them, until it stands alone."""
+        before = _halting(pieces)
+        if before is not None:
+            pieces.append((start, self._behind_error(batch.partition, before)))
+            return
+        try:
+            whole = batch.packed() if end - start == batch.count else None
+            written = None if whole is None else batch.log.append_packed(whole)
+            if written is None:
+                written = batch.log.append(batch.records if end - start == batch.count else batch.records[start:end])
+            pieces.append((start, written))
+        except InvalidRecordError as error:
+            if end - start == 1:
+                pieces.append((start, error))
+                return
+            middle = (start + end) // 2
+            self._append(batch, start, middle, pieces)
+            self._append(batch, middle, end, pieces)
+        except TieredError as error:
+            pieces.append((start, error))
+        except Exception as error:
+            _logger.exception("an appender could not write to %s", batch.log.tp)
+            broken = TieredError(f"{batch.log.tp}: {type(error).__name__}: {error}")
+            broken.__cause__ = error
+            pieces.append((start, broken))
+
+    def _halt(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
+        """What follows in this partition is not written if one of the pieces failed."""
+        halting = _halting(pieces)
+        if halting is not None:
+            with self._lock:
+                self._halted.setdefault(batch.partition, halting)
+
+    def _settle(self, batch: PendingBatch, pieces: list[tuple[int, Outcome]]) -> None:
+        """The batch is done."""
+        self._halt(batch, pieces)
+        count, failed = batch.count, 0
+        for (start, found), end in zip(pieces, [*(at for at, _ in pieces[1:]), count], strict=True):
+            failed += end - start if isinstance(found, TieredError) else 0
+        with self._lock:
+            for _, found in pieces:
+                if isinstance(found, RecordMetadata):
+                    self._ends[batch.partition] = found.end_offset
+                elif isinstance(found, InvalidRecordError):
+                    self._refused = self._refused or found
+            batch.settle(pieces)
+            self._held -= batch.size - BATCH_OVERHEAD_BYTES
+            self._counts.batches += 1
+            self._counts.records += count - failed
+            self._counts.failed += failed
+            event, callbacks, batch.callbacks = batch.event, batch.callbacks, []  # they may hold receipts of it
+        self._room.set()
+        if event is not None:
+            event.set()
+        for each in callbacks:
+            each()
+
+    # -- waiting, and errors -------------------------------------------------------------------------------------------
+
+    def _wait_for(self, batch: PendingBatch, timeout_s: float | None) -> bool:
+        """Waits until the batch is done; False if the time is up before."""
+        self._check_process()
+        with self._lock:
+            if batch.done:
+                return True
+            event = batch.event = batch.event or threading.Event()
+        return self._clock.wait(event, timeout_s)
+
+    def _when_done(self, batch: PendingBatch, callback: Callable[[], None]) -> bool:
+        """Calls back, from another thread, once the batch is done; False, and nothing, if it is."""
+        with self._lock:
+            if not batch.done:
+                batch.callbacks.append(callback)
+            return not batch.done
+
+    def _raise_failed(self) -> None:
+        """What failed since this was asked last; it is forgotten then, and what waits behind it fails before."""
+        with self._writing:  # nobody has a batch in hand that is behind a halted one
+            with self._lock:
+                self._seal_all()
+                behind = [batch for batch in self._ready if batch.partition in self._halted]
+                self._ready = deque(batch for batch in self._ready if batch.partition not in self._halted)
+            for batch in behind:
+                self._settle(batch, [(0, self._halted_error(batch.partition))])
+            with self._lock:
+                found = next(iter(self._halted.values()), None) or self._refused
+                self._halted, self._refused = {}, None
+                waits = bool(self._ready)
+        if waits:
+            self._thread.wake(self)
+        if found is not None:
+            raise found.with_traceback(None)
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise ForkedLogError(
+                f"an appender of {self._topic.name} was made by process {self._pid}, this is its fork {os.getpid()}",
+                hint="open the log in the child, after the fork; the parent writes what it has buffered",
+            )
+
+    def _closed_error(self) -> ClosedError:
+        return ClosedError(f"the appender of {self._topic.name} was closed before", hint="topic.appender() makes one")
+
+    def _halted_error(self, partition: int) -> AppendHaltedError:
+        return self._behind_error(partition, self._halted[partition])
+
+    def _behind_error(self, partition: int, cause: TieredError) -> AppendHaltedError:
+        error = AppendHaltedError(
+            f"{self._topic.name}-{partition}: not written, an earlier batch of this appender failed: {cause.message}",
+            hint="flush() raises that error, and the partition takes records again",
+        )
+        error.__cause__ = cause
+        return error
+
+    def _full(self) -> AppendTimeoutError:
+        return AppendTimeoutError(
+            f"{self._topic.name}: {self._held} bytes are buffered, buffer_bytes is {self._buffer_bytes}, and"
+            f" nothing of it was written within max_block_ms={self._limits.max_block_ms}",
+            hint="the record was not taken: append it again, or give the appender more buffer_bytes",
+        )
+
+
+def _own(record: NewRecord, clock: Clock) -> tuple[NewRecord, int]:
+    """A record that its caller can no longer change, with its time; and its size in a batch at most.
+
+    What is no plain bytes is encoded once, here: a record that no batch can hold is refused in the words of an append.
+    """
+    value, key, timestamp, headers = record
+    if timestamp == NO_TIMESTAMP:
+        timestamp = clock.now_ms()
+    size = RECORD_OVERHEAD_BYTES
+    if headers or (value is not None and type(value) is not bytes) or (key is not None and type(key) is not bytes):
+        encode_batch([record])
+        value, key = _copy(value), _copy(key)
+        if headers:
+            headers = [(name, _copy(held)) for name, held in headers]
+            size += sum(len(name) * 4 + len(held or b"") + HEADER_OVERHEAD_BYTES for name, held in headers)
+    return NewRecord(value, key, timestamp, headers), size + len(value or b"") + len(key or b"")
+
+
+def _copy(field: bytes | None) -> bytes | None:
+    return field if field is None or type(field) is bytes else bytes(memoryview(field))
+
+
+def _halting(pieces: Sequence[tuple[int, Outcome]]) -> TieredError | None:
+    """The first failure that is no refusal of a record."""
+    failures = (found for _, found in pieces if isinstance(found, TieredError))
+    return next((found for found in failures if not isinstance(found, InvalidRecordError)), None)
+
+
+def _interrupted(batch: PendingBatch) -> TieredError:
+    return TieredError(
+        f"{batch.log.tp}: the write of a batch was interrupted, it is in the log or not",
+        hint="read the end of the partition before its records are appended again",
+    )

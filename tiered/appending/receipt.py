@@ -1,0 +1,131 @@
+"""Batches that are on their way into the log, and the receipts of their records."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Protocol
+
+from tiered import arguments
+from tiered.appending.accumulator import AccumulatedBatch, AccumulatedRecord
+from tiered.errors import AppendTimeoutError, TieredError
+from tiered.local.partition.partition import PartitionLog
+from tiered.model import RecordMetadata
+
+BATCH_OVERHEAD_BYTES = 61
+"""The header of a batch."""
+
+Outcome = RecordMetadata | TieredError
+"""What became of the records of a batch: where the first of them is, or why they failed."""
+
+
+class PendingBatch(AccumulatedBatch):
+    """Records of one partition. ``pieces``: from which place on they have which outcome; set once, when it is done."""
+
+    __slots__ = ("callbacks", "done", "due", "event", "log", "partition", "pieces")
+
+    def __init__(self, log: PartitionLog, due: float) -> None:
+        super().__init__(BATCH_OVERHEAD_BYTES)
+        self.log = log
+        self.partition = log.tp.partition
+        self.due = due
+        self.pieces: list[tuple[int, Outcome]] = []
+        self.done = False
+        self.event: threading.Event | None = None
+        self.callbacks: list[Callable[[], None]] = []
+
+    def settle(self, pieces: list[tuple[int, Outcome]]) -> None:
+        """The batch is done. Its records are let go: who keeps receipts keeps no values."""
+        self.pieces = pieces
+        self.let_go()
+        self.done = True
+
+    def outcome(self, index: int) -> Outcome:
+        """Of one record of a batch that is done."""
+        first, found = self.pieces[bisect_right(self.pieces, index, key=lambda piece: piece[0]) - 1]
+        if isinstance(found, TieredError):
+            return found
+        offset = found.offset + index - first
+        timestamp = found.timestamp if self.log.config.timestamp_type else self.time_of(index)
+        return RecordMetadata(found.topic, found.partition, offset, timestamp, offset + 1)
+
+
+class Waiter(Protocol):
+    """What a receipt asks of its appender."""
+
+    def _wait_for(self, batch: PendingBatch, timeout_s: float | None) -> bool:
+        """Waits until the batch is done; False if the time is up before."""
+
+    def _when_done(self, batch: PendingBatch, callback: Callable[[], None]) -> bool:
+        """Calls back, from another thread, once the batch is done; False, and nothing, if it is."""
+
+
+class Receipt(AccumulatedRecord):
+    """What ``Appender.append`` returns: where the record is, once it is in the log. Thread-safe."""
+
+    __slots__ = ()
+    _appender: Waiter
+    _batch: PendingBatch
+    _index: int
+
+    def __repr__(self) -> str:
+        state = f"offset={self.offset}" if self.offset is not None else "failed" if self.done() else "pending"
+        return f"<Receipt {self._batch.log.tp} {state}>"
+
+    @property
+    def partition(self) -> int:
+        """Known at once."""
+        return self._batch.partition
+
+    @property
+    def offset(self) -> int | None:
+        """None until the record is in the log, and for one that failed."""
+        known = self._known()
+        return None if known is None else known.offset
+
+    @property
+    def timestamp(self) -> int | None:
+        """In ms; None as for ``offset``."""
+        known = self._known()
+        return None if known is None else known.timestamp
+
+    def done(self) -> bool:
+        """Whether the record is in the log (``durability="disk"``: and fsynced), or failed."""
+        return self._batch.done
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Waits until the record is in the log; ``timeout`` in seconds. It leaves no earlier than it would otherwise.
+
+        Raises why it failed: what ``Topic.append`` raises, AppendHaltedError if an earlier batch of its partition
+        failed. AppendTimeoutError when the time is up: it may still be written.
+        """
+        outcome = self._wait(timeout)
+        if isinstance(outcome, TieredError):
+            raise outcome.with_traceback(None)
+        return outcome
+
+    def exception(self, timeout: float | None = None) -> TieredError | None:
+        """Why the record failed, None if it is in the log; waits as :meth:`result`."""
+        outcome = self._wait(timeout)
+        return outcome if isinstance(outcome, TieredError) else None
+
+    def _when_done(self, callback: Callable[[], None]) -> bool:
+        """Calls back, from another thread, once the record is done; False, and nothing, if it is."""
+        return self._appender._when_done(self._batch, callback)
+
+    def _known(self) -> RecordMetadata | None:
+        outcome = self._batch.outcome(self._index) if self._batch.done else None
+        return outcome if isinstance(outcome, RecordMetadata) else None
+
+    def _wait(self, timeout: float | None) -> Outcome:
+        timeout = arguments.seconds_or_none("timeout", timeout)
+        if not self._batch.done and not self._appender._wait_for(self._batch, timeout):
+            raise self._late(timeout)
+        return self._batch.outcome(self._index)
+
+    def _late(self, timeout: float | None) -> AppendTimeoutError:
+        return AppendTimeoutError(
+            f"{self._batch.log.tp}: a record was not written within {timeout} s",
+            hint="it still will be, or its receipt says why not: flush() writes what waits",
+        )

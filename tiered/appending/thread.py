@@ -1,0 +1,163 @@
+"""The one thread of a log that writes what its appenders hold: it starts with the first record, and ends when idle."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tiered.clock import Clock
+from tiered.errors import ForkedLogError, TieredError
+from tiered.local.directory.tasks import Workers
+from tiered.metrics import Metric, metric
+
+IDLE_SECONDS = 10.0
+"""A thread that has had nothing to write for so long ends; the next record starts another one."""
+
+_logger = logging.getLogger("tiered")
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the appenders of one topic did since the log was opened."""
+
+    records: int = 0
+    failed: int = 0
+    batches: int = 0
+    waits: int = 0
+
+
+class Buffered(Protocol):
+    """An appender."""
+
+    @property
+    def buffered_bytes(self) -> int:
+        """What waits to be written."""
+
+    def _write_due(self, now_s: float) -> float | None:
+        """Writes what is due; when the next is, None if nothing waits."""
+
+    def _drain(self) -> None:
+        """Writes all that waits."""
+
+    def close(self) -> None:
+        """Writes all, and takes nothing more."""
+
+
+class AppenderThread:
+    """Thread-safe. An appender that nobody holds any more is kept while something of it waits."""
+
+    def __init__(self, clock: Clock, workers: Workers) -> None:
+        self.clock = clock
+        self._pid = os.getpid()
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._event = threading.Event()
+        self._known: dict[str, weakref.WeakSet[Buffered]] = {}
+        self._counts: dict[str, Counts] = {}
+        self._pending: dict[Buffered, None] = {}
+        self._running = False
+        self._closed = False
+
+    def add(self, topic: str, appender: Buffered) -> Counts:
+        """One more; the counts of its topic."""
+        if os.getpid() != self._pid:  # its lock may be the copy of one that is held
+            hint = "open the log in the child, after the fork"
+            raise ForkedLogError(
+                f"the log was opened by process {self._pid}, this is its fork {os.getpid()}", hint=hint
+            )
+        with self._lock:
+            self._known.setdefault(topic, weakref.WeakSet()).add(appender)
+            return self._counts.setdefault(topic, Counts())
+
+    def remove(self, appender: Buffered) -> None:
+        """It is closed."""
+        with self._lock:
+            for known in self._known.values():
+                known.discard(appender)
+            self._pending.pop(appender, None)
+
+    def wake(self, appender: Buffered) -> None:
+        """Something of it waits. Where no thread can be started (the interpreter ends) it is written here."""
+        with self._lock:
+            self._pending[appender] = None
+            starts, self._running = not self._running, True
+        self._event.set()
+        if starts:
+            try:
+                self._workers.start("appender", self._run)
+            except RuntimeError:
+                with self._lock:
+                    self._running = False
+                    self._pending.pop(appender, None)
+                appender._drain()
+
+    def drain(self, topic: str | None = None) -> None:
+        """Writes what all appenders (of a topic) hold now. What fails is told by them."""
+        for each in self._appenders(topic):
+            each._drain()
+
+    def close(self) -> TieredError | None:
+        """Closes all appenders and ends the thread. Returns the first error of what they still held."""
+        first: TieredError | None = None
+        for each in self._appenders(None):
+            try:
+                each.close()
+            except TieredError as error:
+                first = first or error
+        self._closed = True
+        self._event.set()
+        return first
+
+    def metrics(self) -> Iterator[Metric]:
+        """By topic; nothing of a topic that never had an appender."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            counts = {topic: (known, list(self._known[topic])) for topic, known in self._counts.items()}
+        for topic, (known, appenders) in counts.items():
+            labels = {"topic": topic}
+            yield metric("appender_buffered_bytes", sum(each.buffered_bytes for each in appenders), labels)
+            yield metric("appender_records_total", known.records, labels)
+            yield metric("appender_failed_records_total", known.failed, labels)
+            yield metric("appender_batches_total", known.batches, labels)
+            yield metric("appender_waits_total", known.waits, labels)
+
+    def _appenders(self, topic: str | None) -> list[Buffered]:
+        if os.getpid() != self._pid:
+            return []
+        with self._lock:
+            return [each for name, known in self._known.items() if topic in (None, name) for each in known]
+
+    def _run(self) -> None:
+        while True:
+            self._event.clear()
+            nearest = self._round()
+            if nearest is not None:
+                self.clock.wait(self._event, max(nearest - self.clock.monotonic(), 0.0))
+            elif self._closed or not self.clock.wait(self._event, IDLE_SECONDS):
+                with self._lock:
+                    if not self._pending:
+                        self._running = False
+                        return
+
+    def _round(self) -> float | None:
+        """Every appender writes what is due; when the next is (monotonic seconds), None if nothing waits."""
+        with self._lock:
+            pending, self._pending = list(self._pending), {}
+        nearest: float | None = None
+        for each in pending:
+            try:
+                due = each._write_due(self.clock.monotonic())
+            except Exception:  # a fault of one must not end the thread of all
+                _logger.exception("an appender failed")
+                continue
+            if due is not None:
+                nearest = due if nearest is None else min(nearest, due)
+                with self._lock:
+                    self._pending[each] = None
+        return nearest

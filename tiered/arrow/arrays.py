@@ -1,0 +1,64 @@
+"""Buffers that the compiled kernels filled -> Arrow arrays around them: nothing is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from tiered.arrow.schema import pyarrow
+from tiered.format.pure_kernels import ArrowBinary, ArrowBuffers
+from tiered.model import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FIRST_ROWS = 16_384
+"""Rows that a column of equal values is made for at first."""
+
+
+class BufferArrays:
+    """Arrays of one partition's rows. ``types`` has those of the columns that are wanted, by name."""
+
+    def __init__(self, tp: TopicPartition, types: dict[str, pa.DataType]) -> None:
+        self._pa = pyarrow()
+        self._types = types
+        self._equal: dict[str, pa.Array] = {}
+        self._repeated: dict[str, Callable[[int], pa.Array]] = {
+            "topic": lambda rows: self._pa.repeat(tp.topic, rows),
+            "partition": lambda rows: self._pa.repeat(self._pa.scalar(tp.partition, self._pa.int32()), rows),
+        }
+
+    def array(self, name: str, buffers: ArrowBuffers) -> pa.Array:
+        """One column, of ``buffers.rows`` elements."""
+        rows = buffers.rows
+        if name in self._repeated:
+            return self._same(name, rows)
+        if name == "headers":
+            return self._lists(buffers)
+        if name in {"key", "value"}:
+            found = cast("ArrowBinary", buffers.keys if name == "key" else buffers.values)
+            return self._binary(self._types[name], rows, found)
+        whole = {"offset": buffers.offsets, "timestamp": buffers.timestamps, "timestampType": buffers.kinds}[name]
+        return self._pa.Array.from_buffers(self._types[name], rows, [None, self._pa.py_buffer(whole)], 0)
+
+    def _same(self, name: str, rows: int) -> pa.Array:
+        """A column of equal values is made once, and shown as far as it is needed."""
+        found = self._equal.get(name)
+        if found is None or len(found) < rows:
+            found = self._equal[name] = self._repeated[name](max(rows, FIRST_ROWS))
+        return found.slice(0, rows)
+
+    def _binary(self, kind: pa.DataType, count: int, of: ArrowBinary) -> pa.Array:
+        return self._pa.Array.from_buffers(kind, count, [*self._bounds(of), self._pa.py_buffer(of.data)], of.nulls)
+
+    def _lists(self, buffers: ArrowBuffers) -> pa.Array:
+        kind = self._types["headers"]
+        lists, names, values = cast("tuple[ArrowBinary, ArrowBinary, ArrowBinary]", buffers.headers)
+        fields, count = kind.value_type, len(names.ends) // 4 - 1
+        children = [self._binary(fields.field(at).type, count, of) for at, of in enumerate((names, values))]
+        held = self._pa.Array.from_buffers(fields, count, [None], 0, children=children)
+        return self._pa.Array.from_buffers(kind, buffers.rows, self._bounds(lists), lists.nulls, children=[held])
+
+    def _bounds(self, of: ArrowBinary) -> list[Any]:
+        buffer = self._pa.py_buffer
+        return [None if of.validity is None else buffer(of.validity), buffer(of.ends)]

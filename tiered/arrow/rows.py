@@ -1,0 +1,259 @@
+"""Arrow data that a caller hands in -> columns of records, checked before anything of it is written.
+
+============  ================================================  ========================================================
+column        type                                              null, or no such column
+============  ================================================  ========================================================
+``value``     binary or text, of any of Arrow's layouts         a null is a tombstone; the column is needed
+``key``       binary or text                                    no key; a compacted topic refuses that
+``timestamp`` timestamp with a zone, or whole milliseconds      the time of the call
+``headers``   list<struct<key: string, value: binary>>          no headers
+``partition`` integer                                           the key decides, as for ``Topic.append``
+============  ================================================  ========================================================
+
+``topic``, ``offset`` and ``timestampType``, which a read has too, are left out; any other column is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tiered.arrow.schema import pyarrow
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError, UnknownTopicError
+from tiered.format.batch import HEADER_BYTES
+from tiered.format.column_encoder import Int64s, RecordColumns, encode_columns, key_hashes
+from tiered.format.key_hashes import partitions_of, rows_by_partition
+from tiered.local.partition.validation import RecordRules
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAMES = ("value", "key", "timestamp", "headers", "partition")
+LEFT_OUT = ("topic", "offset", "timestampType")
+
+CHUNK_ROWS = 65_536
+"""Rows that are looked at, and encoded, at once."""
+
+
+class Rows(NamedTuple):
+    """Some rows in order, the first of them ``first`` of the call; ``partitions`` is where each goes, -1: anywhere."""
+
+    first: int
+    records: RecordColumns
+    partitions: Int64s
+
+
+class ArrowRows:
+    """Rows of a table, a record batch, or whatever offers Arrow's C interface (it is taken whole)."""
+
+    def __init__(self, data: object, *, config: TopicConfig, partitions: int, partition: int | None) -> None:
+        self._arrow = pyarrow("input")
+        self._config = config
+        self._rules = RecordRules(config)
+        self._partitions = partitions
+        self._partition = partition
+        self._table = self._as_table(data)
+        self._check_schema(self._table.schema)
+
+    def checked(self, now_ms: int) -> list[Rows]:
+        """All of them, in chunks that share the caller's memory where its layout is ours.
+
+        Raises ConfigError, InvalidRecordError, InvalidTimestampError, UnknownTopicError with the first row that is bad.
+        """
+        found: list[Rows] = []
+        first = 0
+        for batch in self._table.to_batches(max_chunksize=CHUNK_ROWS):
+            if batch.num_rows:
+                found.append(self._rows(batch, first, now_ms))
+                first += batch.num_rows
+        return found
+
+    def _as_table(self, data: object) -> pa.Table:
+        arrow = self._arrow
+        if isinstance(data, arrow.Table):
+            return data
+        if isinstance(data, arrow.RecordBatch):
+            return arrow.Table.from_batches([data])
+        if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+            return arrow.table(data)
+        raise ConfigError(
+            f"data is {type(data).__name__}, nothing of Arrow's",
+            hint="append_arrow takes a pyarrow.Table, a RecordBatch, or what has __arrow_c_stream__ (polars, duckdb)",
+        )
+
+    def _check_schema(self, schema: pa.Schema) -> None:
+        for name in schema.names:
+            if name not in (*NAMES, *LEFT_OUT):
+                near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.6)
+                raise ConfigError(
+                    f"column {name} cannot be appended",
+                    hint=f"did you mean {near[0]}?" if near else f"columns: {', '.join(NAMES)}",
+                )
+            if schema.names.count(name) > 1:
+                raise ConfigError(f"column {name} is there twice", hint="select it once")
+            wanted = _WANTED.get(name)
+            if wanted is not None and not self._fits(name, schema.field(name).type):
+                raise ConfigError(f"column {name} is {schema.field(name).type}, not {wanted}", hint="cast it first")
+        if "value" not in schema.names:
+            raise ConfigError("there is no column value", hint="rename the column that holds the records' values")
+
+    def _fits(self, name: str, kind: Any) -> bool:
+        types = self._arrow.types
+        if types.is_null(kind):
+            return True
+        if name in {"value", "key"}:
+            kind = kind.value_type if types.is_dictionary(kind) else kind
+            return any(getattr(types, f"is_{word}")(kind) for word in _BYTES)
+        if name == "timestamp":
+            return types.is_integer(kind) or (types.is_timestamp(kind) and kind.tz is not None)
+        if name == "partition":
+            return bool(types.is_integer(kind))
+        if not (types.is_list(kind) or types.is_large_list(kind)) or not types.is_struct(kind.value_type):
+            return False
+        return [kind.value_type.field(at).name for at in range(kind.value_type.num_fields)] == ["key", "value"]
+
+    def _rows(self, batch: pa.RecordBatch, first: int, now_ms: int) -> Rows:
+        arrow = self._arrow
+        headers = self._column(batch, "headers")
+        inner = arrow.struct([("key", arrow.string()), ("value", arrow.binary())])
+        try:
+            records = RecordColumns(
+                self._bytes(batch, "value"),
+                self._bytes(batch, "key"),
+                self._times(batch, now_ms),
+                None if headers is None or headers.null_count == len(headers) else headers.cast(arrow.list_(inner)),
+            )
+        except (arrow.ArrowInvalid, arrow.ArrowNotImplementedError, arrow.ArrowTypeError) as error:
+            raise ConfigError(
+                f"rows {first} to {first + batch.num_rows}: {error}", hint="cast the column first"
+            ) from error
+        check_columns(self._config, records, now_ms, first)
+        _check_header_names(records, first)
+        self._check_sizes(records, first)
+        return Rows(first, records, self._places(batch, records, first))
+
+    def _check_sizes(self, records: RecordColumns, first: int) -> None:
+        """Rows that may not fit into a batch are encoded to see: there are few."""
+        rules = self._rules
+        for at in np.flatnonzero(records.sizes() + HEADER_BYTES > rules.max_bytes).tolist():
+            size = len(encode_columns(records.slice(at, at + 1), codec=rules.codec, level=rules.level))
+            if size > rules.max_bytes:
+                raise RecordTooLargeError(
+                    f"row {first + at} is a batch of {size} bytes, {rules.limit_name} is {rules.max_bytes}",
+                    index=first + at,
+                    hint=f"raise {rules.limit_name}, or leave such rows out",
+                )
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
+        return batch.column(name) if name in batch.schema.names else None
+
+    def _bytes(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        arrow, column = self._arrow, self._column(batch, name)
+        if column is None:
+            return arrow.nulls(batch.num_rows, arrow.binary())
+        return column if column.type == arrow.binary() else column.cast(arrow.binary())
+
+    def _times(self, batch: pa.RecordBatch, now_ms: int) -> Int64s:
+        arrow, column = self._arrow, self._column(batch, "timestamp")
+        if column is None or column.null_count == len(column):
+            return np.full(batch.num_rows, now_ms, np.int64)
+        if arrow.types.is_timestamp(column.type):
+            column = column.cast(arrow.timestamp("ms", column.type.tz), safe=False)
+        return _numbers(column, now_ms)
+
+    def _places(self, batch: pa.RecordBatch, records: RecordColumns, first: int) -> Int64s:
+        """The partition that each row names, or its key; -1 where there is neither."""
+        count = self._partitions
+        if self._partition is not None:
+            return np.full(len(records), self._partition, np.int64)
+        chosen = np.full(len(records), 0 if count == 1 else -1, np.int64)
+        if count > 1 and records.keys.null_count < len(records):
+            keyed = records.keys.is_valid().to_numpy(zero_copy_only=False)
+            chosen = np.where(keyed, partitions_of(key_hashes(records.keys), count), chosen)
+        column = self._column(batch, "partition")
+        if column is None or column.null_count == len(column):
+            return chosen
+        given = _numbers(column, -1)
+        named = column.is_valid().to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(named & ((given < 0) | (given >= count)))
+        if len(wrong):
+            raise UnknownTopicError(
+                f"row {first + wrong[0]}: there is no partition {given[wrong[0]]}", hint=f"there are 0 to {count - 1}"
+            )
+        return np.where(named, given, chosen)
+
+
+def check_columns(config: TopicConfig, records: RecordColumns, now_ms: int, first: int = 0) -> None:
+    """What a log refuses of records with these settings; ``first`` is the place of their first in the call.
+
+    Raises InvalidTimestampError, else InvalidRecordError, with the place of the first that is refused.
+    """
+    times = records.timestamps
+    if not config.timestamp_type:
+        before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+        wrong = np.flatnonzero((times < 0) | (times < now_ms - before) | (times > now_ms + after))
+        if len(wrong):
+            at = first + int(wrong[0])
+            raise InvalidTimestampError(
+                f"row {at} has timestamp {times[wrong[0]]}, the log's clock says {now_ms}",
+                index=at,
+                hint="see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+            )
+    if config.compacted and records.keys.null_count:
+        missing = np.flatnonzero(records.keys.is_null().to_numpy(zero_copy_only=False))
+        at = first + int(missing[0])
+        raise InvalidRecordError(
+            f"row {at} has no key, and the topic is compacted", index=at, hint="give every row a key"
+        )
+
+
+def pieces(rows: Rows, keyless: int, room: int) -> Iterator[tuple[int, RecordColumns]]:
+    """Rows by partition, in order, in runs that fit into batches of ``room`` bytes (one row at least each).
+
+    ``keyless``: where rows go that name no partition and have no key.
+    """
+    places = np.where(rows.partitions < 0, keyless, rows.partitions)
+    for at in rows_by_partition(places):
+        records = rows.records if len(at) == len(places) else rows.records.take(at)
+        ends = np.cumsum(records.sizes())
+        start = 0
+        while start < len(records):
+            taken = int(ends[start - 1]) if start else 0
+            end = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
+            yield int(places[at[0]]), records.slice(start, end)
+            start = end
+
+
+def _check_header_names(records: RecordColumns, first: int) -> None:
+    """A header without a name fails its row here, before another one is written."""
+    if records.headers is None:
+        return
+    elements = records.headers.flatten()
+    if elements.null_count or (len(elements) and elements.field(0).null_count):
+        last = first + len(records)
+        raise InvalidRecordError(
+            f"rows {first} to {last}: a header has no name",
+            index=first,
+            hint="give every header a key, or leave it out",
+        )
+
+
+def _numbers(column: pa.Array, instead: int) -> Int64s:
+    """As numpy; ``instead`` where there is a null."""
+    arrow = pyarrow("input")
+    found: Int64s = column.cast(arrow.int64()).fill_null(instead).to_numpy(zero_copy_only=False)
+    return found
+
+
+_BYTES = ("binary", "large_binary", "binary_view", "fixed_size_binary", "string", "large_string", "string_view")
+_WANTED = {
+    "value": "binary or text",
+    "key": "binary or text",
+    "timestamp": "a timestamp with a time zone, or whole milliseconds",
+    "headers": "list<struct<key: string, value: binary>>",
+    "partition": "whole numbers",
+}

@@ -1,0 +1,76 @@
+"""The columns of a read in Arrow's terms, and a read as a stream of record batches.
+
+Needs ``pyarrow`` (extra ``arrow``), imported at the first use. Columns have the names of Spark's Kafka source::
+
+    key binary | value binary | topic string | partition int32 | offset int64
+    timestamp timestamp[ms or us, UTC] | timestampType int32 (0 CreateTime, 1 LogAppendTime)
+    headers list<struct<key string, value binary>>, null for a record without headers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tiered.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""All columns, in the order of Spark's Kafka source."""
+
+
+def arrow_schema(columns: Sequence[str] = COLUMNS, *, timestamp_unit: str = "ms") -> pa.Schema:
+    """The schema of ``columns``, in their order. Raises ConfigError for a name that is no column."""
+    arrow = pyarrow()
+    types = {
+        "key": arrow.binary(),
+        "value": arrow.binary(),
+        "topic": arrow.string(),
+        "partition": arrow.int32(),
+        "offset": arrow.int64(),
+        "timestamp": arrow.timestamp(timestamp_unit, tz="UTC"),
+        "timestampType": arrow.int32(),
+        "headers": arrow.list_(arrow.struct({"key": arrow.string(), "value": arrow.binary()}.items())),
+    }
+    unknown = [name for name in columns if name not in types]
+    if unknown:
+        raise ConfigError(f"no column {', '.join(unknown)}", hint=f"columns: {', '.join(COLUMNS)}")
+    return arrow.schema([arrow.field(name, types[name]) for name in columns])
+
+
+def arrow_table(pieces: Iterable[pa.RecordBatch], columns: Sequence[str] = COLUMNS) -> pa.Table:
+    """One table of record batches with ``columns``; an empty one where there are none."""
+    return pyarrow().Table.from_batches(pieces, schema=arrow_schema(columns))
+
+
+class RecordBatches:
+    """Record batches of a read, one by one, each about ``RECORD_BATCH_BYTES``: nothing is read before it is asked for.
+
+    An iterator, and a stream of Arrow's C interface, which polars, duckdb, pandas and pyarrow take without a copy
+    (``pyarrow.RecordBatchReader.from_stream``). It can be gone through once.
+    """
+
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+        self.schema = schema
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A capsule, as the Arrow PyCapsule interface has it."""
+        reader = pyarrow().RecordBatchReader.from_batches(self.schema, self._batches)
+        return reader.__arrow_c_stream__(requested_schema)
+
+
+def pyarrow(way: str = "output") -> Any:
+    """The module. Raises ConfigError where it is not installed; ``way`` is the word for what needs it."""
+    try:
+        import pyarrow as module  # noqa: PLC0415  an optional and slow import, owned by this file
+    except ImportError as error:
+        raise ConfigError(
+            f"Arrow {way} needs pyarrow, which is not installed", hint="pip install 'tieredlog[arrow]'"
+        ) from error
+    return module

@@ -1,0 +1,36 @@
+"""Which verbs of ``repair`` are for what a check has found in a bucket. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tiered.findings import Finding, Severity
+from tiered.format.keys import parse_segment_key, parse_staged_key
+
+MAX_REMEDIES = 20
+"""Partitions that are named; all others are damaged alike."""
+_ROOT = frozenset({"root", "invariant"})
+
+
+def remedies(findings: Iterable[Finding]) -> list[str]:
+    """A line for each partition whose root or segments are damaged: what to do next."""
+    roots, segments = dict[str, str](), dict[str, str]()
+    for found in findings:
+        if found.severity is not Severity.ERROR or found.partition < 0:
+            continue
+        name, where = f"{found.topic}-{found.partition}", f"{found.topic}:{found.partition}"
+        if found.code in _ROOT:
+            roots[name] = where
+        elif parse_segment_key(found.where) is not None or parse_staged_key(found.where) is not None:
+            segments[name] = where
+    lines = [
+        f"{name}: `tiered repair advice {where.partition(':')[0]}` says how a kept root is put back, `tiered repair "
+        f"rebuild-catalog {where}` makes one anew"
+        for name, where in roots.items()
+    ]
+    lines += [
+        f"{name}: `tiered repair index {where}` mends indexes and rows; what a .log has lost comes back from a version "
+        f"or a backup of the bucket, or `tiered repair drop-segment {where}` gives it up"
+        for name, where in segments.items()
+    ]
+    return lines[:MAX_REMEDIES]

@@ -1,0 +1,140 @@
+"""``check --read-data`` of a bucket, spread over many machines: the registry on one, parts of partitions on all.
+
+::
+
+    registry ── findings ───────────────────────────────┐
+       └─ entries ── roots, rows ── Part, Part, ...     ├── one report, as of a check on one machine
+                                     └── findings each ─┘
+
+Each segment is in exactly one part, judged by the code that ``check`` judges it with. What producers had done before a
+part begins is found out by reading a little of what lies before it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tiered.care.check import CheckOptions, CheckReport, CheckRun
+from tiered.care.check_local import LocalFacts
+from tiered.care.check_remote import RemoteCheck, RemoteFacts
+from tiered.care.proven import Reading
+from tiered.config import MAX_LONG
+from tiered.errors import CorruptionError
+from tiered.findings import Finding, Passed, Severity
+from tiered.model import TopicPartition
+from tiered.plan.jobs import SPAN_BYTES, SpanCutter
+from tiered.remote.topics import TopicEntry
+from tiered.store.base import Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Segments of one partition whose base lies in ``start`` to ``end`` (exclusive); one has its root, too.
+
+    ``made``: the registry vouches for the root. ``topic_id`` as 32 hex digits.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    made: bool
+    start: int = 0
+    end: int = MAX_LONG
+    segments: int = 0
+    size_bytes: int = 0
+    with_root: bool = True
+
+    @property
+    def entry(self) -> TopicEntry:
+        """As much of the registry's entry as a check of the partition asks."""
+        return TopicEntry(self.topic, UUID(self.topic_id), self.partition + 1, roots=self.made)
+
+
+def cut_steps(
+    url: str, topics: tuple[str, ...] = (), *, least_bytes: int = SPAN_BYTES
+) -> Steps[tuple[CheckReport, list[Part]]]:
+    """What is wrong with the registry, and the parts to look at. Emits the findings; lists the bucket.
+
+    Raises UnknownTopicError for a topic that was named and is nowhere.
+    """
+    run = CheckRun(CheckOptions(topics=topics, read_data=True))
+    parts: list[Part] = []
+    for entry in (yield from run.registry(url, LocalFacts())):
+        for number in range(entry.partitions):
+            parts += yield from _cut(Part(entry.name, entry.topic_id.hex, number, entry.roots), least_bytes)
+    return run.report(LocalFacts(), RemoteFacts()), parts
+
+
+def _cut(whole: Part, least_bytes: int) -> Steps[list[Part]]:
+    """The last part is open: what is appended meanwhile, and a page that cannot be read, belong to it."""
+    pinned = yield from _check(whole, RemoteFacts(), _silent).catalog(told=False)
+    cutter = SpanCutter(least_bytes)
+    at = 0
+    try:
+        while pinned is not None and len(rows := (yield from pinned.piece(at))):
+            cutter.add(rows)
+            at = rows.end_offset
+    except CorruptionError:
+        pass  # whoever looks at the rows says so
+    spans = cutter.finish()
+    parts = [
+        dataclasses.replace(
+            whole,
+            start=span.start if number else 0,
+            end=span.end if number + 1 < len(spans) else MAX_LONG,
+            segments=span.segments,
+            size_bytes=span.size_bytes,
+            with_root=not number,
+        )
+        for number, span in enumerate(spans)
+    ]
+    return parts or [whole]
+
+
+def part_steps(part: Part) -> Steps[CheckReport]:
+    """Looks at every byte of a part, on the newest root and under a pin. Emits what it finds."""
+    run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
+    reading = Reading(data=True, pin=True)  # of this part alone: it ends with it
+    yield from _check(part, facts, run.tell).look_at_part(reading, part.start, part.end, with_root=part.with_root)
+    return run.report(LocalFacts(), facts)
+
+
+def joined(registry: CheckReport, parts: Iterable[CheckReport]) -> CheckReport:
+    """One report of all: of the registry, which knows the partitions, and of the parts."""
+    run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
+    for part in (registry, *parts):
+        run.add(part)
+        facts.segments += part.remote_segments
+        facts.size_bytes += part.remote_bytes
+        facts.unchecked += part.unchecked
+        facts.data_bytes_read += part.data_bytes_read
+    return dataclasses.replace(run.report(LocalFacts(), facts), partitions=registry.partitions)
+
+
+def report_as_json(report: CheckReport) -> dict[str, Any]:
+    """All fields; findings in the words of ``--json``."""
+    plain = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    return {**plain, "findings": [found.as_json() for found in report.findings]}
+
+
+def report_of_json(fields: Mapping[str, Any]) -> CheckReport:
+    """What :func:`report_as_json` made."""
+    return CheckReport(**{**fields, "findings": tuple(_finding(each) for each in fields["findings"])})
+
+
+def _finding(fields: Mapping[str, Any]) -> Finding:
+    absent: dict[str, Any] = {"topic": "", "partition": -1, "position": -1, "offset": -1}
+    known = {name: absent[name] if value is None else value for name, value in fields.items()}
+    return Finding(**known | {"severity": Severity(fields["severity"])})
+
+
+def _check(part: Part, facts: RemoteFacts, tell: Any) -> RemoteCheck:
+    return RemoteCheck(TopicPartition(part.topic, part.partition), part.entry, facts, None, tell)
+
+
+def _silent(_seen: Iterable[Finding | Passed]) -> Steps[None]:
+    yield from ()

@@ -1,0 +1,179 @@
+"""``tiered erase``: records of some keys leave the bucket, and a receipt says that they did."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+import tiered
+from tiered.care.check import EXIT_WARNINGS
+from tiered.care.erase import Erased, ErasePlan, as_fields, erase_steps, plan_erase_steps, receipt_steps
+from tiered.errors import NotFoundError, UnknownTopicError
+from tiered.model import TopicPartition
+from tiered.plan.erasure import Selection
+from tiered.program.application import (
+    Application,
+    Command,
+    confirm,
+    destructive,
+    pass_application,
+    split_topic,
+)
+from tiered.program.doors import chosen_partitions
+from tiered.program.erasure import (
+    left_line,
+    noncurrent_commands,
+    outcome_line,
+    plan_fields,
+    plan_table,
+    question,
+    selection_of,
+    selection_options,
+    stays,
+)
+from tiered.program.output import counted
+from tiered.program.progress import Progress
+from tiered.program.stores import location
+from tiered.program.tiers import Tiers, open_tiers, refuse_internal
+from tiered.remote.fence import owner_of
+from tiered.store.probe import probe
+
+
+@click.command("erase", cls=Command)
+@click.argument("selected", metavar="TOPIC[:P]")
+@selection_options
+@click.option("--now", is_flag=True, help="delete the old objects without gc.grace.ms; refused under pins, snapshots")
+@destructive
+@pass_application
+def command(
+    app: Application,
+    *,
+    selected: str,
+    now: bool,
+    dry_run: bool,
+    yes: bool,
+    **asked: Any,
+) -> int:
+    """Take the records of some keys out of the bucket, for good.
+
+    Reads every segment, writes those that hold them anew without them (all other records keep their offsets and their
+    bytes), reads all that is left, and writes jobs/{id}/receipt.json, with keys as hashes alone. Cut short, the same
+    command goes on. Readers and writers go on meanwhile.
+
+    The old objects go with the grace time, or with --now. Exit code 0: no object holds them any more; 3: some still
+    do, the same command tells which, and later that they are gone. What lies on disks stays there until it leaves by
+    local.retention.* or by `tiered local drop`: with --log-dir the directory is read, too, and counted (exit code 3).
+    Noncurrent versions of a versioned bucket stay until its owner runs the commands that the receipt holds.
+
+    \b
+    Examples:
+      tiered erase users --key alice@example.org --remote s3://acme-logs/prod --dry-run
+      tiered erase users --keys gone.txt --now --remote s3://acme-logs/prod --yes
+      tiered erase clicks:3 --key-prefix session- --before 2026-01-01 --remote s3://acme-logs/prod --yes --json
+    """
+    app.need_remote()
+    selection = selection_of(app, **asked)
+    topic, partition = split_topic(selected)
+    refuse_internal(topic)
+    with open_tiers(app, with_local=False) as tiers:
+        facts = tiers.need_topic(topic)
+        entry = facts.entry
+        if entry is None:
+            raise NotFoundError(f"{topic} is not in the bucket", hint="`tiered topics list` shows what is")
+        numbers = chosen_partitions(topic, facts.partitions, partition)
+        job_id = selection.job_id(entry.topic_id, numbers)
+        plans: list[ErasePlan] = []
+        with Progress(app, "reading", is_bytes=True) as progress:
+            for number in numbers:
+                tp = TopicPartition(topic, number)
+                plan = tiers.run(plan_erase_steps(tp, entry, selection, spend=progress.advance))
+                plans += [] if plan is None else [plan]
+        disk = _on_disk(app, topic, numbers, selection)
+        shown = [plan_fields(plan) for plan in plans]
+        lines = [*plan_table(shown), *_disk_lines(topic, app.log_dir, disk), *stays(shown)]
+        if dry_run:
+            fields = {"dry_run": True, "job": job_id, "partitions": shown, "disk": disk}
+            return app.out.result("erase", fields, lines)
+        for line in lines:
+            app.out.say(line)
+        confirm(app, "erase", question(shown), yes=yes)
+        return _carry_out(app, tiers, plans, selection, job_id, topic=topic, now=now, disk=disk)
+
+
+def _carry_out(
+    app: Application,
+    tiers: Tiers,
+    plans: Sequence[ErasePlan],
+    selection: Selection,
+    job_id: str,
+    *,
+    topic: str,
+    now: bool,
+    disk: Sequence[dict[str, Any]],
+) -> int:
+    owner = owner_of(socket.gethostname(), os.getpid(), "tiered erase")
+    erased: list[Erased] = []
+    capabilities = tiers.run(probe()) if plans else None
+    with Progress(app, "erasing", is_bytes=True) as progress:
+        for plan in plans:
+            steps = erase_steps(
+                plan, selection, owner, job_id, now=now, spend=progress.advance, capabilities=capabilities
+            )
+            erased.append(tiers.run(steps))
+    left = [(one.tp, each) for one in erased for each in one.left]
+    versions = noncurrent_commands(location(app), erased)
+    key = ""
+    if plans:
+        said = {"stays": stays(map(plan_fields, plans)), "disk": disk, "noncurrent_versions": versions}
+        facts = {"topic": plans[0].tp.topic, "owner": owner, **said}
+        topic_id = plans[0].entry.topic_id
+        key = tiers.run(receipt_steps(job_id, topic_id, selection, erased, facts))
+    for tp, each in left:
+        app.out.warn(left_line(str(tp), dataclasses.asdict(each)))
+    fields = {
+        "dry_run": False,
+        "job": job_id,
+        "receipt": key,
+        "proven": not left,
+        "disk": disk,
+        "noncurrent_versions": versions,
+        "partitions": [{"topic": one.tp.topic, **as_fields(one)} for one in erased],
+    }
+    done = sum(one.records for one in erased)
+    text = [outcome_line(done, len(left)), *([f"receipt: {key}"] if key else [])]
+    text += _disk_lines(topic, app.log_dir, disk)
+    if versions:
+        text.append(f"if the bucket is versioned: {counted(len(versions), 'command')} in the receipt")
+    return app.out.result("erase", fields, text, EXIT_WARNINGS if left or disk else 0)
+
+
+def _on_disk(app: Application, topic: str, numbers: Sequence[int], selection: Selection) -> list[dict[str, Any]]:
+    """What the log directory that was named holds of it, by partition; nothing of it is changed."""
+    if app.log_dir is None or not app.log_dir.is_dir():
+        return []
+    found = []
+    with tiered.open_reader(log_dir=app.log_dir) as reader:
+        try:
+            held = reader.topic(topic)
+        except UnknownTopicError:
+            return []
+        for number in range(held.partitions):
+            offsets = [record.offset for record in held.read(number) if selection.takes(record.key, record.timestamp)]
+            if number in numbers and offsets:
+                found.append({"partition": number, "records": len(offsets), "from": offsets[0], "to": offsets[-1] + 1})
+    return found
+
+
+def _disk_lines(topic: str, directory: Path | None, disk: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"on the disk partition {one['partition']} holds {counted(one['records'], 'record')} of it, offsets "
+        f"{one['from']} to {one['to']}: `tiered local drop {topic}:{one['partition']} --before {one['to']} --log-dir "
+        f"{directory}` drops what is sealed and in the bucket; beside a running writer `local.retention.ms` does"
+        for one in disk
+    ]

@@ -1,0 +1,63 @@
+"""``tiered spark JOB``: starts ``python -m tiered.spark JOB`` and ends as it ends.
+
+A process of its own: Spark starts a JVM, keeps threads, and is imported by nobody who does not need it.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import click
+
+from tiered.config import S3_WORDS
+from tiered.program.application import Group
+from tiered.spark.commands import jobs
+
+FLAGS = ("json", "quiet", "debug")
+WORDS = ("log_dir", "remote", *S3_WORDS, "config", "progress")
+
+
+class Started(Group):
+    """Knows the jobs for its help; hands a command line on as it stands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The jobs."""
+        return jobs.list_commands(ctx)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """One of them."""
+        return jobs.get_command(ctx, cmd_name)
+
+    def invoke(self, ctx: click.Context) -> int:
+        """The exit code of the child. What stood before the job's name goes behind it."""
+        name, *rest = [*ctx._protected_args, *ctx.args]
+        self.resolve_command(ctx, [name])  # a misspelt job is told here
+        return start([name, *rest, *_before(ctx.find_root().obj)])
+
+
+@click.group("spark", cls=Started, help=jobs.help)
+def command() -> None:
+    """Bulk jobs on Spark."""
+
+
+def _before(flags: dict[str, Any]) -> list[str]:
+    """Global options that stood before the job."""
+    words = [(word, flags[word]) for word in WORDS if flags.get(word) is not None]
+    given = [text for word, value in words for text in ("--" + word.replace("_", "-"), str(value))]
+    return given + [f"--{flag}" for flag in FLAGS if flags.get(flag)] + ["-v"] * int(flags.get("verbose") or 0)
+
+
+def start(arguments: list[str]) -> int:
+    """Runs a job in a child of its own process group; hands SIGINT and SIGTERM on, once each, and waits for its end."""
+    child = subprocess.Popen([sys.executable, "-m", "tiered.spark", *arguments], process_group=0)  # noqa: S603 - this program
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _frame: child.send_signal(number)) for number in numbers]
+    try:
+        code = child.wait()
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    return 128 - code if code < 0 else code

@@ -1,0 +1,286 @@
+# Part of _kernels.pyx: rows of Arrow columns -> batches, each byte copied once. ``column_encoder`` is the twin in numpy, and
+# takes what is odd.
+
+cdef enum:
+    RECORD_OVERHEAD_BYTES = 36  # as ``column_encoder`` has them: batches are cut alike
+    HEADER_OVERHEAD_BYTES = 10
+    MOST_VIEWS = 16
+
+
+cdef struct Elements:
+    const int32_t* starts
+    const unsigned char* data
+    const unsigned char* end
+    const unsigned char* valid  # NULL: no element is null
+    int64_t first_bit
+
+
+cdef inline int64_t element(Elements* of, int64_t at, const unsigned char** field) noexcept nogil:
+    """Bytes of it, -1 for a null."""
+    cdef int64_t bit = of.first_bit + at
+    if of.valid != NULL and not of.valid[bit >> 3] >> (bit & 7) & 1:
+        return -1
+    field[0] = of.data + of.starts[at]
+    return of.starts[at + 1] - of.starts[at]
+
+
+cdef inline unsigned char* put_bytes(
+    unsigned char* at, const unsigned char* field, int64_t size, const unsigned char* readable
+) noexcept nogil:
+    """A length and what it is the length of; ``SPARE_BYTES`` behind it are there."""
+    if size < 0:
+        at[0] = NULL_LENGTH
+        return at + 1
+    at = put_varint(at, zigzag(size))
+    if size <= SPARE_BYTES and readable - field >= SPARE_BYTES:
+        memcpy(at, field, SPARE_BYTES)
+    else:
+        memcpy(at, field, size)
+    return at + size
+
+
+@cython.final
+@cython.no_gc
+cdef class ArrowRows:
+    """Rows of columns, whose memory is kept until this goes away, as ``pure_kernels.arrow_rows`` says."""
+
+    cdef Py_buffer[MOST_VIEWS] views
+    cdef int held
+    cdef int64_t count
+    cdef Elements values, keys, names, insides
+    cdef const int64_t* times
+    cdef const int64_t* lists  # NULL: no row has headers
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.held):
+            PyBuffer_Release(&self.views[i])
+
+    cdef Py_buffer* pin(self, buffer) except NULL:
+        cdef Py_buffer* view = &self.views[self.held]
+        PyObject_GetBuffer(buffer, view, PyBUF_SIMPLE)
+        self.held += 1
+        return view
+
+    cdef bint hold(self, Elements* into, given, int64_t count) except -1:
+        """Whether all its elements lie within its data. ``given``: validity, offsets, data, the place of the first."""
+        cdef int64_t first = given[3], i
+        cdef Py_buffer* view
+        validity, offsets, data = given[0], given[1], given[2]
+        into.valid, into.first_bit = NULL, first
+        if first < 0 or offsets is None:
+            return False
+        if validity is not None:
+            view = self.pin(validity)
+            if view.len < (first + count + 7) >> 3:
+                return False
+            into.valid = <const unsigned char*>view.buf
+        view = self.pin(offsets)
+        if view.len < 4 * (first + count + 1):
+            return False
+        into.starts = <const int32_t*>view.buf + first
+        view = self.pin(b"" if data is None else data)
+        into.data = <const unsigned char*>view.buf
+        into.end = into.data + view.len
+        if into.starts[0] < 0 or into.starts[count] > view.len:
+            return False
+        for i in range(count):
+            if into.starts[i] > into.starts[i + 1]:
+                return False
+        return True
+
+
+def arrow_rows(int64_t count, values, keys, timestamps, headers):
+    """As ``pure_kernels.arrow_rows`` says."""
+    cdef ArrowRows rows = ArrowRows.__new__(ArrowRows)
+    cdef Py_buffer* view
+    cdef int64_t elements, i
+    if count < 0 or not rows.hold(&rows.values, values, count) or not rows.hold(&rows.keys, keys, count):
+        return None
+    view = rows.pin(timestamps)
+    if view.len != 8 * count:
+        return None
+    rows.times = <const int64_t*>view.buf
+    rows.count = count
+    if headers is not None:
+        bounds, names, insides = headers
+        view = rows.pin(bounds)
+        if view.len != 8 * (count + 1):
+            return None
+        rows.lists = <const int64_t*>view.buf
+        elements = rows.lists[count]
+        if rows.lists[0] or elements < 0 or elements > INT32_MAX:
+            return None
+        for i in range(count):
+            if rows.lists[i] > rows.lists[i + 1]:
+                return None
+        if not rows.hold(&rows.names, names, elements) or not rows.hold(&rows.insides, insides, elements):
+            return None
+    return rows
+
+
+cdef int64_t most_bytes_of(ArrowRows rows, int64_t row) noexcept nogil:
+    """Of the record in a batch: ``RecordColumns.sizes``."""
+    cdef const unsigned char* field
+    cdef int64_t i, bytes_there = RECORD_OVERHEAD_BYTES
+    bytes_there += max(element(&rows.values, row, &field), 0) + max(element(&rows.keys, row, &field), 0)
+    if rows.lists != NULL:
+        for i in range(rows.lists[row], rows.lists[row + 1]):
+            bytes_there += HEADER_OVERHEAD_BYTES
+            bytes_there += max(element(&rows.names, i, &field), 0) + max(element(&rows.insides, i, &field), 0)
+    return bytes_there
+
+
+cdef inline int64_t size_of(int64_t size) noexcept nogil:
+    return 1 if size < 0 else varint_size(zigzag(size)) + size
+
+
+cdef unsigned char* put_row(unsigned char* at, ArrowRows rows, int64_t row, int64_t delta, int64_t number) noexcept nogil:
+    """One record, no longer than ``most_bytes_of`` it; what is behind it."""
+    cdef const unsigned char* key = NULL
+    cdef const unsigned char* value = NULL
+    cdef const unsigned char* name = NULL
+    cdef const unsigned char* inside = NULL
+    cdef int64_t i, size, first = 0, behind = 0, headers = 0
+    cdef int64_t key_size = element(&rows.keys, row, &key), value_size = element(&rows.values, row, &value)
+    if rows.lists != NULL:
+        first, behind = rows.lists[row], rows.lists[row + 1]
+        for i in range(first, behind):
+            headers += size_of(element(&rows.names, i, &name)) + size_of(element(&rows.insides, i, &inside))
+    size = 1 + varint_size(zigzag(delta)) + varint_size(zigzag(number)) + size_of(key_size) + size_of(value_size)
+    at = put_varint(at, zigzag(size + varint_size(zigzag(behind - first)) + headers))
+    at[0] = 0  # attributes
+    at = put_varint(put_varint(at + 1, zigzag(delta)), zigzag(number))
+    at = put_bytes(at, key, key_size, rows.keys.end)
+    at = put_bytes(at, value, value_size, rows.values.end)
+    at = put_varint(at, zigzag(behind - first))
+    for i in range(first, behind):
+        size = element(&rows.names, i, &name)
+        at = put_bytes(at, name, size, rows.names.end)
+        size = element(&rows.insides, i, &inside)
+        at = put_bytes(at, inside, size, rows.insides.end)
+    return at
+
+
+@cython.final
+@cython.no_gc
+cdef class BatchFiller:
+    """One batch after the other, as ``pure_kernels.batch_filler`` says."""
+
+    cdef Growing held
+    cdef int64_t room
+    cdef readonly int64_t count, size_bytes, first, least, greatest
+    cdef bint is_full, broken
+
+    def __cinit__(self):
+        self.held = Growing.__new__(Growing)
+
+    def add(self, ArrowRows rows not None, order, int64_t at):
+        """Rows from place ``at`` of ``order`` on, as far as they fit; the place of the first that is not taken."""
+        cdef Py_buffer view
+        cdef const int64_t* places = NULL
+        cdef int64_t i, count = rows.count
+        if order is not None:
+            PyObject_GetBuffer(order, &view, PyBUF_SIMPLE)
+            places, count = <const int64_t*>view.buf, view.len // 8
+        try:
+            if self.broken:
+                raise MemoryError
+            if places != NULL:
+                for i in range(at, count):
+                    if not 0 <= places[i] < rows.count:
+                        raise IndexError(f"there is no row {places[i]}")
+            self.is_full = False
+            while at < count and not self.is_full:
+                row = at if places == NULL else places[at]
+                self.broken = True  # unless there is memory
+                if self.held.held == NULL:
+                    self.held.reserve(HEADER_BYTES)
+                    self.held.size = HEADER_BYTES
+                self.held.reserve(most_bytes_of(rows, row) + SPARE_BYTES)
+                self.broken = False
+                with nogil:
+                    at = self.fill(rows, places, at, count)
+        finally:
+            if order is not None:
+                PyBuffer_Release(&view)
+        return at
+
+    cdef int64_t fill(self, ArrowRows rows, const int64_t* places, int64_t at, int64_t count) noexcept nogil:
+        """As :meth:`add`, as far as there is memory; the first row has some."""
+        cdef int64_t row, most, time
+        cdef unsigned char* behind
+        while at < count:
+            row = at if places == NULL else places[at]
+            most = most_bytes_of(rows, row)
+            if self.count and self.size_bytes + most > self.room:
+                self.is_full = True
+                break
+            if self.held.size + most + SPARE_BYTES > self.held.room:
+                break
+            time = rows.times[row]
+            if not self.count:
+                self.first = self.least = self.greatest = time
+            elif time < self.least:
+                self.least = time
+            elif time > self.greatest:
+                self.greatest = time
+            behind = put_row(
+                self.held.start + self.held.size, rows, row, <int64_t>(<uint64_t>time - <uint64_t>self.first), self.count
+            )
+            self.held.size = behind - self.held.start
+            self.size_bytes += most
+            self.count += 1
+            at += 1
+        return at
+
+    def finish(self, int64_t base_offset, int leader_epoch, int attributes, int64_t append_time_ms):
+        """The batch of all rows that were added, not compressed; nothing is left. There must be a row."""
+        cdef Py_ssize_t size = self.held.size
+        cdef unsigned char* start = self.held.start
+        cdef unsigned char* at
+        cdef int64_t greatest = append_time_ms if attributes & LOG_APPEND_TIME_BIT else self.greatest
+        if self.broken or not self.count:
+            raise MemoryError if self.broken else ValueError("a batch needs at least one record")
+        at = put_fixed(start, base_offset, 8)
+        at = put_fixed(at, size - LOG_OVERHEAD_BYTES, 4)
+        at = put_fixed(at, leader_epoch, 4)
+        at = put_fixed(at, 2, 1)  # magic
+        at = put_fixed(at, 0, 4)  # CRC, below
+        at = put_fixed(at, attributes, 2)
+        at = put_fixed(at, self.count - 1, 4)
+        at = put_fixed(at, self.first, 8)
+        at = put_fixed(at, greatest, 8)
+        at = put_fixed(at, -1, 8)  # no producer, no epoch of it, no sequence
+        at = put_fixed(at, -1, 2)
+        at = put_fixed(at, -1, 4)
+        put_fixed(at, self.count, 4)
+        crc = crc32c(PyMemoryView_FromMemory(<char*>start + CRC_START, size - CRC_START, PyBUF_READ))
+        put_fixed(start + CRC_AT, <uint32_t>crc, 4)
+        self.count = self.size_bytes = 0
+        return self.held.take()
+
+
+def batch_filler(int64_t room):
+    """As ``pure_kernels.batch_filler`` says."""
+    cdef BatchFiller made = BatchFiller.__new__(BatchFiller)
+    made.room = min(room, MAX_BATCH_BYTES - HEADER_BYTES)
+    return made
+
+
+def key_hashes(int64_t count, keys):
+    """As ``pure_kernels.key_hashes`` says."""
+    cdef ArrowRows rows = ArrowRows.__new__(ArrowRows)
+    cdef int64_t i, size
+    cdef const unsigned char* field = NULL
+    cdef bytes made
+    cdef uint32_t* into
+    if count < 0 or not rows.hold(&rows.keys, keys, count):
+        return None
+    made = PyBytes_FromStringAndSize(NULL, 4 * count)
+    into = <uint32_t*>PyBytes_AS_STRING(made)
+    with nogil:
+        for i in range(count):
+            size = element(&rows.keys, i, &field)
+            into[i] = hash_of_key(field, size) if size >= 0 else 0
+    return made

@@ -1,0 +1,81 @@
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from tiered.appending.accumulator import AccumulatedBatch as AccumulatedBatch
+from tiered.appending.accumulator import AccumulatedRecord as AccumulatedRecord
+from tiered.appending.accumulator import Accumulator as Accumulator
+from tiered.appending.accumulator import SectionLock as SectionLock
+from tiered.format.pure_kernels import ArrowColumns, ArrowRows, BatchFiller, Buffer, Elements, Kept, Put, Shown, Survey
+from tiered.format.records import ConsumerRecord as ConsumerRecord
+from tiered.format.records import Record as Record
+from tiered.model import NewRecord
+
+COMPILED: str
+
+def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[bytes, int]: ...
+def encode_batch(
+    records: Sequence[NewRecord],
+    now_ms: int,
+    keyed: bool,
+    most_bytes: int,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    append_time_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    mutable: bool,
+) -> tuple[bytes | bytearray, int, int, int] | None: ...
+def decode_records(
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int | None,
+    begin: int = 0,
+    end: int | None = None,
+) -> Iterator[Record]: ...
+def consumer_records(
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    append_time: int | None,
+    shown: Shown,
+    begin: int = 0,
+    end: int | None = None,
+) -> Iterator[ConsumerRecord]: ...
+def scan(
+    data: Buffer, expected: int, limit: int, exact: int, dense: bool, most_bytes: int, stop: int
+) -> tuple[int, int, int]: ...
+def survey(
+    data: Buffer,
+    order: tuple[int, int, int],
+    dense: bool,
+    epoch: int,
+    pace: tuple[int, int, int, int, int, int, int],
+) -> Survey | None: ...
+def batch_records(batch: Buffer, shown: Shown | None) -> Iterator[Record] | Iterator[ConsumerRecord] | None: ...
+def run_records(batches: Buffer, shown: Shown) -> Iterator[ConsumerRecord] | None: ...
+def group(
+    records: Iterable[object], partitions: int, fixed: int, keyless: int
+) -> tuple[dict[int, list[NewRecord]], dict[int, list[int]]] | None: ...
+def assign_offsets(buf: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None: ...
+def murmur2(data: bytes) -> int: ...
+def arrow_columns(
+    names: Collection[str], start: int, end: int | None, since: int | None, until: int | None, micros: bool
+) -> ArrowColumns | None: ...
+def arrow_rows(
+    count: int, values: Elements, keys: Elements, timestamps: Buffer, headers: tuple[Buffer, Elements, Elements] | None
+) -> ArrowRows | None: ...
+def batch_filler(room: int) -> BatchFiller | None: ...
+def key_hashes(count: int, keys: Elements) -> bytes | None: ...
+
+class KeyTable:
+    def __init__(self, capacity: int, secret: bytes) -> None: ...
+    def __len__(self) -> int: ...
+    def digest(self, key: bytes) -> bytes: ...
+    def put(self, key: bytes, offset: int) -> None: ...
+    def get(self, key: bytes) -> int: ...
+    def put_batch(self, batch: Buffer, start: int) -> Put | None: ...
+    def filter_batch(self, batch: Buffer, latest: int, keeps_tombstones: bool, horizon_ms: int) -> Kept | None: ...

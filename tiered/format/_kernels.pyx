@@ -1,0 +1,1230 @@
+# cython: language_level=3, auto_pickle=False
+"""The compiled twin of ``pure_kernels``: a whole batch at a time, one pass that measures and one that writes.
+
+What is odd in any way (a subclass, another buffer than ``bytes``, a size beyond the limit, a time before 1970) is left to
+the pure twin, which encodes it or refuses it in its own words: this file raises no error of the product. Only exact
+``list``, ``tuple``, ``bytes``, ``str`` and ``int`` are looked at: of these nothing runs Python code between the two passes.
+
+The memory of a batch is taken once its size is known and below the limit, and is filled to the last byte.
+"""
+
+from cpython.buffer cimport PyBUF_READ, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.memoryview cimport PyMemoryView_Check, PyMemoryView_FromMemory, PyMemoryView_GET_BUFFER
+from cpython.object cimport PyObject_RichCompare
+from cpython.pythread cimport (
+    NOWAIT_LOCK,
+    PyThread_acquire_lock,
+    PyThread_allocate_lock,
+    PyThread_free_lock,
+    PyThread_release_lock,
+    PyThread_type_lock,
+    WAIT_LOCK,
+)
+from cpython.ref cimport Py_INCREF, Py_REFCNT, PyObject
+from cpython.tuple cimport PyTuple_SET_ITEM
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+cimport cython
+from libc.stdint cimport INT16_MAX, INT16_MIN, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy
+
+import os
+
+from tiered.format import pure_kernels
+from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
+from tiered.format.crc import crc32c
+from tiered.format.records import datetime_of, hash_of, made_again, shown_fields, values_of
+from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch
+
+cdef extern from *:
+    """
+    #define type_of(object) ((PyObject *)Py_TYPE(object))
+
+    /* An instance of a NamedTuple without its fields: they are set before anybody else sees it. */
+    static PyObject *bare_tuple(PyObject *kind, Py_ssize_t fields) {
+        PyTypeObject *type = (PyTypeObject *)kind;
+        PyObject *made = type->tp_alloc(type, fields);
+    #if PY_VERSION_HEX >= 0x030E0000
+        if (made != NULL) ((PyTupleObject *)made)->ob_hash = -1;  /* 3.14 keeps the hash; -1: not known yet */
+    #endif
+        return made;
+    }
+    """
+    object bare_tuple(object, Py_ssize_t)
+    const int CYTHON_HEX_VERSION
+    PyObject* type_of(PyObject*)
+
+cdef extern from "Python.h":
+    # Borrowed references, of objects whose type was looked at.
+    int PyList_CheckExact(PyObject*)
+    int PyTuple_CheckExact(PyObject*)
+    int PyBytes_CheckExact(PyObject*)
+    int PyUnicode_CheckExact(PyObject*)
+    int PyLong_CheckExact(PyObject*)
+    PyObject** PySequence_Fast_ITEMS(PyObject*)
+    Py_ssize_t PyList_GET_SIZE(PyObject*)
+    Py_ssize_t PySequence_Fast_GET_SIZE(PyObject*)
+    Py_ssize_t PyTuple_GET_SIZE(PyObject*)
+    PyObject* PyTuple_GET_ITEM(PyObject*, Py_ssize_t)
+    Py_ssize_t PyBytes_GET_SIZE(PyObject*)
+    char* bytes_data "PyBytes_AS_STRING"(PyObject*)
+    long long PyLong_AsLongLongAndOverflow(PyObject*, int*)
+    const char* PyUnicode_AsUTF8AndSize(PyObject*, Py_ssize_t*)
+    void PyErr_Clear()
+
+COMPILED = f"Cython {CYTHON_HEX_VERSION >> 24}.{CYTHON_HEX_VERSION >> 16 & 0xFF}.{CYTHON_HEX_VERSION >> 8 & 0xFF}"
+
+cdef enum:
+    HEADER_BYTES = 61
+    LOG_OVERHEAD_BYTES = 12
+    LEADER_EPOCH_AT = 12
+    CRC_AT = 17
+    CRC_START = 21
+    LENGTH_AT = 8
+    MAGIC_AT = 16
+    ATTRIBUTES_AT = 21
+    LAST_DELTA_AT = 23
+    BASE_TIMESTAMP_AT = 27
+    MAX_TIMESTAMP_AT = 35
+    PRODUCER_ID_AT = 43
+    COUNT_AT = 57
+    CODEC_MASK = 0x07
+    LOG_APPEND_TIME_BIT = 0x08
+    TRANSACTIONAL_BIT = 0x10
+    CONTROL_BIT = 0x20
+    FIELDS = 4  # value, key, timestamp, headers
+    NULL_LENGTH = 1  # -1, in zigzag
+    ODD = -1
+    MIN_RECORD_BYTES = 7
+    MIN_HEADER_BYTES = 2
+    MAX_BATCH_BYTES = 2147483647
+
+cdef object NEW_RECORD_TYPE = NewRecord
+cdef object NO_TIME = NO_TIMESTAMP
+cdef PyObject* NONE = <PyObject*>None
+cdef PyObject* NEW_RECORD = <PyObject*>NewRecord
+cdef PyObject* BLOCK = <PyObject*>pure_kernels.Block
+
+cdef struct Place:
+    int64_t delta  # of the timestamp, wrapped to 64 bits
+    Py_ssize_t body  # bytes of the record behind its length
+
+cdef struct Timed:  # an entry of a time index
+    int64_t timestamp
+    int64_t relative
+
+cdef struct Measured:
+    PyObject** items
+    Place* places
+    Py_ssize_t count
+    Py_ssize_t size
+    int64_t first
+    int64_t least
+    int64_t greatest
+
+
+cdef inline uint64_t zigzag(int64_t n) noexcept nogil:
+    return (<uint64_t>n << 1) ^ <uint64_t>(n >> 63)
+
+
+cdef inline Py_ssize_t varint_size(uint64_t z) noexcept nogil:
+    cdef Py_ssize_t size = 1
+    while z >= 0x80:
+        z >>= 7
+        size += 1
+    return size
+
+
+cdef inline unsigned char* put_varint(unsigned char* at, uint64_t z) noexcept nogil:
+    while z >= 0x80:
+        at[0] = <unsigned char>(z | 0x80)
+        at += 1
+        z >>= 7
+    at[0] = <unsigned char>z
+    return at + 1
+
+
+cdef inline unsigned char* put_fixed(unsigned char* at, uint64_t n, int size) noexcept nogil:
+    """``size`` bytes, the most significant one first."""
+    cdef int shift = 8 * size
+    while shift:
+        shift -= 8
+        at[0] = <unsigned char>(n >> shift)
+        at += 1
+    return at
+
+
+cdef inline int64_t get_fixed(const unsigned char* at, int size) noexcept nogil:
+    """The signed integer in ``size`` bytes, the most significant one first."""
+    cdef int64_t n = <signed char>at[0]
+    cdef int i
+    for i in range(1, size):
+        n = <int64_t>(<uint64_t>n << 8) | at[i]
+    return n
+
+
+cdef inline Py_ssize_t field_size(PyObject* field) noexcept:
+    """Of a key or a value with its length; ODD if it is neither None nor ``bytes``."""
+    if field == NONE:
+        return 1
+    if not PyBytes_CheckExact(field):
+        return ODD
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(field)
+    return varint_size(zigzag(size)) + size
+
+
+cdef inline unsigned char* put_field(unsigned char* at, PyObject* field) noexcept:
+    cdef Py_ssize_t size
+    if field == NONE:
+        at[0] = NULL_LENGTH
+        return at + 1
+    size = PyBytes_GET_SIZE(field)
+    at = put_varint(at, zigzag(size))
+    memcpy(at, bytes_data(field), size)
+    return at + size
+
+
+cdef Py_ssize_t headers_size(PyObject* headers) noexcept:
+    """Of all headers with their count; ODD if they are not a list or tuple of ``(str, bytes | None)``."""
+    cdef Py_ssize_t i, count, length, part, size
+    cdef PyObject** items
+    cdef PyObject* name
+    if not (PyList_CheckExact(headers) or PyTuple_CheckExact(headers)):
+        return ODD
+    count = PySequence_Fast_GET_SIZE(headers)
+    items = PySequence_Fast_ITEMS(headers)
+    size = varint_size(zigzag(count))
+    for i in range(count):
+        if not PyTuple_CheckExact(items[i]) or PyTuple_GET_SIZE(items[i]) != 2:
+            return ODD
+        name = PyTuple_GET_ITEM(items[i], 0)
+        if not PyUnicode_CheckExact(name):
+            return ODD
+        if PyUnicode_AsUTF8AndSize(name, &length) == NULL:
+            PyErr_Clear()
+            return ODD
+        part = field_size(PyTuple_GET_ITEM(items[i], 1))
+        if part == ODD:
+            return ODD
+        size += varint_size(zigzag(length)) + length + part
+    return size
+
+
+cdef unsigned char* put_headers(unsigned char* at, PyObject* headers) noexcept:
+    cdef Py_ssize_t i, length, count = PySequence_Fast_GET_SIZE(headers)
+    cdef PyObject** items = PySequence_Fast_ITEMS(headers)
+    cdef const char* name
+    at = put_varint(at, zigzag(count))
+    for i in range(count):
+        name = PyUnicode_AsUTF8AndSize(PyTuple_GET_ITEM(items[i], 0), &length)  # kept by the text: it cannot fail again
+        at = put_varint(at, zigzag(length))
+        memcpy(at, name, length)
+        at = put_field(at + length, PyTuple_GET_ITEM(items[i], 1))
+    return at
+
+
+cdef inline bint whole(PyObject* number, int64_t least, int64_t most, int64_t* n) noexcept:
+    """Whether it is an ``int`` of this range."""
+    cdef int overflow = 0
+    if not PyLong_CheckExact(number):
+        return False
+    n[0] = PyLong_AsLongLongAndOverflow(number, &overflow)
+    return not overflow and least <= n[0] <= most
+
+
+cdef inline bint as_time(PyObject* number, int64_t now_ms, int64_t* time) noexcept:
+    """Whether it is a time, or -1 for ``now_ms``."""
+    if not whole(number, -1, INT64_MAX, time):
+        return False
+    if time[0] == -1:
+        time[0] = now_ms
+    return True
+
+
+cdef bint measure(Measured* m, int64_t now_ms, bint keyed, Py_ssize_t most_bytes) noexcept:
+    """Sizes and times of all records; False if anything is odd. ``m`` has its items, places and count."""
+    cdef Py_ssize_t i, key, value, headers, body
+    cdef PyObject* record
+    cdef PyObject* named
+    cdef int64_t time
+    m.size = 0
+    for i in range(m.count):
+        record = m.items[i]
+        if (not PyTuple_CheckExact(record) and type_of(record) != NEW_RECORD) or PyTuple_GET_SIZE(record) != FIELDS:
+            return False
+        value = field_size(PyTuple_GET_ITEM(record, 0))
+        key = field_size(PyTuple_GET_ITEM(record, 1))
+        if value == ODD or key == ODD or (keyed and PyTuple_GET_ITEM(record, 1) == NONE):
+            return False
+        if not as_time(PyTuple_GET_ITEM(record, 2), now_ms, &time):
+            return False
+        named = PyTuple_GET_ITEM(record, 3)
+        headers = 1 if named == NONE else headers_size(named)
+        if headers == ODD:
+            return False
+        if i == 0:
+            m.first = m.least = m.greatest = time
+        elif time < m.least:
+            m.least = time
+        elif time > m.greatest:
+            m.greatest = time
+        m.places[i].delta = <int64_t>(<uint64_t>time - <uint64_t>m.first)
+        body = 1 + varint_size(zigzag(m.places[i].delta)) + varint_size(zigzag(i)) + key + value + headers
+        m.places[i].body = body
+        m.size += varint_size(zigzag(body)) + body
+        if m.size > most_bytes:
+            return False
+    return True
+
+
+cdef unsigned char* put_records(unsigned char* at, Measured* m) noexcept:
+    cdef Py_ssize_t i
+    cdef PyObject* record
+    cdef PyObject* headers
+    for i in range(m.count):
+        record = m.items[i]
+        at = put_varint(at, zigzag(m.places[i].body))
+        at[0] = 0  # attributes
+        at = put_varint(at + 1, zigzag(m.places[i].delta))
+        at = put_varint(at, zigzag(i))
+        at = put_field(at, PyTuple_GET_ITEM(record, 1))
+        at = put_field(at, PyTuple_GET_ITEM(record, 0))
+        headers = PyTuple_GET_ITEM(record, 3)
+        if headers == NONE:
+            at[0] = 0
+            at += 1
+        else:
+            at = put_headers(at, headers)
+    return at
+
+
+cdef int begin(Measured* m, object records) except -1:
+    """Items, count and places of ``records``; a count of 0 if they are no plain list or tuple."""
+    cdef PyObject* held = <PyObject*>records
+    m.places = NULL
+    m.count = 0
+    if PyList_CheckExact(held) or PyTuple_CheckExact(held):
+        m.count = PySequence_Fast_GET_SIZE(held)
+        m.items = PySequence_Fast_ITEMS(held)
+    if m.count:
+        m.places = <Place*>PyMem_Malloc(m.count * sizeof(Place))
+        if m.places == NULL:
+            raise MemoryError
+    return 0
+
+
+cdef int fill(unsigned char* start, Measured* m) except -1:
+    if put_records(start, m) != start + m.size:
+        raise SystemError("records were not written as they were measured")
+    return 0
+
+
+def encode_records(records, base_timestamp):
+    """As ``pure_kernels.encode_records``."""
+    cdef Measured m
+    cdef int64_t base
+    cdef bytes data
+    begin(&m, records)
+    try:
+        if (
+            m.count
+            and as_time(<PyObject*>base_timestamp, -1, &base)
+            and measure(&m, -1, False, MAX_BATCH_BYTES - HEADER_BYTES)
+            and base == m.first
+        ):
+            data = PyBytes_FromStringAndSize(NULL, m.size)
+            fill(<unsigned char*>PyBytes_AS_STRING(data), &m)
+            return data, m.greatest
+    finally:
+        PyMem_Free(m.places)
+    return pure_kernels.encode_records(records, base_timestamp)
+
+
+def encode_batch(
+    records, now_ms, bint keyed, most_bytes, base_offset, leader_epoch, attributes, append_time_ms,
+    producer_id, producer_epoch, base_sequence, bint mutable,
+):
+    """As ``pure_kernels.encode_batch`` says."""
+    cdef Measured m
+    cdef int64_t now, most, base, epoch, bits, append_time, producer, its_epoch, sequence
+    if not (
+        whole(<PyObject*>now_ms, -1, INT64_MAX, &now)
+        and whole(<PyObject*>most_bytes, HEADER_BYTES, MAX_BATCH_BYTES, &most)
+        and whole(<PyObject*>base_offset, INT64_MIN, INT64_MAX, &base)
+        and whole(<PyObject*>leader_epoch, INT32_MIN, INT32_MAX, &epoch)
+        and whole(<PyObject*>attributes, INT16_MIN, INT16_MAX, &bits)
+        and whole(<PyObject*>append_time_ms, INT64_MIN, INT64_MAX, &append_time)
+        and whole(<PyObject*>producer_id, INT64_MIN, INT64_MAX, &producer)
+        and whole(<PyObject*>producer_epoch, INT16_MIN, INT16_MAX, &its_epoch)
+        and whole(<PyObject*>base_sequence, INT32_MIN, INT32_MAX, &sequence)
+    ):
+        return None
+    begin(&m, records)
+    try:
+        if not m.count or not measure(&m, now, keyed, most - HEADER_BYTES):
+            return None
+        return assemble(&m, base, epoch, bits, append_time, producer, its_epoch, sequence, mutable)
+    finally:
+        PyMem_Free(m.places)
+
+
+cdef tuple assemble(
+    Measured* m, int64_t base, int64_t epoch, int64_t bits, int64_t append_time, int64_t producer, int64_t its_epoch,
+    int64_t sequence, bint mutable,
+):
+    """The whole batch with its times: first, least, greatest."""
+    cdef Py_ssize_t size = HEADER_BYTES + m.size
+    cdef unsigned char* start
+    cdef unsigned char* at
+    cdef uint32_t crc
+    if mutable:
+        data = PyByteArray_FromStringAndSize(NULL, size)
+        start = <unsigned char*>PyByteArray_AS_STRING(data)
+    else:
+        data = PyBytes_FromStringAndSize(NULL, size)
+        start = <unsigned char*>PyBytes_AS_STRING(data)
+    at = put_fixed(start, base, 8)
+    at = put_fixed(at, size - LOG_OVERHEAD_BYTES, 4)
+    at = put_fixed(at, epoch, 4)
+    at = put_fixed(at, 2, 1)  # magic
+    at = put_fixed(at, 0, 4)  # CRC, below
+    at = put_fixed(at, bits, 2)
+    at = put_fixed(at, m.count - 1, 4)
+    at = put_fixed(at, m.first, 8)
+    at = put_fixed(at, append_time if bits & LOG_APPEND_TIME_BIT else m.greatest, 8)
+    at = put_fixed(at, producer, 8)
+    at = put_fixed(at, its_epoch, 2)
+    at = put_fixed(at, sequence, 4)
+    at = put_fixed(at, m.count, 4)
+    fill(at, m)
+    crc = crc32c(PyMemoryView_FromMemory(<char*>start + CRC_START, size - CRC_START, PyBUF_READ))
+    put_fixed(start + CRC_AT, crc, 4)
+    return data, m.first, m.least, m.greatest
+
+
+def assign_offsets(batch, base_offset, leader_epoch):
+    """As ``pure_kernels.assign_offsets``."""
+    cdef Py_buffer view
+    cdef int64_t base, epoch
+    if whole(<PyObject*>base_offset, INT64_MIN, INT64_MAX, &base) and whole(
+        <PyObject*>leader_epoch, INT32_MIN, INT32_MAX, &epoch
+    ):
+        try:
+            PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
+        except (BufferError, TypeError):
+            pass
+        else:
+            try:
+                if view.len >= LEADER_EPOCH_AT + 4:
+                    put_fixed(<unsigned char*>view.buf, base, 8)
+                    put_fixed(<unsigned char*>view.buf + LEADER_EPOCH_AT, epoch, 4)
+                    return
+            finally:
+                PyBuffer_Release(&view)
+    pure_kernels.assign_offsets(batch, base_offset, leader_epoch)
+
+
+cdef struct Parsed:
+    int64_t offset
+    int64_t timestamp
+    const unsigned char* key
+    int64_t key_size  # negative: null
+    const unsigned char* value
+    int64_t value_size
+    const unsigned char* headers
+    int64_t headers_count
+    const unsigned char* end
+
+
+cdef inline const unsigned char* get_varint(const unsigned char* at, const unsigned char* end, int64_t* n) noexcept nogil:
+    """What is behind it; NULL past 5 bytes or past the end."""
+    cdef uint32_t z = 0
+    cdef int shift = 0
+    cdef unsigned char byte
+    while at < end and shift < 35:
+        byte = at[0]
+        at += 1
+        z |= <uint32_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            n[0] = <int32_t>((z >> 1) ^ (0 - (z & 1)))
+            return at
+        shift += 7
+    return NULL
+
+
+cdef inline const unsigned char* get_varlong(const unsigned char* at, const unsigned char* end, int64_t* n) noexcept nogil:
+    """What is behind it; NULL past 10 bytes or past the end."""
+    cdef uint64_t z = 0
+    cdef int shift = 0
+    cdef unsigned char byte
+    while at < end and shift < 70:
+        byte = at[0]
+        at += 1
+        z |= <uint64_t>(byte & 0x7F) << shift
+        if byte < 0x80:
+            n[0] = <int64_t>((z >> 1) ^ (0 - (z & 1)))
+            return at
+        shift += 7
+    return NULL
+
+
+cdef inline const unsigned char* get_field(
+    const unsigned char* at, const unsigned char* end, const unsigned char** field, int64_t* size
+) noexcept nogil:
+    """A key or a value that lies before ``end``; what is behind it, or NULL."""
+    at = get_varint(at, end, size)
+    if at == NULL or size[0] > end - at:
+        return NULL
+    field[0] = at
+    return at + size[0] if size[0] > 0 else at
+
+
+cdef const unsigned char* skip_headers(const unsigned char* at, const unsigned char* end, int64_t count) noexcept nogil:
+    """Checks that ``count`` headers lie before ``end``; what is behind them, or NULL."""
+    cdef const unsigned char* field
+    cdef int64_t i, size
+    if count < 0 or count * MIN_HEADER_BYTES > end - at:
+        return NULL
+    for i in range(count):
+        at = get_field(at, end, &field, &size)
+        if at == NULL or size < 0:  # a name is never null
+            return NULL
+        at = get_field(at, end, &field, &size)
+        if at == NULL:
+            return NULL
+    return at
+
+
+cdef bint parse(
+    const unsigned char* at, const unsigned char* data_end, int64_t base_offset, int64_t base_timestamp, Parsed* r
+) noexcept nogil:
+    """One record of those before ``data_end``; False for what the pure twin has to look at."""
+    cdef int64_t length, delta
+    at = get_varint(at, data_end, &length)
+    if at == NULL or length < MIN_RECORD_BYTES - 1 or length > data_end - at:
+        return False
+    r.end = at + length
+    at = get_varlong(at + 1, r.end, &delta)  # behind the attributes: unused; any value is accepted, as Kafka does
+    if at == NULL:
+        return False
+    r.timestamp = <int64_t>(<uint64_t>base_timestamp + <uint64_t>delta)
+    at = get_varint(at, r.end, &delta)
+    if at == NULL or (delta > 0 and base_offset > INT64_MAX - delta) or (delta < 0 and base_offset < INT64_MIN - delta):
+        return False
+    r.offset = base_offset + delta
+    at = get_field(at, r.end, &r.key, &r.key_size)
+    if at == NULL:
+        return False
+    at = get_field(at, r.end, &r.value, &r.value_size)
+    if at == NULL:
+        return False
+    r.headers = get_varint(at, r.end, &r.headers_count)
+    if r.headers == NULL:
+        return False
+    return skip_headers(r.headers, r.end, r.headers_count) == r.end
+
+
+cdef inline object as_field(const unsigned char* start, int64_t size):
+    return None if size < 0 else PyBytes_FromStringAndSize(<const char*>start, size)
+
+
+cdef object as_headers(Parsed* r):
+    """Of a record that was parsed: everything lies inside it, in bytes that do not change."""
+    cdef list headers
+    cdef const unsigned char* at = r.headers
+    cdef const unsigned char* start
+    cdef int64_t i, size
+    if not r.headers_count:
+        return ()
+    headers = []
+    for i in range(r.headers_count):
+        at = get_field(at, r.end, &start, &size)
+        try:
+            name = PyUnicode_DecodeUTF8(<char*>start, size, NULL)
+        except UnicodeDecodeError:
+            name = pure_kernels.header_name(PyBytes_FromStringAndSize(<const char*>start, size))
+        at = get_field(at, r.end, &start, &size)
+        headers.append((name, as_field(start, size)))
+    return headers
+
+
+cdef inline void set_field(object made, Py_ssize_t at, object field) noexcept:
+    Py_INCREF(field)
+    PyTuple_SET_ITEM(made, at, field)
+
+
+cdef enum:
+    OFFSET_KNOWN = 1
+    TIME_KNOWN = 2
+    KEY_KNOWN = 4
+    VALUE_KNOWN = 8
+    HEADERS_KNOWN = 16
+    ALL_KNOWN = 31
+
+
+@cython.no_gc
+cdef class Decoded:
+    """The fields that lie in a batch. Each is made when it is first asked for, and kept.
+
+    ``data`` holds the bytes that ``place`` points into, which do not change; None: nothing is looked at there any more.
+    """
+
+    cdef object data
+    cdef Parsed place
+    cdef int known
+    cdef object its_offset, its_timestamp, its_key, its_value, its_headers
+
+    @property
+    def offset(self):
+        return self.its_offset if self.known & OFFSET_KNOWN else self.place.offset
+
+    @property
+    def timestamp(self):
+        return self.its_timestamp if self.known & TIME_KNOWN else self.place.timestamp
+
+    @property
+    def key(self):
+        if not self.known & KEY_KNOWN:
+            self.its_key = as_field(self.place.key, self.place.key_size)
+            self.known |= KEY_KNOWN
+        return self.its_key
+
+    @property
+    def value(self):
+        if not self.known & VALUE_KNOWN:
+            self.its_value = as_field(self.place.value, self.place.value_size)
+            self.known |= VALUE_KNOWN
+        return self.its_value
+
+    @property
+    def headers(self):
+        cdef object data = self.data  # a name that is no UTF-8 runs Python code: whoever detaches meanwhile takes it away
+        if not self.known & HEADERS_KNOWN:
+            self.its_headers = as_headers(&self.place)
+            self.known |= HEADERS_KNOWN
+        return self.its_headers
+
+    cdef void give(self, offset, timestamp, key, value, headers):
+        """All fields, from elsewhere than a batch."""
+        self.its_offset, self.its_timestamp, self.its_key, self.its_value = offset, timestamp, key, value
+        self.its_headers = headers or ()
+        self.known = ALL_KNOWN
+        self.data = None
+
+    cdef int detach(self) except -1:
+        """From now on the record holds its own bytes only."""
+        if self.data is not None:
+            self.key, self.value, self.headers
+            self.data = None
+        return 0
+
+    cdef tuple values(self):
+        raise NotImplementedError
+
+    def __iter__(self):
+        return iter(self.values())
+
+    def __getitem__(self, place):
+        return self.values()[place]
+
+    def __repr__(self):
+        return shown_fields(type(self).__name__, self._fields, self.values())
+
+    def __hash__(self):
+        return hash_of(self.values())
+
+    def __richcmp__(self, other, int operator):
+        values = values_of(self._fields, other)
+        return NotImplemented if values is None else PyObject_RichCompare((<Decoded>self).values(), values, operator)
+
+    @classmethod
+    def _make(cls, values):
+        """Of all fields, in their order."""
+        return cls(*values)
+
+    def _asdict(self):
+        """Fields by name."""
+        return dict(zip(self._fields, self.values()))
+
+    def _replace(self, **fields):
+        """A copy with other values of these fields. Raises TypeError for a name that is none."""
+        return type(self)(**{**self._asdict(), **fields})
+
+    def __reduce__(self):
+        return made_again, (type(self).__name__, self.values())
+
+
+@cython.final
+@cython.no_gc
+cdef class Record(Decoded):
+    """As ``records.Record``."""
+
+    _fields = __match_args__ = ("offset", "timestamp", "key", "value", "headers")
+
+    def __init__(self, offset, timestamp, key, value, headers):
+        self.give(offset, timestamp, key, value, headers)
+
+    cdef tuple values(self):
+        return self.offset, self.timestamp, self.key, self.value, self.headers
+
+    def __len__(self):
+        return 5
+
+
+@cython.final
+@cython.no_gc
+cdef class Origin:
+    """What the records of a batch share."""
+
+    cdef object topic, partition, kind, epoch, tier
+
+
+cdef Origin NOWHERE = Origin()
+
+
+@cython.final
+@cython.no_gc
+cdef class ConsumerRecord(Decoded):
+    """As ``records.ConsumerRecord``."""
+
+    cdef Origin origin
+
+    _fields = __match_args__ = (
+        "topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers", "leader_epoch", "tier",
+    )
+
+    def __cinit__(self):
+        self.origin = NOWHERE
+
+    def __init__(
+        self, topic, partition, offset, timestamp, timestamp_type, key, value, headers, leader_epoch=-1, tier="local"
+    ):
+        cdef Origin origin = Origin.__new__(Origin)
+        origin.topic, origin.partition, origin.kind, origin.epoch = topic, partition, timestamp_type, leader_epoch
+        origin.tier = tier
+        self.origin = origin
+        self.give(offset, timestamp, key, value, headers)
+
+    @property
+    def topic(self):
+        return self.origin.topic
+
+    @property
+    def partition(self):
+        return self.origin.partition
+
+    @property
+    def timestamp_type(self):
+        return self.origin.kind
+
+    @property
+    def leader_epoch(self):
+        return self.origin.epoch
+
+    @property
+    def tier(self):
+        return self.origin.tier
+
+    @property
+    def datetime(self):
+        """The timestamp as an aware UTC datetime."""
+        return datetime_of(self.timestamp)
+
+    cdef tuple values(self):
+        cdef Origin at = self.origin
+        return (
+            at.topic, at.partition, self.offset, self.timestamp, at.kind, self.key, self.value, self.headers, at.epoch,
+            at.tier,
+        )
+
+    def __len__(self):
+        return 10
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Records:
+    """The records of batches, one at a time: ``Record``, or ``ConsumerRecord`` of those that are shown.
+
+    The last two that were given are remembered. One that nobody else has any more becomes the next; one that somebody
+    keeps is detached: it holds its own bytes then, and not the batch.
+    """
+
+    cdef object data
+    cdef const unsigned char* start
+    cdef const unsigned char* at
+    cdef const unsigned char* end
+    cdef int64_t count
+    cdef int64_t left
+    cdef int64_t base_offset
+    cdef int64_t base_timestamp
+    cdef bint stamped  # ``stamp`` replaces every timestamp
+    cdef int64_t stamp
+    cdef bint begun
+    cdef bint over
+    cdef Origin origin  # None: of a Record nobody knows
+    cdef object run  # whole batches, of which those from ``behind`` to ``run_end`` are to come
+    cdef const unsigned char* behind
+    cdef const unsigned char* run_end
+    cdef bint alone
+    cdef int64_t first
+    cdef int64_t beyond  # INT64_MAX is above every offset
+    cdef int64_t since
+    cdef int64_t until
+    cdef bint bounded, from_time, to_time
+    cdef Decoded last, before
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Parsed r
+        cdef Decoded made
+        cdef int shown
+        if not self.begun:
+            self.begin()
+        while not self.over:
+            if not self.left:
+                if not self.advance():
+                    break
+                continue
+            self.left -= 1
+            if not parse(self.at, self.end, self.base_offset, self.base_timestamp, &r):
+                made = self.odd_record()
+                if made is None:
+                    continue
+                return made
+            self.at = r.end
+            if self.stamped:
+                r.timestamp = self.stamp
+            if self.origin is not None:
+                if (
+                    r.offset < self.first
+                    or (self.from_time and r.timestamp < self.since)
+                    or (self.to_time and r.timestamp >= self.until)
+                ):
+                    continue
+                if self.bounded and r.offset >= self.beyond:
+                    break
+            made = self.blank()
+            made.place = r
+            if made.data is not self.data:
+                made.data = self.data
+            return made
+        self.finish()
+        raise StopIteration
+
+    def __dealloc__(self):
+        self.finish()
+
+    cdef int begin(self) except -1:
+        """Kafka does not look at the data of a batch of no records."""
+        self.begun = True
+        self.left = self.count
+        if not self.count:
+            self.at = self.end
+        elif self.count < 0 or self.count > (self.end - self.start) // MIN_RECORD_BYTES:
+            self.finish()
+            pure_kernels.check_count(self.payload(), self.count)
+        return 0
+
+    cdef bint advance(self) except -1:
+        """On to the next batch of the run that has records to show; False: there is none."""
+        cdef const unsigned char* header
+        cdef int64_t most
+        cdef int attributes
+        if self.at != self.end:
+            self.finish()
+            pure_kernels.check_used_up(self.payload(), self.count, self.at - self.start)
+        while self.behind != self.run_end:
+            header = self.behind
+            self.behind += LOG_OVERHEAD_BYTES + get_fixed(header + LENGTH_AT, 4)
+            attributes = <int>get_fixed(header + ATTRIBUTES_AT, 2)
+            most = get_fixed(header + MAX_TIMESTAMP_AT, 8)
+            if not self.alone and (attributes & CONTROL_BIT or (self.from_time and most < self.since)):
+                continue
+            self.start = header + HEADER_BYTES
+            self.end = self.behind
+            self.data = self.run
+            if attributes & CODEC_MASK:
+                self.over = True  # as a generator that has raised
+                self.data = decompress(codec_of(attributes), self.payload(), max_bytes=MAX_DECOMPRESSED_BYTES)
+                self.over = False
+                self.start = <const unsigned char*>PyBytes_AS_STRING(self.data)
+                self.end = self.start + PyBytes_GET_SIZE(<PyObject*>self.data)
+            self.at = self.start
+            self.count = get_fixed(header + COUNT_AT, 4)
+            self.base_offset = get_fixed(header, 8)
+            self.base_timestamp = get_fixed(header + BASE_TIMESTAMP_AT, 8)
+            self.stamped = attributes & LOG_APPEND_TIME_BIT != 0
+            self.stamp = most
+            if self.origin is not None and not self.alone:
+                self.come_from(attributes & LOG_APPEND_TIME_BIT != 0, get_fixed(header + LEADER_EPOCH_AT, 4))
+            self.begin()
+            return True
+        return False
+
+    cdef int come_from(self, bint appended, int64_t epoch) except -1:
+        """The origin of the batch: that of the one before it if they are alike."""
+        cdef Origin origin
+        if self.origin.epoch == epoch and self.origin.kind == appended:
+            return 0
+        origin = Origin.__new__(Origin)
+        origin.topic, origin.partition, origin.tier = self.origin.topic, self.origin.partition, self.origin.tier
+        origin.kind, origin.epoch = int(appended), epoch
+        self.origin = origin
+        return 0
+
+    cdef int finish(self) except -1:
+        """Nothing comes any more."""
+        cdef Decoded last = self.last, before = self.before
+        self.over = True
+        self.last = self.before = None
+        if last is not None:
+            last.detach()
+        if before is not None:
+            before.detach()
+        return 0
+
+    cdef bytes payload(self):
+        return PyBytes_FromStringAndSize(<const char*>self.start, self.end - self.start)
+
+    cdef Decoded blank(self):
+        """A record to be filled: one that nobody else has, or a new one."""
+        cdef Decoded made = self.before
+        self.before = self.last
+        if made is not None and Py_REFCNT(made) == 1:
+            if made.known:
+                made.its_key = made.its_value = None
+                if made.known & HEADERS_KNOWN:
+                    made.its_headers = None
+                made.known = 0
+        else:
+            if made is not None:
+                made.detach()
+            if self.origin is None:
+                made = Record.__new__(Record)
+            else:
+                made = ConsumerRecord.__new__(ConsumerRecord)
+        if self.origin is not None and (<ConsumerRecord>made).origin is not self.origin:
+            (<ConsumerRecord>made).origin = self.origin
+        self.last = made
+        return made
+
+    cdef Decoded odd_record(self):
+        """What the pure twin says to it: an error, or a record; None for one that is not shown."""
+        cdef Decoded made
+        self.over = True
+        offset, timestamp, key, value, headers, position = pure_kernels.decode_record(
+            self.payload(), self.at - self.start, self.base_offset, self.base_timestamp
+        )
+        self.over = False
+        self.at = self.start + <Py_ssize_t>position
+        if self.stamped:
+            timestamp = self.stamp
+        if self.origin is not None:
+            if (
+                offset < self.first
+                or (self.from_time and timestamp < self.since)
+                or (self.to_time and timestamp >= self.until)
+            ):
+                return None
+            if self.bounded and offset >= self.beyond:
+                self.over = True
+                return None
+        made = self.blank()
+        made.give(offset, timestamp, key, value, headers)
+        return made
+
+
+cdef bint hold(Records records, object data, object begin, object end):
+    """The bytes from ``begin`` to ``end`` (None: to the last one), copied if somebody may change them. False: odd."""
+    cdef Py_buffer* view
+    cdef int64_t first, behind
+    cdef Py_ssize_t size
+    cdef const unsigned char* at
+    if PyBytes_CheckExact(<PyObject*>data):
+        records.data = data
+        at = <const unsigned char*>PyBytes_AS_STRING(data)
+        size = PyBytes_GET_SIZE(<PyObject*>data)
+    elif PyMemoryView_Check(data):
+        view = PyMemoryView_GET_BUFFER(data)
+        if <PyObject*>view.obj == NULL or view.itemsize != 1 or view.ndim != 1:
+            return False
+        if view.strides != NULL and view.strides[0] != 1:
+            return False
+        if not PyBytes_CheckExact(<PyObject*>view.obj) and type_of(<PyObject*>view.obj) != BLOCK:
+            return hold(records, PyBytes_FromStringAndSize(<char*>view.buf, view.len), begin, end)
+        records.data = data  # a view of a block keeps its size as it is
+        at = <const unsigned char*>view.buf
+        size = view.len
+    elif type_of(<PyObject*>data) == <PyObject*>bytearray:
+        return hold(records, bytes(data), begin, end)
+    else:
+        return False
+    if end is None:
+        end = size
+    if not whole(<PyObject*>begin, 0, size, &first) or not whole(<PyObject*>end, first, size, &behind):
+        return False
+    records.start = records.at = at + first
+    records.end = at + behind
+    return True
+
+
+cdef Records opened(data, count, base_offset, base_timestamp, append_time, begin, end):
+    """None if an argument is odd."""
+    cdef Records records = Records.__new__(Records)
+    if (
+        not hold(records, data, begin, end)
+        or not whole(<PyObject*>count, INT64_MIN, INT64_MAX, &records.count)
+        or not whole(<PyObject*>base_offset, INT64_MIN, INT64_MAX, &records.base_offset)
+        or not whole(<PyObject*>base_timestamp, INT64_MIN, INT64_MAX, &records.base_timestamp)
+        or (append_time is not None and not whole(<PyObject*>append_time, INT64_MIN, INT64_MAX, &records.stamp))
+    ):
+        return None
+    records.stamped = append_time is not None
+    return records
+
+
+def decode_records(data, count, base_offset, base_timestamp, append_time, begin=0, end=None):
+    """As ``pure_kernels.decode_records``."""
+    cdef Records records = opened(data, count, base_offset, base_timestamp, append_time, begin, end)
+    if records is None:
+        return map(Record._make, pure_kernels.decode_records(data, count, base_offset, base_timestamp, append_time, begin, end))
+    return records
+
+
+cdef bint show(Records records, shown):
+    """Takes over what a reader sees; False if it is odd."""
+    cdef Origin origin = Origin.__new__(Origin)
+    origin.topic, origin.partition, origin.kind, origin.epoch, origin.tier, first, beyond, since_ms, until_ms = shown
+    records.bounded, records.from_time, records.to_time = beyond is not None, since_ms is not None, until_ms is not None
+    records.origin = origin
+    return (
+        whole(<PyObject*>first, INT64_MIN, INT64_MAX, &records.first)
+        and (beyond is None or whole(<PyObject*>beyond, INT64_MIN, INT64_MAX, &records.beyond))
+        and (since_ms is None or whole(<PyObject*>since_ms, INT64_MIN, INT64_MAX, &records.since))
+        and (until_ms is None or whole(<PyObject*>until_ms, INT64_MIN, INT64_MAX, &records.until))
+    )
+
+
+def consumer_records(data, count, base_offset, base_timestamp, append_time, shown, begin=0, end=None):
+    """As ``pure_kernels.consumer_records``."""
+    cdef Records records = opened(data, count, base_offset, base_timestamp, append_time, begin, end)
+    if records is None or not show(records, shown):
+        found = pure_kernels.consumer_records(data, count, base_offset, base_timestamp, append_time, shown, begin, end)
+        return map(ConsumerRecord._make, found)
+    return records
+
+
+cdef Py_ssize_t batch_size(const unsigned char* at, const unsigned char* end) noexcept nogil:
+    """Bytes of the plain v2 batch that begins there and ends before ``end``; ODD if there is none."""
+    cdef int64_t length, base, delta
+    if end - at < HEADER_BYTES or at[MAGIC_AT] != 2:
+        return ODD
+    length = get_fixed(at + LENGTH_AT, 4)
+    base = get_fixed(at, 8)
+    delta = get_fixed(at + LAST_DELTA_AT, 4)
+    if length < HEADER_BYTES - LOG_OVERHEAD_BYTES or length > end - at - LOG_OVERHEAD_BYTES:
+        return ODD
+    if base < 0 or delta < 0 or base >= INT64_MAX - delta or get_fixed(at + COUNT_AT, 4) < 0:
+        return ODD
+    return LOG_OVERHEAD_BYTES + length
+
+
+def batch_records(batch, shown):
+    """As ``pure_kernels.batch_records`` says."""
+    cdef Records records = Records.__new__(Records)
+    if not hold(records, batch, 0, None) or batch_size(records.at, records.end) != records.end - records.at:
+        return None
+    if get_fixed(records.at + ATTRIBUTES_AT, 2) & CODEC_MASK or (shown is not None and not show(records, shown)):
+        return None
+    records.alone = records.begun = True
+    as_run(records)
+    return records
+
+
+def run_records(batches, shown):
+    """As ``pure_kernels.run_records`` says."""
+    cdef Records records = Records.__new__(Records)
+    cdef const unsigned char* at
+    cdef Py_ssize_t size
+    if not hold(records, batches, 0, None) or not show(records, shown):
+        return None
+    at = records.at
+    while at != records.end:
+        size = batch_size(at, records.end)
+        if size == ODD:
+            return None
+        at += size
+    records.begun = True
+    as_run(records)
+    return records
+
+
+def scan(data, expected, limit, exact, bint dense, most_bytes, stop):
+    """As ``pure_kernels.scan``."""
+    cdef int64_t at = 0, reached, beyond, gapless, most, last, base, end
+    cdef int64_t first = -1
+    cdef Py_ssize_t size
+    cdef const unsigned char* start
+    cdef uint32_t crc
+    cdef Py_buffer view
+    if not (
+        whole(<PyObject*>expected, INT64_MIN, INT64_MAX, &reached)
+        and whole(<PyObject*>limit, INT64_MIN, INT64_MAX, &beyond)
+        and whole(<PyObject*>exact, INT64_MIN, INT64_MAX, &gapless)
+        and whole(<PyObject*>most_bytes, INT64_MIN, INT64_MAX, &most)
+        and whole(<PyObject*>stop, INT64_MIN, INT64_MAX, &end)
+    ):
+        return pure_kernels.scan(data, expected, limit, exact, dense, most_bytes, stop)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        start = <const unsigned char*>view.buf
+        while reached < end:
+            size = batch_size(start + at, start + view.len)
+            if size == ODD or size > most:
+                break
+            base = get_fixed(start + at, 8)
+            last = base + get_fixed(start + at + LAST_DELTA_AT, 4)
+            if (
+                base < reached
+                or base >= end
+                or last >= beyond
+                or base > gapless >= 0
+                or get_fixed(start + at + COUNT_AT, 4) > last - base + 1
+            ):
+                break
+            crc = crc32c(PyMemoryView_FromMemory(<char*>start + at + CRC_START, size - CRC_START, PyBUF_READ))
+            if crc != <uint32_t>get_fixed(start + at + CRC_AT, 4):
+                break
+            if first < 0:
+                first = base
+            reached = last + 1
+            if dense:
+                gapless = reached
+            at += size
+    finally:
+        PyBuffer_Release(&view)
+    return at, first, reached
+
+
+cdef void as_run(Records records):
+    """What it holds are batches: none was begun."""
+    records.run = records.data
+    records.behind, records.run_end = records.at, records.end
+    records.start = records.at = records.end
+
+
+cdef uint32_t hash_of_key(const unsigned char* data, Py_ssize_t length) noexcept nogil:
+    """As ``tiered.partitioner.murmur2``."""
+    cdef uint32_t h = <uint32_t>0x9747B28C ^ <uint32_t>length
+    cdef uint32_t k
+    cdef Py_ssize_t at = 0
+    while length - at >= 4:
+        k = data[at] | <uint32_t>data[at + 1] << 8 | <uint32_t>data[at + 2] << 16 | <uint32_t>data[at + 3] << 24
+        k *= <uint32_t>0x5BD1E995
+        k ^= k >> 24
+        k *= <uint32_t>0x5BD1E995
+        h = h * <uint32_t>0x5BD1E995 ^ k
+        at += 4
+    if at < length:
+        if length - at == 3:
+            h ^= <uint32_t>data[at + 2] << 16
+        if length - at >= 2:
+            h ^= <uint32_t>data[at + 1] << 8
+        h ^= data[at]
+        h *= <uint32_t>0x5BD1E995
+    h ^= h >> 13
+    h *= <uint32_t>0x5BD1E995
+    return h ^ h >> 15
+
+
+def murmur2(data):
+    """As ``tiered.partitioner.murmur2``."""
+    cdef PyObject* held = <PyObject*>data
+    if PyBytes_CheckExact(held):
+        return hash_of_key(<unsigned char*>bytes_data(held), PyBytes_GET_SIZE(held))
+    return pure_kernels.murmur2(data)
+
+
+cdef inline bint is_field(PyObject* field) noexcept:
+    return field == NONE or PyBytes_CheckExact(field)
+
+
+cdef object as_new_record(PyObject* given, PyObject** key):
+    """A record as ``append_many`` takes it, and its key; None if it is odd."""
+    cdef object made
+    cdef PyObject* headers
+    key[0] = NONE
+    if type_of(given) == NEW_RECORD:
+        if PyTuple_GET_SIZE(given) != FIELDS:
+            return None
+        key[0] = PyTuple_GET_ITEM(given, 1)
+        headers = PyTuple_GET_ITEM(given, 3)
+        if (
+            not is_field(PyTuple_GET_ITEM(given, 0))
+            or not is_field(key[0])
+            or not PyLong_CheckExact(PyTuple_GET_ITEM(given, 2))
+            or (headers != NONE and headers_size(headers) == ODD)
+        ):
+            return None
+        return <object>given
+    made = bare_tuple(NEW_RECORD_TYPE, FIELDS)
+    if PyBytes_CheckExact(given):
+        set_field(made, 0, <object>given)
+    elif PyTuple_CheckExact(given) and PyTuple_GET_SIZE(given) == 2:
+        key[0] = PyTuple_GET_ITEM(given, 1)
+        if not is_field(PyTuple_GET_ITEM(given, 0)) or not is_field(key[0]):
+            return None
+        set_field(made, 0, <object>PyTuple_GET_ITEM(given, 0))
+    else:
+        return None
+    set_field(made, 1, <object>key[0])
+    set_field(made, 2, NO_TIME)
+    set_field(made, 3, None)
+    return made
+
+
+def group(records, int partitions, int fixed, int keyless):
+    """As ``pure_kernels.group`` says."""
+    cdef dict groups = {}
+    cdef dict places = {}
+    cdef list chosen_records = None
+    cdef list chosen_places = None
+    cdef tuple held
+    cdef PyObject* key
+    cdef Py_ssize_t i
+    cdef int chosen, last = -1
+    if not (PyList_CheckExact(<PyObject*>records) or PyTuple_CheckExact(<PyObject*>records)) or partitions < 1:
+        return None
+    held = tuple(records)  # nobody takes a record away, whatever runs meanwhile
+    for i in range(PyTuple_GET_SIZE(<PyObject*>held)):
+        record = as_new_record(PyTuple_GET_ITEM(<PyObject*>held, i), &key)
+        if record is None:
+            return None
+        if fixed >= 0:
+            chosen = fixed
+        elif key == NONE or partitions == 1:
+            chosen = keyless
+        else:
+            chosen = (hash_of_key(<unsigned char*>bytes_data(key), PyBytes_GET_SIZE(key)) & 0x7FFFFFFF) % partitions
+        if chosen != last:
+            last = chosen
+            chosen_records = groups.get(chosen)
+            if chosen_records is None:
+                groups[chosen] = chosen_records = []
+                places[chosen] = []
+            chosen_places = places[chosen]
+        chosen_records.append(record)
+        chosen_places.append(i)
+    return groups, places
+
+
+include "_arrow_kernels.pxi"
+include "_arrow_encoder.pxi"
+include "_accumulator.pxi"
+include "_survey_kernels.pxi"
+include "_key_kernels.pxi"

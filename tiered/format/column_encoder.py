@@ -1,0 +1,323 @@
+"""Arrow columns -> one v2 batch, without a Python object per record: the way in that ``columns`` is the way out.
+
+Lengths, deltas and counts are varints that numpy makes for all records at once; keys, values and header bytes are put
+between them by Arrow's own join of binary columns, which copies each byte once. ``pure_kernels.encode_records`` is the
+oracle: the bytes are the same. The compiled kernels, where they are at work, write records straight from the columns.
+
+Needs ``pyarrow`` (extra ``arrow``), imported at the first use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tiered.errors import InvalidRecordError
+from tiered.format import kernels
+from tiered.format.batch import encode_joined
+from tiered.format.codecs import Codec
+from tiered.format.header import HEADER_BYTES, LOG_APPEND_TIME_BIT, MAX_BATCH_BYTES
+from tiered.format.key_hashes import murmur2_column
+from tiered.format.pure_kernels import ArrowRows, BatchFiller, Elements
+from tiered.model import TimestampType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Int64s = npt.NDArray[np.int64]
+
+RECORD_OVERHEAD_BYTES = 36
+"""Most that lengths, deltas and the count of headers add to the key, value and headers of one record."""
+
+HEADER_OVERHEAD_BYTES = 10
+"""Most that two lengths add to the name and the value of one header."""
+
+_NULL = -1
+_VARLONG_BYTES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Records as columns of one length.
+
+    ``keys`` and ``values`` are Arrow ``binary``; ``headers`` is ``list<struct<key: string, value: binary>>``, None if
+    no record has any. ``timestamps`` are milliseconds, resolved: none is -1.
+    """
+
+    values: pa.Array
+    keys: pa.Array
+    timestamps: Int64s
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    def slice(self, start: int, end: int) -> RecordColumns:
+        """Records ``start`` to ``end`` (exclusive), nothing copied."""
+        return RecordColumns(
+            self.values.slice(start, end - start),
+            self.keys.slice(start, end - start),
+            self.timestamps[start:end],
+            None if self.headers is None else self.headers.slice(start, end - start),
+        )
+
+    def take(self, rows: Int64s) -> RecordColumns:
+        """The records at ``rows``, in that order."""
+        return RecordColumns(
+            self.values.take(rows),
+            self.keys.take(rows),
+            self.timestamps[rows],
+            None if self.headers is None else self.headers.take(rows),
+        )
+
+    def sizes(self) -> Int64s:
+        """Bytes that each record takes in a batch at most, before compression."""
+        sizes = _lengths(self.values) + _lengths(self.keys) + RECORD_OVERHEAD_BYTES
+        if self.headers is None or not len(self.headers.flatten()):
+            return sizes
+        elements = self.headers.flatten()
+        names, values = elements.field(0), elements.field(1)
+        held = np.concatenate(([0], np.cumsum(_lengths(names) + _lengths(values) + HEADER_OVERHEAD_BYTES)))
+        ends = np.cumsum(_counts(self.headers))
+        return sizes + held[ends] - held[np.concatenate(([0], ends[:-1]))]
+
+
+def join_columns(pieces: list[RecordColumns]) -> RecordColumns:
+    """All records of ``pieces``, in order."""
+    if len(pieces) == 1:
+        return pieces[0]
+    arrow = _pyarrow()
+    with_headers = [piece for piece in pieces if piece.headers is not None]
+    headers = None
+    if with_headers:
+        kind = with_headers[0].headers.type  # type: ignore[union-attr]  # chosen for having some
+        headers = arrow.concat_arrays(
+            [arrow.nulls(len(piece), kind) if piece.headers is None else piece.headers for piece in pieces]
+        )
+    return RecordColumns(
+        arrow.concat_arrays([piece.values for piece in pieces]),
+        arrow.concat_arrays([piece.keys for piece in pieces]),
+        np.concatenate([piece.timestamps for piece in pieces]),
+        headers,
+    )
+
+
+def key_hashes(keys: pa.Array) -> npt.NDArray[np.uint32]:
+    """Kafka's hash of each key of a binary column; that of a null means nothing."""
+    found = kernels.key_hashes(len(keys), _elements(keys))
+    if found is not None:
+        return np.frombuffer(found, np.uint32)
+    starts = _starts(keys).astype(np.int64)
+    data = keys.buffers()[2]
+    held = bytes(memoryview(data)[starts[0] : starts[-1]]) if data is not None else b""
+    return murmur2_column(held, starts[:-1] - starts[0], _lengths(keys))
+
+
+def encode_columns(
+    columns: RecordColumns,
+    *,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    append_time_ms: int = -1,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """One v2 batch of all records, at least one; equal to ``batch.encode_batch`` of the same.
+
+    Raises InvalidRecordError for a header without a name, RecordTooLargeError as ``encode_batch`` does.
+    """
+    filler, rows = kernels.batch_filler(MAX_BATCH_BYTES), rows_of(columns)
+    if filler is not None and rows is not None and filler.add(rows, None, 0) == len(columns):
+        return encode_filled(
+            filler,
+            codec=codec,
+            level=level,
+            timestamp_type=timestamp_type,
+            append_time_ms=append_time_ms,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+        )
+    times = columns.timestamps
+    base = int(times[0])
+    return encode_joined(
+        _joined(columns, times - base),
+        len(columns),
+        base_timestamp=base,
+        max_timestamp=append_time_ms if timestamp_type else int(times.max()),
+        codec=codec,
+        level=level,
+        timestamp_type=timestamp_type,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def rows_of(columns: RecordColumns) -> ArrowRows | None:
+    """The columns as the compiled kernels take them; None if only the functions of this module do, or refuse them."""
+    headers = None
+    if columns.headers is not None:
+        elements = columns.headers.flatten()  # without what stands behind null lists
+        names, values = elements.field(0), elements.field(1)
+        if elements.null_count or names.null_count:
+            return None
+        bounds = np.concatenate(([0], np.cumsum(_counts(columns.headers))))
+        headers = bounds.data, _elements(names), _elements(values)
+    times = np.ascontiguousarray(columns.timestamps, np.int64).data
+    return kernels.arrow_rows(len(columns), _elements(columns.values), _elements(columns.keys), times, headers)
+
+
+def encode_filled(
+    filler: BatchFiller,
+    *,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+    append_time_ms: int = -1,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """One v2 batch of the rows in ``filler``, which has some, and none afterwards. As :func:`encode_columns`."""
+    count, first, greatest = filler.count, filler.first, filler.greatest
+    plain = filler.finish(base_offset, leader_epoch, LOG_APPEND_TIME_BIT if timestamp_type else 0, append_time_ms)
+    if not codec:
+        return plain
+    return encode_joined(
+        memoryview(plain)[HEADER_BYTES:],
+        count,
+        base_timestamp=first,
+        max_timestamp=append_time_ms if timestamp_type else greatest,
+        codec=codec,
+        level=level,
+        timestamp_type=timestamp_type,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def _elements(column: pa.Array) -> Elements:
+    validity, offsets, data = column.buffers()
+    return validity if column.null_count else None, offsets, data, column.offset
+
+
+def _joined(columns: RecordColumns, deltas: Int64s) -> memoryview:
+    """The records of a batch, one behind the other."""
+    count = len(columns)
+    key_lengths, value_lengths = _field_lengths(columns.keys), _field_lengths(columns.values)
+    tails = _tails(columns.headers)
+    fields = [deltas, np.arange(count, dtype=np.int64), key_lengths]
+    bodies = 1 + sum((_varint_sizes(_zigzag(field)) for field in fields), np.zeros(count, np.int64))
+    bodies += np.maximum(key_lengths, 0) + _varint_sizes(_zigzag(value_lengths)) + np.maximum(value_lengths, 0)
+    bodies += 1 if tails is None else _lengths(tails)
+    heads = _varint_column([bodies, np.zeros(count, np.int64), *fields])
+    parts = [heads, columns.keys, _varint_column([value_lengths]), columns.values]
+    return _bytes_of(_join(*parts, b"\0" if tails is None else tails))
+
+
+def _tails(headers: pa.Array | None) -> pa.Array | None:
+    """Number and bytes of the headers of each record, as a binary column; None if no record has any."""
+    if headers is None:
+        return None
+    elements = headers.flatten()  # without what stands behind null lists
+    if not len(elements):
+        return None
+    names, values = elements.field(0), elements.field(1)
+    if elements.null_count or names.null_count:
+        raise InvalidRecordError("a header has no name", hint="headers are array<struct<key: string, value: binary>>")
+    arrow, counts = _pyarrow(), _counts(headers)
+    lengths = _varint_column([_lengths(names)]), _varint_column([_field_lengths(values)])
+    encoded = _join(lengths[0], names.cast(arrow.binary()), lengths[1], values)
+    bounds = np.frombuffer(encoded.buffers()[1], np.int32)[np.concatenate(([0], np.cumsum(counts)))]
+    whole = arrow.Array.from_buffers(arrow.binary(), len(counts), [None, arrow.py_buffer(bounds), encoded.buffers()[2]])
+    return _join(_varint_column([counts]), whole)
+
+
+def _join(*parts: Any) -> pa.Array:
+    """Element by element, a null as nothing."""
+    arrow = _pyarrow()
+    compute = arrow.compute
+    given = [arrow.scalar(part, arrow.binary()) if isinstance(part, bytes) else part for part in parts]
+    nothing = arrow.scalar(b"", arrow.binary())
+    return compute.binary_join_element_wise(*given, nothing, null_handling="replace", null_replacement="")
+
+
+def _bytes_of(joined: pa.Array) -> memoryview:
+    """All elements, one behind the other: how Arrow holds a column that it has just made."""
+    ends = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1)
+    return memoryview(joined.buffers()[2])[: int(ends[-1])]
+
+
+def _lengths(column: pa.Array) -> Int64s:
+    """Bytes of each element, 0 for a null."""
+    return np.maximum(_field_lengths(column), 0)
+
+
+def _field_lengths(column: pa.Array) -> Int64s:
+    """Bytes of each element, -1 for a null."""
+    lengths = np.diff(_starts(column)).astype(np.int64)
+    if column.null_count:
+        lengths[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
+    return lengths
+
+
+def _starts(column: pa.Array) -> npt.NDArray[np.int32]:
+    """Where each element of a binary column begins, and where the last one ends."""
+    return np.frombuffer(column.buffers()[1], np.int32, column.offset + len(column) + 1)[column.offset :]
+
+
+def _counts(headers: pa.Array) -> Int64s:
+    """Elements of each list, 0 for a null."""
+    counts: Int64s = _pyarrow().compute.list_value_length(headers).fill_null(0).to_numpy(zero_copy_only=False)
+    return counts.astype(np.int64)
+
+
+def _zigzag(values: Int64s) -> npt.NDArray[np.uint64]:
+    return ((values << 1) ^ (values >> 63)).view(np.uint64)
+
+
+def _varint_sizes(zigzag: npt.NDArray[np.uint64]) -> Int64s:
+    """Bytes of each varint."""
+    sizes = np.ones(len(zigzag), np.int64)
+    largest = int(zigzag.max(initial=0))
+    for size in range(1, _VARLONG_BYTES):
+        if largest < 1 << 7 * size:
+            break
+        sizes += zigzag >= np.uint64(1 << 7 * size)
+    return sizes
+
+
+def _varint_column(fields: list[Int64s]) -> pa.Array:
+    """A binary column: of each record the varints of ``fields``, one behind the other."""
+    arrow = _pyarrow()
+    encoded = [_zigzag(field) for field in fields]
+    sizes = [_varint_sizes(field) for field in encoded]
+    offsets = np.concatenate(([0], np.cumsum(sum(sizes[1:], sizes[0]))))
+    out = np.empty(int(offsets[-1]), np.uint8)
+    at = offsets[:-1].copy()
+    for field, size in zip(encoded, sizes, strict=True):
+        _put_varints(out, at, field, size)
+        at += size
+    buffers = [None, arrow.py_buffer(offsets.astype(np.int32)), arrow.py_buffer(out)]
+    return arrow.Array.from_buffers(arrow.binary(), len(at), buffers)
+
+
+def _put_varints(out: npt.NDArray[np.uint8], at: Int64s, zigzag: npt.NDArray[np.uint64], sizes: Int64s) -> None:
+    """Writes the varints of ``zigzag`` at the places ``at``."""
+    longest = int(sizes.max(initial=1))
+    if longest == 1:
+        out[at] = zigzag
+        return
+    for byte in range(1, longest + 1):
+        more = sizes > byte
+        out[at] = (zigzag & np.uint64(0x7F)).astype(np.uint8) | np.where(more, np.uint8(0x80), np.uint8(0))
+        at, zigzag, sizes = at[more] + 1, zigzag[more] >> np.uint64(7), sizes[more]
+
+
+def _pyarrow() -> Any:
+    import pyarrow as pa  # noqa: PLC0415  an optional extra
+    import pyarrow.compute  # noqa: PLC0415  makes pa.compute
+
+    return pa

@@ -1,0 +1,175 @@
+"""Decoded records, in pure Python: what the compiled classes of the same names in ``_kernels`` are held against.
+
+``kernels`` says which are at work. Both behave as named tuples do (fields by name and by place, unpacking, order,
+equality with tuples, ``_replace``) without being tuples: the compiled ones decode a field when it is first asked for. A
+record holds no more than its own bytes once the two behind it were read, or its iterator is gone.
+"""
+
+from __future__ import annotations
+
+import datetime as _dt
+from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any, ClassVar, Self
+
+from tiered.model import Headers
+
+_EPOCH = _dt.datetime(1970, 1, 1, tzinfo=_dt.UTC)
+
+
+def values_of(fields: tuple[str, ...], other: Any) -> tuple[Any, ...] | None:
+    """What a record with these ``fields`` is compared with: a tuple, or a record of the same fields; None: neither."""
+    if isinstance(other, tuple):
+        return other
+    return tuple(other) if getattr(other, "_fields", None) == fields else None
+
+
+def hash_of(values: tuple[Any, ...]) -> int:
+    """That of the tuple; headers that are a list count as a tuple of them."""
+    return hash(tuple(tuple(value) if type(value) is list else value for value in values))
+
+
+def shown_fields(name: str, fields: tuple[str, ...], values: tuple[Any, ...]) -> str:
+    """As a named tuple shows itself."""
+    return f"{name}({', '.join(f'{field}={value!r}' for field, value in zip(fields, values, strict=True))})"
+
+
+def datetime_of(timestamp: int) -> _dt.datetime:
+    """A time in milliseconds as an aware UTC datetime."""
+    return _EPOCH + _dt.timedelta(milliseconds=timestamp)
+
+
+def made_again(name: str, values: tuple[Any, ...]) -> object:
+    """The record that was pickled as its ``values``, by the twin that is at work where it is loaded."""
+    from tiered.format import kernels  # noqa: PLC0415  it imports this module
+
+    return getattr(kernels, name)(*values)
+
+
+class Fields:
+    """What both kinds of record share: the protocol of a named tuple over ``_all``, the values in their order."""
+
+    __slots__ = ("_all",)
+    _all: tuple[Any, ...]
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def _make(cls, values: Iterable[Any]) -> Self:
+        """Of all fields, in their order."""
+        return cls(*values)
+
+    def _asdict(self) -> dict[str, Any]:
+        """Fields by name."""
+        return dict(zip(self._fields, self._all, strict=True))
+
+    def _replace(self, **fields: Any) -> Self:
+        """A copy with other values of these fields. Raises TypeError for a name that is none."""
+        return type(self)(**{**self._asdict(), **fields})
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, place: int | slice) -> Any:
+        return self._all[place]
+
+    def __repr__(self) -> str:
+        return shown_fields(type(self).__name__, self._fields, self._all)
+
+    def __hash__(self) -> int:
+        return hash_of(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        values = values_of(self._fields, other)
+        return NotImplemented if values is None else self._all == values
+
+    def __lt__(self, other: object) -> bool:
+        values = values_of(self._fields, other)
+        return NotImplemented if values is None else self._all < values
+
+    def __le__(self, other: object) -> bool:
+        values = values_of(self._fields, other)
+        return NotImplemented if values is None else self._all <= values
+
+    def __gt__(self, other: object) -> bool:
+        values = values_of(self._fields, other)
+        return NotImplemented if values is None else self._all > values
+
+    def __ge__(self, other: object) -> bool:
+        values = values_of(self._fields, other)
+        return NotImplemented if values is None else self._all >= values
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[Any, ...]]:
+        return made_again, (type(self).__name__, self._all)
+
+
+class Record(Fields):
+    """One decoded record, before it is known which topic it came from (format level). No headers: ``()``."""
+
+    __slots__ = ()
+    __match_args__ = ("offset", "timestamp", "key", "value", "headers")
+    _fields = __match_args__
+
+    offset: int = property(itemgetter(0))  # type: ignore[assignment]
+    timestamp: int = property(itemgetter(1))  # type: ignore[assignment]
+    key: bytes | None = property(itemgetter(2))  # type: ignore[assignment]
+    value: bytes | None = property(itemgetter(3))  # type: ignore[assignment]
+    headers: Headers = property(itemgetter(4))  # type: ignore[assignment]
+
+    def __init__(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+        self._all = (offset, timestamp, key, value, headers or ())
+
+
+class ConsumerRecord(Fields):
+    """One record as a reader sees it; field names are those of Kafka's Python clients.
+
+    ``value is None`` is a tombstone. ``tier`` is ``"local"`` or ``"remote"``. No headers: ``()``.
+    """
+
+    __slots__ = ()
+    __match_args__ = (
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestamp_type",
+        "key",
+        "value",
+        "headers",
+        "leader_epoch",
+        "tier",
+    )
+    _fields = __match_args__
+
+    topic: str = property(itemgetter(0))  # type: ignore[assignment]
+    partition: int = property(itemgetter(1))  # type: ignore[assignment]
+    offset: int = property(itemgetter(2))  # type: ignore[assignment]
+    timestamp: int = property(itemgetter(3))  # type: ignore[assignment]
+    timestamp_type: int = property(itemgetter(4))  # type: ignore[assignment]
+    key: bytes | None = property(itemgetter(5))  # type: ignore[assignment]
+    value: bytes | None = property(itemgetter(6))  # type: ignore[assignment]
+    headers: Headers = property(itemgetter(7))  # type: ignore[assignment]
+    leader_epoch: int = property(itemgetter(8))  # type: ignore[assignment]
+    tier: str = property(itemgetter(9))  # type: ignore[assignment]
+
+    def __init__(  # noqa: PLR0917 - by place as well as by name, as the named tuple that it was
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        timestamp: int,
+        timestamp_type: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        leader_epoch: int = -1,
+        tier: str = "local",
+    ) -> None:
+        self._all = (topic, partition, offset, timestamp, timestamp_type, key, value, headers or (), leader_epoch, tier)
+
+    @property
+    def datetime(self) -> _dt.datetime:
+        """The timestamp as an aware UTC datetime."""
+        return datetime_of(self.timestamp)

@@ -1,0 +1,94 @@
+"""Batches -> the bytes of one segment and all that stands beside them, in memory: no disk, no store.
+
+The offsets of the batches begin at 0: what is built is *staged*, and a commit says later where it begins. An entry of
+the indexes is made by the same pace as in the log on a disk (``offset_index.IndexPace``).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tiered.config import MAX_INT
+from tiered.format.batch import assign_offsets
+from tiered.format.offset_index import IndexPace, OffsetIndex
+from tiered.format.segment_stats import SegmentStats
+from tiered.format.time_index import NO_TIMESTAMP, TimeIndex
+from tiered.model import BytesSource, EpochEntry, SealedIndexes, SegmentDescriptor
+
+_STAMP = struct.Struct(">q4xi")
+"""Base offset and leader epoch of a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltSegment:
+    """A :class:`~tiered.model.SealedSegment` in memory."""
+
+    descriptor: SegmentDescriptor
+    log: bytes = field(repr=False)
+    sealed_indexes: SealedIndexes = field(repr=False)
+
+    def open_log(self) -> BytesSource:
+        """The ``.log`` bytes."""
+        return BytesSource(self.log)
+
+    def indexes(self) -> SealedIndexes:
+        """What the index bundle holds."""
+        return self.sealed_indexes
+
+
+class SegmentBuilder:
+    """One segment of one partition, batch by batch. Not thread-safe."""
+
+    def __init__(self, topic_id: UUID, partition: int, *, index_interval_bytes: int, leader_epoch: int = 0) -> None:
+        self._topic_id = topic_id
+        self._partition = partition
+        self.leader_epoch = leader_epoch
+        self._batches: list[bytes] = []
+        self._stats = SegmentStats()
+        self._offsets = OffsetIndex(0, max_bytes=MAX_INT)
+        self._times = TimeIndex(0, max_bytes=MAX_INT)
+        self._pace = IndexPace(index_interval_bytes, self._times.last_entry)
+        self._next = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the ``.log`` so far."""
+        return self._stats.size_bytes
+
+    @property
+    def next_offset(self) -> int:
+        """That of the next batch: how many offsets the segment has so far."""
+        return self._next
+
+    def append(self, batch: bytes, records: int, least: int, greatest: int) -> None:
+        """One encoded batch of ``records`` records. ``least`` and ``greatest``: the timestamps that its records report.
+
+        Offset and leader epoch are assigned here, for which a batch that was encoded with others is copied.
+        """
+        if _STAMP.unpack_from(batch) != (self._next, self.leader_epoch):
+            stamped = bytearray(batch)
+            assign_offsets(stamped, self._next, self.leader_epoch)
+            batch = bytes(stamped)
+        position, end = self._stats.size_bytes, self._next + records
+        if self._pace.take(len(batch), end - 1, greatest):
+            self._offsets.append(end - 1, position)
+            self._add_time()
+        self._stats.add(batch, records, least, greatest, self.leader_epoch)
+        self._batches.append(batch)
+        self._next = end
+
+    def build(self) -> BuiltSegment:
+        """The segment, which must have a batch. The builder is empty of bytes afterwards: build once."""
+        self._add_time()
+        descriptor = self._stats.descriptor(self._topic_id, self._partition, 0, self._next)
+        epochs = (EpochEntry(self.leader_epoch, 0),)
+        indexes = SealedIndexes(self._offsets.to_bytes(), self._times.to_bytes(), leader_epochs=epochs)
+        log = b"".join(self._batches)
+        self._batches.clear()
+        return BuiltSegment(descriptor, log, indexes)
+
+    def _add_time(self) -> None:
+        if self._pace.largest[0] > NO_TIMESTAMP:
+            self._times.maybe_append(*self._pace.largest, closing=True)

@@ -1,0 +1,193 @@
+"""What a read sees of the segments of one partition. A view is taken in constant time, however many segments there are.
+
+Views share one run of extents for the sealed segments: it is immutable, and a new one is made when the list of
+segments changes. A view adds to it only what grows: the last segment.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tiered.errors import NotFoundError, OffsetOutOfRangeError
+from tiered.format.walk import NO_LIMIT, BatchWalk, Offsets, Span
+from tiered.local.segment.indexes import SegmentIndexes
+from tiered.local.segment.scan import BUFFER_BYTES, LogFile
+from tiered.local.segment.sealed import SealedLocalSegment
+from tiered.model import AbortedTxn, TopicPartition
+
+_BASE = attrgetter("base_offset")
+
+
+class Readable(Protocol):
+    """What a read needs of a segment; sealed, active and foreign ones have it."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def lookup(self) -> SegmentIndexes: ...
+    def aborted_txns(self) -> list[AbortedTxn]: ...
+
+
+class Extent(NamedTuple):
+    """One segment in a view: offsets below ``end_offset``, bytes below ``size_bytes``."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    max_timestamp: int | None  # None: ask the index
+    segment: Readable
+    reach: int = -1  # its batches are known to have reached this offset
+
+    @classmethod
+    def of(cls, sealed: SealedLocalSegment) -> Extent:
+        """All of a sealed segment."""
+        return cls(sealed.base_offset, sealed.end_offset, sealed.size_bytes, None, sealed, sealed.reach)
+
+    def walk(
+        self, log: LogFile, position: int, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
+    ) -> Iterator[tuple[Span, memoryview]]:
+        """Its batches from ``position`` on: all of them in their place, or CorruptionError (``LogFile.segment``)."""
+        reach = self.end_offset if dense else self.reach
+        offsets = self.offsets
+        return log.segment(position, self.size_bytes, offsets, dense=dense, reach=reach, buffer_bytes=buffer_bytes)
+
+    def pieces(
+        self, log: LogFile, walk: BatchWalk, *, dense: bool, buffer_bytes: int = BUFFER_BYTES
+    ) -> Iterator[memoryview]:
+        """As :meth:`walk`, for whoever takes the batches of each piece by ``walk`` (``LogFile.pieces``)."""
+        reach = self.end_offset if dense else self.reach
+        return log.pieces(walk, self.size_bytes, reach=reach, buffer_bytes=buffer_bytes, kept=True)
+
+    @property
+    def offsets(self) -> Offsets:
+        """Which offsets its batches may have."""
+        return Offsets(self.base_offset, self.end_offset)
+
+    @property
+    def largest_timestamp(self) -> int:
+        """Of its records, -1 if none has one. Raises as the loading of a sealed segment's indexes."""
+        return self.segment.lookup.last_time[0] if self.max_timestamp is None else self.max_timestamp
+
+    def may_reach(self, timestamp: int) -> bool:
+        """Whether a record from ``timestamp`` on may be in it: none is known to be in one that is damaged, either."""
+        return self.largest_timestamp >= timestamp or self.segment.lookup.damaged
+
+    def seek(self, log: LogFile, offset: int) -> int:
+        """Where to scan from to find ``offset``."""
+        return self.segment.lookup.seek(log, offset, self.size_bytes, self.offsets)
+
+    def seek_time(self, log: LogFile, timestamp: int, start_offset: int) -> int:
+        """Where to scan from to find the first record from ``timestamp`` and ``start_offset`` on."""
+        lookup = self.segment.lookup
+        if lookup.damaged:  # a batch that is not indexed may be the one: the scan meets it, or finds a record before
+            return 0
+        return lookup.seek_time(log, timestamp, start_offset, self.size_bytes, self.offsets)
+
+
+class SealedExtents:
+    """Sealed segments as views see them, ascending. Immutable; thread-safe.
+
+    ``_peaks``: a place and, for each segment from there on, the largest timestamp of it and of those before it, as far
+    as somebody asked. These rise whatever the order of timestamps is, so that they are bisected.
+    """
+
+    __slots__ = ("_peaks", "all")
+
+    def __init__(self, extents: Iterable[Extent] = ()) -> None:
+        self.all = tuple(extents)
+        self._peaks: tuple[int, list[int]] = (0, [])  # replaced as a whole: readers take no lock
+
+    def with_last(self, extent: Extent) -> SealedExtents:
+        """One more: what is known of those before it stays known."""
+        longer = SealedExtents((*self.all, extent))
+        longer._peaks = self._peaks
+        return longer
+
+    def at_offset(self, offset: int) -> int:
+        """Place of the segment that begins at or before ``offset``; 0 if none does."""
+        return max(bisect_right(self.all, offset, key=_BASE) - 1, 0)
+
+    def at_time(self, timestamp: int, first: int) -> int:
+        """Place of the first segment from ``first`` on that may hold a record from ``timestamp`` on; else their number.
+
+        Raises as the loading of indexes: those of each segment before it are loaded once.
+        """
+        known_from, peaks = self._peaks
+        if known_from != first:
+            peaks = []
+        if not peaks or peaks[-1] < timestamp:
+            peaks = list(peaks)
+            for at in range(first + len(peaks), len(self.all)):
+                extent = self.all[at]
+                peak = NO_LIMIT if extent.segment.lookup.damaged else extent.largest_timestamp
+                peaks.append(max(peak, peaks[-1]) if peaks else peak)
+                if peak >= timestamp:
+                    break
+            self._peaks = first, peaks
+        return first + bisect_left(peaks, timestamp)
+
+
+class View(NamedTuple):
+    """What a reader sees: extents ascending, offsets ``start_offset`` to ``end_offset`` (exclusive).
+
+    ``tail``: the last segment, None where there is none at all. ``dense``: every offset has a record, so that a missing
+    one is damage and not the work of compaction.
+    """
+
+    tp: TopicPartition
+    start_offset: int
+    end_offset: int
+    sealed: SealedExtents
+    tail: Extent | None
+    dense: bool
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """All of them: for whoever goes through all of a log."""
+        return self.sealed.all if self.tail is None else (*self.sealed.all, self.tail)
+
+    def extents_from(self, offset: int) -> Iterator[Extent]:
+        """From the one that holds ``offset``, or would, on."""
+        tail = self.tail
+        if tail is None:
+            return
+        if offset < tail.base_offset:
+            sealed = self.sealed.all
+            for at in range(self.sealed.at_offset(offset), len(sealed)):
+                yield sealed[at]
+        yield tail
+
+    def extents_reaching(self, timestamp: int) -> Iterator[Extent]:
+        """Those that may hold a record from ``timestamp`` and ``start_offset`` on.
+
+        OffsetOutOfRangeError where a segment left the disk since the view was taken.
+        """
+        sealed = self.sealed.all
+        try:
+            for at in range(self.sealed.at_time(timestamp, self.sealed.at_offset(self.start_offset)), len(sealed)):
+                if self._shows(sealed[at]) and sealed[at].may_reach(timestamp):
+                    yield sealed[at]
+        except NotFoundError:
+            raise out_of_range(self, self.start_offset) from None
+        if self.tail is not None and self._shows(self.tail) and self.tail.may_reach(timestamp):
+            yield self.tail
+
+    def _shows(self, extent: Extent) -> bool:
+        """Whether an offset of the segment may be read."""
+        return extent.end_offset > max(self.start_offset, extent.base_offset)
+
+
+def out_of_range(view: View, offset: int) -> OffsetOutOfRangeError:
+    """The error for an offset that this disk does not hold."""
+    return OffsetOutOfRangeError(
+        f"{view.tp}: offset {offset} is outside {view.start_offset} to {view.end_offset} on this disk",
+        requested=offset,
+        earliest=view.start_offset,
+        latest=view.end_offset,
+    )

@@ -1,0 +1,81 @@
+"""How a job over a bucket is cut into tasks. Pure: rows of a snapshot go in, a piece at a time, in offset order.
+
+A task costs about 70 ms whatever it does, and is done again as a whole if its machine is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tiered.format.keys import FLAG_HOLE
+from tiered.model import Row
+
+SPAN_BYTES = 1024 * 1024 * 1024
+"""Bytes of one task that reads segments: seconds of work."""
+
+MAX_SPAN_SEGMENTS = 10_000
+"""Segments of one task, however small they are: each costs requests."""
+
+TWO_PHASE_BYTES = 4 * 1024**3
+"""A log of more bytes than this is compacted by all tasks, in two phases, not by one."""
+
+TWO_PHASE_RECORDS = 50_000_000
+"""So is one with more records, each of which may have a key of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The segments of one partition whose base lies in ``start`` to ``end`` (exclusive). Spans leave no gap."""
+
+    start: int
+    end: int
+    segments: int
+    size_bytes: int
+
+
+class SpanCutter:
+    """Neighbouring rows, fed piece by piece, as spans of at least ``least_bytes`` each but for the last one."""
+
+    def __init__(self, least_bytes: int = SPAN_BYTES) -> None:
+        self._least_bytes = least_bytes
+        self._spans: list[Span] = []
+        self._start = self._end = -1
+        self._segments = self._bytes = 0
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """More rows, behind those before."""
+        for row in rows:
+            if self._start < 0:
+                self._start = row.base
+            self._end = row.next
+            self._segments += not row.flags & FLAG_HOLE
+            self._bytes += row.size
+            if self._bytes >= self._least_bytes or self._segments >= MAX_SPAN_SEGMENTS:
+                self._close()
+
+    def finish(self) -> list[Span]:
+        """All spans, in offset order."""
+        if self._start >= 0:
+            self._close()
+        return self._spans
+
+    def _close(self) -> None:
+        self._spans.append(Span(self._start, self._end, self._segments, self._bytes))
+        self._start, self._segments, self._bytes = -1, 0, 0
+
+
+def bundled(sizes: Sequence[int], most_bytes: int, most: int) -> list[list[int]]:
+    """Indexes of ``sizes`` in groups of at most ``most`` that stay within ``most_bytes``, or of one alone.
+
+    The largest come first: what takes longest must not begin last.
+    """
+    groups: list[list[int]] = []
+    left = 0
+    for at in sorted(range(len(sizes)), key=lambda at: -sizes[at]):
+        if not groups or sizes[at] > left or len(groups[-1]) == most:
+            groups.append([])
+            left = most_bytes
+        groups[-1].append(at)
+        left -= sizes[at]
+    return groups

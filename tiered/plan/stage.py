@@ -1,0 +1,214 @@
+"""What a Spark sink puts into a catalog, and who may: staged rows behind the end, and the handover of a partition.
+
+A sink's tasks store segments whose offsets begin at 0 (``s/t/{uid}``): they know no base, hold no claim and read no
+root. The commit gives them their place: a pure function of the root, tried again on each newer one, and settled by
+content. ``txns[txn] >= batch`` means that the batch is in the catalog, whoever put it there, so that a replay, a second
+driver and a lost answer all end in the same root.
+
+What ``txns`` has no room for is forgotten. A batch that was decided before the newest forgotten entry came in may be
+that entry: it is refused, never committed twice (``StageIntent.seen``). Ids that a write gave itself come once: they
+are of use only until its commit has ended, and go first, so that writes do not make the streams beside them forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tiered.format.keys import FLAG_STAGED, MAX_INT64, Role, join_uid, staged_batch, staged_stem
+from tiered.format.root import STATE_OPEN, TXNS_LIMIT, Root
+from tiered.format.rows import Rows
+from tiered.model import EpochEntry, Row
+from tiered.plan.commit import Stamp, holds_any, next_version, succeed, taken, with_epoch
+from tiered.plan.lifecycle import LOCAL_VOLUME, SPARK_VOLUME, Reason, Refusal, sink_refused
+
+MAX_STAGED_ROWS = 100_000
+"""Segments of one batch in one partition."""
+
+ONCE_KEPT = 16
+"""Newest ids of one write each that a partition remembers, however many ids of streams and jobs it knows."""
+
+_ONCE = re.compile(r"job-[0-9a-f]{32}")
+
+OWNERS = {"spark": SPARK_VOLUME, "local": LOCAL_VOLUME}
+"""To whom a partition can be handed over, with the volume that owns it then."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageIntent:
+    """Adds the segments that a batch of a sink staged, in order, behind ``next_offset``.
+
+    ``rows`` have base 0, ``next`` the offsets that they take, ``FLAG_STAGED`` and no epochs: base and epochs are given
+    here. ``seen``: a version of this root from before the batch was decided.
+    """
+
+    txn: str
+    batch: int
+    rows: tuple[Row, ...]
+    seen: int = MAX_INT64
+
+    op = "stage"
+
+    def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
+        """NOTHING if the batch is committed already; FENCED where a local log owns the partition."""
+        if root.last_batch(self.txn) >= self.batch:
+            return Refusal(Reason.NOTHING, f"{root.where}: batch {self.batch} of {self.txn} is already committed")
+        refusal = sink_refused(root) or self._forgotten(root) or self._flaw(root)
+        if refusal is not None:
+            return refusal
+        taking = root.writer.volume != SPARK_VOLUME
+        lineage = _with_new_epoch(root) if taking else root.lineage
+        new = Rows.from_rows(_placed(self.rows, root.next_offset, root.writer.epoch + taking, lineage[-1].epoch))
+        changes: dict[str, Any] = {
+            "rows": root.rows.appended(new),
+            "next_offset": new.end_offset,
+            "added": root.added + new.tally,
+            "lineage": lineage,
+            **_remembered(root, self.txn, self.batch, next_version(root, stamp)),
+        }
+        if taking:
+            return taken(root, stamp, self.op, Role.WRITER, volume=SPARK_VOLUME, owner=stamp.owner, **changes)
+        return succeed(root, stamp, self.op, **changes)
+
+    def _forgotten(self, root: Root) -> Refusal | None:
+        if root.last_batch(self.txn) >= 0 or self.seen >= forgotten_up_to(root, self.txn):
+            return None
+        return Refusal(
+            Reason.INVALID,
+            f"{root.where}: batch {self.batch} of {self.txn} was decided at version {self.seen}; so many other "
+            f"transaction ids were committed since (of {TXNS_LIMIT} is known what became of them) that it is forgotten "
+            f"whether it was by version {forgotten_up_to(root, self.txn)}: it is not committed again",
+            hint="read the topic for its records; if they are not there, write them under a new transaction id",
+        )
+
+    def _flaw(self, root: Root) -> Refusal | None:
+        flaw = _rows_flaw(self.rows, staged_stem(self.txn, self.batch))
+        ids = {(row.id_hi, row.id_lo) for row in self.rows}
+        if not flaw and (len(ids) < len(self.rows) or holds_any(root.rows, ids)):
+            flaw = "an object id is used twice"
+        if not flaw and root.next_offset + sum([row.next for row in self.rows]) > MAX_INT64:
+            flaw = f"no room for them behind offset {root.next_offset}"
+        if flaw:
+            return Refusal(Reason.INVALID, f"{root.where}: batch {self.batch} of {self.txn}: {flaw}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class HandoverIntent:
+    """Gives a partition to sinks or to local logs (:data:`OWNERS`), whoever had it: the claim before is fenced."""
+
+    to: str
+
+    op = "handover"
+
+    def apply(self, root: Root, stamp: Stamp) -> Root | Refusal:
+        """NOTHING if it belongs to them already."""
+        if root.state != STATE_OPEN:
+            return Refusal(Reason.STATE, f"{root.where} is {root.state}: it cannot be handed over")
+        if is_owner(root, self.to):
+            return Refusal(Reason.NOTHING, f"{root.where} belongs to {self.to} already")
+        changes: dict[str, Any] = {"lineage": _with_new_epoch(root)} if self.to == SPARK_VOLUME else {}
+        return taken(root, stamp, self.op, Role.WRITER, volume=OWNERS[self.to], owner=stamp.owner, **changes)
+
+
+def passed_batch(root: Root, uid: str) -> tuple[str, int] | None:
+    """The transaction id and batch that staged ``uid``, if what is committed here has passed that batch.
+
+    What it staged and no row names can never be committed then: it is dead. None: nothing here tells.
+    """
+    batch = staged_batch(uid)
+    for txn, last in root.txns:
+        if batch <= last and uid.startswith(staged_stem(txn, batch)):
+            return txn, batch
+    return None
+
+
+def once_id(uid: str) -> str:
+    """The id of a write that is done once and never replayed by another; ``uid``: 32 hex digits."""
+    return f"job-{uid}"
+
+
+def forgotten_up_to(root: Root, txn: str) -> int:
+    """The version from which on ``root`` knows of every batch of ``txn``, which it does not name, if it was committed.
+
+    Where an id of one write was dropped alone, at least :data:`ONCE_KEPT` newer ones stand here, or stood until the
+    floor rose above all of them.
+    """
+    once = _versions_of_once(root)
+    dropped_below = once[0] if _ONCE.fullmatch(txn) and len(once) >= ONCE_KEPT else 0
+    return max(root.txns_floor, dropped_below)
+
+
+def is_owner(root: Root, who: str) -> bool:
+    """Whether the partition belongs to ``who``, of :data:`OWNERS`: what nobody has claimed belongs to neither."""
+    sinks = root.writer.volume == SPARK_VOLUME
+    return sinks if who == SPARK_VOLUME else bool(root.writer.epoch) and not sinks
+
+
+def owner_words(root: Root) -> str:
+    """Whose it is, for people."""
+    writer = root.writer
+    if writer.volume == SPARK_VOLUME:
+        return "spark"
+    if not writer.epoch:
+        return "nobody"
+    return "local" if writer.volume == LOCAL_VOLUME else f"local ({writer.owner})"
+
+
+def _with_new_epoch(root: Root) -> tuple[EpochEntry, ...]:
+    """Sinks write under a leader epoch of their own."""
+    return with_epoch(root.lineage, EpochEntry(root.leader_epoch + 1, root.next_offset))
+
+
+def _placed(rows: Sequence[Row], base: int, claim_epoch: int, leader_epoch: int) -> list[Row]:
+    placed = []
+    for row in rows:
+        end = base + row.next
+        placed.append(row._replace(base=base, next=end, claim_epoch=claim_epoch, leader_epoch=leader_epoch))
+        base = end
+    return placed
+
+
+def _remembered(root: Root, txn: str, batch: int, version: int) -> dict[str, Any]:
+    """``txns`` with the batch as the newest entry. Beyond the limit the oldest id of one write goes, while there are
+    many of these; else the oldest of all, and the floor rises to it."""
+    kept = [entry for entry in zip(root.txns, root.txn_versions, strict=False) if entry[0][0] != txn]
+    kept.append(((txn, batch), version))
+    floor = root.txns_floor
+    while len(kept) > TXNS_LIMIT:
+        once = [at for at, ((name, _), _) in enumerate(kept) if _ONCE.fullmatch(name)]
+        if len(once) > ONCE_KEPT:
+            del kept[once[0]]
+        else:
+            floor = kept.pop(0)[1]
+    return {
+        "txns": tuple([entry for entry, _ in kept]),
+        "txn_versions": tuple([version for _, version in kept]),
+        "txns_floor": floor,
+    }
+
+
+def _versions_of_once(root: Root) -> list[int]:
+    """Of the ids of one write that ``root`` names, the oldest first."""
+    both = zip(root.txns, root.txn_versions, strict=False)
+    return [version for (name, _), version in both if _ONCE.fullmatch(name)]
+
+
+def _rows_flaw(rows: Sequence[Row], stem: str) -> str:
+    """What is wrong with what a batch staged, ``""`` if nothing is."""
+    if not 1 <= len(rows) <= MAX_STAGED_ROWS:
+        return f"{len(rows)} staged segments, a commit has 1 to {MAX_STAGED_ROWS} of a partition"
+    return next((f"staged segment {index}: {flaw}" for index, row in enumerate(rows) if (flaw := _flaw(row, stem))), "")
+
+
+def _flaw(row: Row, stem: str) -> str:
+    if row.base != 0 or not 0 < row.next <= MAX_INT64:
+        return f"covers {row.base}..{row.next} instead of 0 and the offsets that it takes"
+    if row.flags != FLAG_STAGED or row.claim_epoch or row.reserved:
+        return f"flags {row.flags:#x}, epoch {row.claim_epoch}: it is no staged segment"
+    if min(row.size, row.idx_len) <= 0 or row.records < 0 or not 0 <= row.crc < 2**32 or row.min_ts > row.max_ts:
+        return f"size {row.size}, index {row.idx_len} bytes, {row.records} records, times {row.min_ts}..{row.max_ts}"
+    uid = join_uid(row.id_hi, row.id_lo)
+    return "" if uid.startswith(stem) else f"its id {uid} is not of this batch: those begin with {stem}"

@@ -1,0 +1,169 @@
+"""What programs ask of an erasure, and how they show its plan: the same on one machine and on many."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tiered.care.erase import Erased, ErasePlan
+from tiered.errors import ConfigError
+from tiered.plan.erasure import Selection
+from tiered.program.application import Application
+from tiered.program.output import columns, counted, human_bytes
+from tiered.store.location import StoreLocation
+from tiered.times import parse_time
+
+MAX_KEYS_BYTES = 64 * 1024 * 1024
+"""Of a file of keys."""
+
+_OPTIONS = (
+    click.option("--key", "keys", multiple=True, metavar="K", help="records of this key (UTF-8); may be given again"),
+    click.option(
+        "--keys", "file", type=click.Path(path_type=Path), metavar="FILE", help="the same of each line of a file"
+    ),
+    click.option("--key-prefix", "prefixes", multiple=True, metavar="P", help="records whose key begins so"),
+    click.option("--hex", "as_hex", is_flag=True, help="keys are written as hex digits"),
+    click.option("--before", metavar="TIME", help="of these only older ones; alone: whatever is older"),
+)
+
+
+def selection_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options that :func:`selection_of` takes."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def selection_of(
+    app: Application,
+    *,
+    keys: Sequence[str],
+    file: Path | None,
+    prefixes: Sequence[str],
+    as_hex: bool,
+    before: str | None,
+) -> Selection:
+    """What the options name. Raises ConfigError."""
+    lines = list(keys)
+    if file is not None:
+        if not file.is_file() or file.stat().st_size > MAX_KEYS_BYTES:
+            raise ConfigError(f"--keys {file}: there is no such file of at most {MAX_KEYS_BYTES} bytes")
+        lines += [line for line in file.read_text("utf-8").splitlines() if line]
+
+    def raw(text: str) -> bytes:
+        try:
+            return bytes.fromhex(text) if as_hex else text.encode()
+        except ValueError:
+            raise ConfigError("a key is not written as hex digits", hint="leave --hex out, or correct it") from None
+
+    before_ms = None if before is None else parse_time(before, now_ms=app.clock.now_ms())
+    return Selection(frozenset(raw(line) for line in lines), tuple(raw(prefix) for prefix in prefixes), before_ms)
+
+
+Fields = Mapping[str, Any]
+
+
+def plan_fields(plan: ErasePlan) -> dict[str, Any]:
+    """One partition's plan, for ``--json`` and the functions below."""
+    return {
+        "topic": plan.tp.topic,
+        "partition": plan.tp.partition,
+        "version": plan.version,
+        "end_offset": plan.end_offset,
+        "segments_read": plan.segments,
+        "bytes_read": plan.read_bytes,
+        "records": plan.records,
+        "bytes_rewritten": plan.rewritten_bytes,
+        "segments": [
+            {"start_offset": hit.row.base, "end_offset": hit.row.next, "records": hit.records, "bytes": hit.row.size}
+            for hit in plan.hits
+        ],
+        "holders": list(plan.holders),
+        "volume": plan.volume,
+    }
+
+
+def plan_table(plans: Iterable[Fields]) -> list[str]:
+    """The segments that are written anew."""
+    plans = list(plans)
+    header = ["partition", "from", "to", "records that go", "bytes of the segment"]
+    rows = [
+        [
+            f"{plan['topic']}-{plan['partition']}",
+            hit["start_offset"],
+            hit["end_offset"],
+            hit["records"],
+            human_bytes(hit["bytes"]),
+        ]
+        for plan in plans
+        for hit in plan["segments"]
+    ]
+    read = f"{counted(sum(plan['segments_read'] for plan in plans), 'segment')} read"
+    return [*(columns(header, rows) if rows else ["no live segment holds any"]), read]
+
+
+def question(plans: Iterable[Fields]) -> str:
+    """What a person is asked before it begins."""
+    plans = list(plans)
+    records, segments = sum(plan["records"] for plan in plans), sum(len(plan["segments"]) for plan in plans)
+    return f"Erase {counted(records, 'record')} of {counted(segments, 'segment')} for ever?"
+
+
+def stays(plans: Iterable[Fields]) -> list[str]:
+    """What an erasure of the bucket does not reach, and who holds older versions."""
+    lines = []
+    for plan in (plans := list(plans)):
+        name = f"{plan['topic']}-{plan['partition']}"
+        if plan["holders"]:
+            lines.append(f"{name}: older versions are held by {', '.join(plan['holders'])}")
+        if plan["volume"]:
+            lines.append(
+                f"{name}: the disk of volume {plan['volume']} keeps what local.retention.* keeps: "
+                f"`tiered local drop {plan['topic']}:{plan['partition']} --log-dir DIR` on its machine drops what the "
+                f"bucket holds; what lies behind offset {plan['end_offset']} comes to the bucket yet: erase again when "
+                f"it has"
+            )
+    if plans:
+        lines.append(
+            "a versioned bucket keeps noncurrent versions of deleted objects: the receipt has the commands that remove "
+            "them, for its owner, once the objects are deleted"
+        )
+    return lines
+
+
+def noncurrent_commands(place: StoreLocation, erased: Iterable[Erased]) -> list[str]:
+    """What removes the noncurrent versions of what was replaced, and of what still held some; none but for S3.
+
+    A command an object: one list of all versions would be cut at a thousand. Current objects are never touched.
+    """
+    if place.target is None:
+        return []
+    keys = {note["before"] for one in erased for note in one.segments} | {
+        left.key for one in erased for left in one.left
+    }
+    words = {"--bucket": place.bucket, "--endpoint-url": place.target.endpoint_url, "--region": place.target.region}
+    words["--expected-bucket-owner"] = place.target.expected_bucket_owner
+    common = " ".join(f"{word} {shlex.quote(value)}" for word, value in words.items() if value)
+    query = "{Objects: Versions[?IsLatest==`false`].{Key: Key, VersionId: VersionId}}"
+    return [
+        f"aws s3api list-object-versions {common} --prefix {shlex.quote(place.target.full_key(key))} "
+        f"--query {shlex.quote(query)} --output json > versions.json && "
+        f"aws s3api delete-objects {common} --delete file://versions.json"
+        for key in sorted(keys)
+    ]
+
+
+def left_line(partition: str, left: Fields) -> str:
+    """One object that still holds some; ``left`` as in a receipt."""
+    held = "cannot be read" if left["records"] < 0 else f"holds {counted(left['records'], 'record')}"
+    return f"{partition}: {left['key']} {held}: {left['why']}"
+
+
+def outcome_line(records: int, left: int) -> str:
+    """How an erasure ended."""
+    proof = f"{counted(left, 'object')} still hold some" if left else "no object of the bucket holds any"
+    return f"{counted(records, 'record')} erased; {proof}"

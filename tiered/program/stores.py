@@ -1,0 +1,48 @@
+"""The bucket that a command line names: where it is, and how to reach it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from tiered.config import S3_WORDS, S3Keywords
+from tiered.errors import ConfigError, NotFoundError
+from tiered.program.application import Application
+from tiered.program.patience import PATIENCE_SECONDS
+from tiered.store.base import Store
+from tiered.store.limit import Limits
+from tiered.store.location import StoreLocation
+
+
+def store_options(app: Application, url: str) -> S3Keywords:
+    """What was said of S3, if ``url`` is there. The environment is many programs' and does not concern other stores.
+
+    Raises ``ConfigError``, which names where it came from, for what a flag or the file gives to another store.
+    """
+    scheme = StoreLocation.parse(url, environ={}).scheme
+    given = {word: app.values[word] for word in S3_WORDS if app.values[word].value is not None}
+    if scheme == "s3":
+        return cast("S3Keywords", {word: value.value for word, value in given.items()})
+    for word, value in given.items():
+        if not value.origin.startswith("environment"):
+            raise ConfigError(
+                f"{word} ({value.origin}) means nothing to {scheme}://", hint="leave it out: it is for s3://"
+            )
+    return {}
+
+
+def location(app: Application) -> StoreLocation:
+    """The remote tier's URL, parsed. A folder that is no store is an error: reading must not make it one."""
+    url = app.need_remote()
+    place = StoreLocation.parse(url, **store_options(app, url))
+    try:
+        place.require_folder()
+    except NotFoundError as error:
+        raise NotFoundError(f"the remote tier: {error.message}", hint="correct --remote") from error
+    return place
+
+
+def open_remote(app: Application, limits: Limits | None = None) -> Store:
+    """The bucket alone. A person waits: it gives up after :data:`PATIENCE_SECONDS` of silence."""
+    return location(app).open(
+        clock=app.clock, ids=app.ids, deadline_seconds=PATIENCE_SECONDS, limits=limits, create=False
+    )

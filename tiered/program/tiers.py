@@ -1,0 +1,200 @@
+"""Both tiers side by side, and a log that is opened for writing: what commands need that do more than read records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from uuid import UUID
+
+import tiered
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, UnknownTopicError
+from tiered.format.coordinator_records import is_state_log
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.uploads import known_partitions
+from tiered.model import TopicPartition
+from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.program.application import Application
+from tiered.program.doors import need_directory, need_topic, refuse_file
+from tiered.program.patience import PATIENCE_SECONDS, Patience, WatchedStore
+from tiered.program.stores import open_remote, store_options
+from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import TopicEntry, check_entry, list_topics, load_topic_to_read
+from tiered.store.base import Steps, Store
+from tiered.store.driver import drive
+from tiered.store.limit import Limits
+
+T = TypeVar("T")
+
+
+def open_log(app: Application, *, create: bool, deadline_seconds: float = PATIENCE_SECONDS) -> tiered.Log:
+    """The log directory for writing, with its remote tier if one was named."""
+    directory = app.need_log_dir()
+    if create:
+        refuse_file(directory)
+    else:
+        need_directory(app)
+    if app.remote is None:
+        return tiered.open(directory, create=create, clock=app.clock, ids=app.ids)
+    options = store_options(app, app.remote)
+    return tiered.open(
+        directory,
+        app.remote,
+        create=create,
+        deadline_seconds=deadline_seconds,
+        clock=app.clock,
+        ids=app.ids,
+        **options,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic as the tiers know it; ``config`` under Kafka's names. The ids differ if they are different topics.
+
+    ``entry`` is the bucket's, None if it has none.
+    """
+
+    name: str
+    partitions: int
+    local_id: UUID | None
+    remote_id: UUID | None
+    config: Mapping[str, str]
+    entry: TopicEntry | None = None
+
+    @property
+    def topic_id(self) -> UUID | None:
+        """The id; that of the bucket where both have one."""
+        return self.remote_id if self.remote_id is not None else self.local_id
+
+    @property
+    def tiers(self) -> list[str]:
+        """Where it is."""
+        held = (("local", self.local_id), ("remote", self.remote_id))
+        return [tier for tier, topic_id in held if topic_id is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Both tiers side by side, read-only; either may be None."""
+
+    local: LocalLog | None
+    store: Store | None
+
+    def topics(self, name: str | None = None) -> dict[str, TopicFacts]:
+        """All topics by name, or the one that is named (over a bucket this asks for one object and lists nothing)."""
+        found: dict[str, TopicFacts] = {}
+        if self.store is not None:
+            if name is None:
+                entries = drive(self.store, list_topics())
+            else:
+                entry = drive(self.store, load_topic_to_read(name))
+                entries = [entry] if entry is not None else []
+            for entry in entries:
+                settings = TopicConfig.from_properties(entry.config).to_text()
+                found[entry.name] = TopicFacts(entry.name, entry.partitions, None, entry.topic_id, settings, entry)
+        if self.local is not None:
+            for info in self.local.topics().values():
+                if name is not None and info.name != name:
+                    continue
+                other = found.get(info.name)
+                found[info.name] = TopicFacts(
+                    info.name,
+                    max(info.partitions, other.partitions if other is not None else 0),
+                    info.topic_id,
+                    other.remote_id if other is not None else None,
+                    info.config.to_text(),
+                    other.entry if other is not None else None,
+                )
+        return dict(sorted(found.items()))
+
+    def known(self) -> dict[TopicPartition, Known]:
+        """What the disk has seen of the bucket. Ask it before the bucket."""
+        if self.local is None:
+            return {}
+        return known_partitions(self.local.uploads.read(), self.local.claims.read())
+
+    def snapshot(self, facts: TopicFacts, partition: int, known: Known = NOTHING_KNOWN) -> Snapshot | None:
+        """The bucket's catalog of a partition, held against what the disk and the registry know of it.
+
+        None where there is none and nothing says that there was; raises LogDestroyedError and CorruptionError as
+        ``RootView.load`` does, and for an entry that is gone or names fewer partitions than the disk has uploaded.
+        """
+        if self.store is None:
+            return None
+        check_entry(facts.name, facts.entry, {partition: known}, where=self.store.url)
+        if facts.entry is None:
+            return None
+        known = replace(known, made=facts.entry.roots and partition < facts.entry.partitions)
+        return drive(self.store, RootView(facts.entry.topic_id, partition, facts.name, known).pin())
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carries out what a snapshot is asked."""
+        if self.store is None:
+            raise ConfigError("there is no bucket to ask", hint="name one with --remote")
+        return drive(self.store, steps)
+
+    def need_topic(self, name: str) -> TopicFacts:
+        """The topic ``name``. Raises ``UnknownTopicError`` with a suggestion."""
+        found = self.topics(name).get(name)
+        if found is None:
+            need_topic(name, self.topics())
+            raise UnknownTopicError(f"there is no topic {name!r}", hint="it vanished just now: look again")
+        return found
+
+
+@contextmanager
+def open_tiers(app: Application, *, with_local: bool = True, limits: Limits | None = None) -> Iterator[Tiers]:
+    """The tiers that were named, for commands that look at segments and catalogs themselves.
+
+    ``with_local`` False leaves the log directory out: it is lost, and the command goes on over the bucket.
+    """
+    app.need_a_tier()
+    if with_local:
+        need_directory(app)
+    store = open_remote(app, limits) if app.remote is not None else None
+    try:
+        local = None
+        if app.log_dir is not None and with_local:
+            local = LocalLog.open(app.log_dir, clock=app.clock, ids=app.ids, read_only=True)
+        try:
+            with Patience(app) as patience:
+                yield Tiers(local, None if store is None else WatchedStore(store, patience))
+        finally:
+            if local is not None:
+                local.close()
+    finally:
+        if store is not None:
+            store.close()
+
+
+def topic_config(pairs: Sequence[str]) -> TopicConfig:
+    """``--set segment.bytes=64MiB`` ... as a checked configuration."""
+    properties: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {pair!r} is not NAME=VALUE", hint="for example --set segment.bytes=64MiB")
+        if name in properties:
+            raise ConfigError(f"--set {name} is given twice", hint="keep one of them")
+        properties[name] = value
+    return TopicConfig.from_properties(properties)
+
+
+def open_directory(app: Application, *, read_only: bool = False) -> LocalLog:
+    """The log directory that was named, by itself. Raises what :func:`directory_error` finds, LockedError."""
+    directory = app.need_log_dir()
+    need_directory(app)
+    return LocalLog.open(directory, clock=app.clock, ids=app.ids, read_only=read_only)
+
+
+def refuse_internal(topic: str) -> None:
+    """Raises ConfigError for the coordinator's own topic, which ``Log.delete_topic`` refuses, too."""
+    if is_state_log(topic):
+        raise ConfigError(
+            f"{topic} is internal: it holds the decisions of transactions",
+            hint="`tiered transactions` shows them, and ends those that hang",
+        )

@@ -1,0 +1,101 @@
+"""The bucket as a reader knows it: topics as last seen, the past that it reads, what it holds there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from tiered.arguments import StorePlace
+from tiered.clock import Clock, IdSource
+from tiered.config import TopicConfig
+from tiered.local.disk.topics import TopicInfo
+from tiered.model import TopicPartition
+from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
+from tiered.remote.past import AsOf, Past, Taken
+from tiered.remote.pins import Pin
+from tiered.remote.reader import RemotePartition
+from tiered.remote.root_view import RootView
+from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
+from tiered.store.base import Steps, Store
+from tiered.store.location import StoreLocation
+from tiered.store.metrics import StoreMetrics
+from tiered.store.retry import RETRY_DEADLINE_SECONDS
+from tiered.times import Time
+
+
+class BucketDoor:
+    """Where a bucket is, and which past of it is wanted: both checked, no request made."""
+
+    def __init__(self, url: str, place: StorePlace, *, as_of: Time | None, pin: bool, now_ms: int) -> None:
+        self._place = place
+        self._as_of = None if as_of is None else AsOf.of(as_of, now_ms=now_ms)
+        self._pin = pin
+        self._location = StoreLocation.parse(url, **place.s3)
+        self._location.require_folder()
+
+    def open(self, metrics: StoreMetrics, clock: Clock, ids: IdSource) -> BucketReads:
+        """With a store of its own."""
+        seconds = self._place.seconds(RETRY_DEADLINE_SECONDS)
+        store = self._location.open(deadline_seconds=seconds, metrics=metrics, clock=clock, ids=ids, create=False)
+        return BucketReads(store, self._as_of, pin=self._pin)
+
+
+class BucketReads:
+    """Thread-safe. ``pins``: what it holds in the bucket now; ``entries``: of the registry, as last seen."""
+
+    def __init__(self, store: Store, as_of: AsOf | None = None, *, pin: bool = False) -> None:
+        self.store = store
+        self.pins: set[Pin] = set()
+        self._as_of = as_of
+        self._pinning = pin
+        self._pasts: dict[tuple[UUID, int], Past] = {}
+        self._indexes = ByteCache(INDEX_CACHE_BYTES)
+        self.entries: dict[str, TopicEntry] = {}  # as last seen
+        self._busy = threading.Lock()
+
+    def topics(self) -> Steps[dict[str, TopicInfo]]:
+        """By name, with one listing."""
+        found = {}
+        for entry in (yield from list_topics()):
+            config = TopicConfig.from_properties(entry.config)
+            found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, config)
+        return found
+
+    def entry(self, name: str, known: Mapping[int, Known]) -> Steps[TopicEntry | None]:
+        """The registry entry, held against what the disk (``known``), and this reader, have seen of it."""
+        entry = yield from load_topic_to_read(name)
+        with self._busy:
+            check_entry(name, entry, known, where=self.store.url)
+            check_successor(name, self.entries.get(name), entry, where=self.store.url)
+            if entry is not None:
+                need_open(entry)
+                self.entries[name] = entry
+        return entry
+
+    def partition(self, tp: TopicPartition, entry: TopicEntry, known: Known) -> RemotePartition:
+        """One partition, to read from."""
+        # Of a partition that the entry does not name (yet) nothing says that its root was made.
+        made = entry.roots and tp.partition < entry.partitions
+        known = replace(known, made=made)
+        past = self._past(tp, entry.topic_id, known)
+        pin = Pin(tp.topic, entry.topic_id, tp.partition, self.pins) if self._pinning else None
+        return RemotePartition(
+            tp.topic, entry.topic_id, tp.partition, indexes=self._indexes, known=known, past=past, pin=pin
+        )
+
+    def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:
+        """The one of this partition: each of its streams reads the same version."""
+        if self._as_of is None:
+            return None
+        with self._busy:
+            made = Past(RootView(topic_id, tp.partition, tp.topic, known), self._as_of)
+            return self._pasts.setdefault((topic_id, tp.partition), made)
+
+    def taken(self, tp: TopicPartition) -> Steps[Taken | None]:
+        """Which version of a partition is read; None: it is not of the past, or its topic was not looked at."""
+        entry = self.entries.get(tp.topic)
+        past = self._past(tp, entry.topic_id, NOTHING_KNOWN) if entry is not None else None
+        return None if past is None else (yield from past.take())

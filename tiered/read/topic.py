@@ -1,0 +1,263 @@
+"""What can be read of a topic over both tiers, on the calling thread: by a reader, and by whoever writes the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from tiered import arguments
+from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
+from tiered.errors import ConfigError, UnknownTopicError
+from tiered.format.kernels import ConsumerRecord
+from tiered.model import Positions, TopicPartition
+from tiered.plan.read import LocalSpan, RemoteSpan
+from tiered.plan.visibility import Hidden
+from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, LocalPartition, ReadRange, TierBatch, TierStream, Window
+from tiered.store.base import Emit, Steps
+from tiered.store.runner import Runner
+from tiered.times import Time, parse_time
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from tiered.arrow import ArrowDecoder
+    from tiered.remote.reader import RemotePartition
+
+
+class PartitionStream:
+    """Both tiers of one partition (``read.stream``), read on the calling thread. Not thread-safe: one per reader."""
+
+    def __init__(self, steps: TierStream, runner: Runner) -> None:
+        self.tp = steps.tp
+        self.steps = steps
+        self._runner = runner
+
+    @classmethod
+    def of(
+        cls,
+        tp: TopicPartition,
+        *,
+        local: LocalPartition | None,
+        remote: RemotePartition | None,
+        runner: Runner | None = None,
+    ) -> PartitionStream:
+        """Over these tiers; ``runner`` is needed where one of them is remote."""
+        return cls(TierStream(tp, local=local, remote=remote), runner or Runner())
+
+    def refresh(self) -> None:
+        """As ``TierStream.refresh``."""
+        self._runner.run(self.steps.refresh())
+
+    def spans(self) -> tuple[LocalSpan | None, RemoteSpan | None]:
+        """As ``TierStream.spans``."""
+        return self._runner.run(self.steps.spans())
+
+    def earliest(self) -> int:
+        """As ``TierStream.earliest``."""
+        return self._runner.run(self.steps.earliest())
+
+    def latest(self) -> int:
+        """As ``TierStream.latest``."""
+        return self._runner.run(self.steps.latest())
+
+    def positions(self) -> Positions:
+        """As ``TierStream.positions``."""
+        return self._runner.run(self.steps.positions())
+
+    def last_stable_offset(self) -> int:
+        """As ``TierStream.last_stable_offset``."""
+        return self._runner.run(self.steps.last_stable_offset())
+
+    def offset(self, wanted: int | str) -> int:
+        """As ``TierStream.offset``."""
+        return self._runner.run(self.steps.offset(wanted))
+
+    def offset_for_time(self, timestamp: int) -> tuple[int, int] | None:
+        """As ``TierStream.offset_for_time``."""
+        return self._runner.run(self.steps.offset_for_time(timestamp))
+
+    def windows(self, wanted: ReadRange) -> list[Window]:
+        """As ``TierStream.windows``."""
+        return self._runner.run(self.steps.windows(wanted))
+
+    def pruned_segments(self, wanted: ReadRange) -> int:
+        """As ``TierStream.pruned_segments``."""
+        return self._runner.run(self.steps.pruned_segments(wanted))
+
+    def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
+        """As ``TierStream.batches``."""
+        return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed))
+
+    def records(
+        self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
+    ) -> Iterator[ConsumerRecord]:
+        """As ``TierStream.records``, one by one."""
+        steps = self.steps.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
+        return chain.from_iterable(self._runner.stream(steps))
+
+
+class TopicReads:
+    """What can be read of a topic, whether this process writes it or not. Thread-safe: each read is its own stream."""
+
+    def __init__(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        open_stream: Callable[[TopicPartition], Steps[TierStream]],
+        now_ms: Callable[[], int],
+        runner: Runner,
+    ) -> None:
+        self.name = name
+        self.partitions = partitions
+        self._open_stream = open_stream
+        self._now_ms = now_ms
+        self._runner = runner
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} partitions={self.partitions}>"
+
+    def stream(self, partition: int) -> PartitionStream:
+        """Both tiers of one partition, looked at anew."""
+        return PartitionStream(self._runner.run(self._open_steps(partition)), self._runner)
+
+    def _open_steps(self, partition: int) -> Steps[TierStream]:
+        """As :meth:`stream`, for whoever runs steps."""
+        partition = self.check_partition(partition)
+        stream = yield from self._open_stream(TopicPartition(self.name, partition))
+        yield from stream.refresh()
+        return stream
+
+    def read(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        isolation: str = "read_uncommitted",
+        on_trimmed: str = "raise",
+    ) -> Iterator[ConsumerRecord]:
+        """Records from the bucket, then from disk; ends at what was the latest offset when it began.
+
+        ``start`` and ``end`` are offsets (int, "earliest", "latest"), ``since`` and ``until`` times; both pairs are
+        half-open, both on one side are a ConfigError. ``partition=None`` reads partition after partition; offsets
+        then need one partition. Raises OffsetOutOfRangeError, OffsetGapError, CorruptionError, RemoteUnavailableError.
+        """
+        chosen, wanted = self._wanted(
+            partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
+        )
+        return chain.from_iterable(self._runner.stream(self._reading(chosen, wanted, isolation, on_trimmed)))
+
+    def _wanted(
+        self,
+        partition: int | None,
+        *,
+        start: int | str | None,
+        end: int | str | None,
+        since: Time | None,
+        until: Time | None,
+        isolation: str,
+        on_trimmed: str,
+    ) -> tuple[Sequence[int], ReadRange]:
+        """The arguments of :meth:`read`, checked."""
+        arguments.one_of("isolation", isolation, ISOLATION_LEVELS)
+        arguments.one_of("on_trimmed", on_trimmed, ON_TRIMMED)
+        wanted = ReadRange.of_times(since, until, now_ms=self._now_ms(), start=start, end=end)
+        chosen = self.chosen(partition)
+        if partition is None and self.partitions > 1 and (isinstance(wanted.start, int) or isinstance(wanted.end, int)):
+            raise ConfigError(
+                f"{self.name}: offsets differ by partition", hint="name one: read(partition=0, start=...)"
+            )
+        return chosen, wanted
+
+    def _reading(self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str) -> Steps[None]:
+        """Emits the records of :meth:`read`, for whoever runs steps."""
+        for partition in chosen:
+            stream = yield from self._open_steps(partition)
+            yield from stream.records(wanted, isolation=isolation, on_trimmed=on_trimmed)
+            yield from stream.release()
+
+    def read_batches(
+        self,
+        partition: int | None = None,
+        *,
+        start: int | str | None = None,
+        end: int | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        isolation: str = "read_uncommitted",
+        on_trimmed: str = "raise",
+        columns: list[str] | None = None,
+    ) -> RecordBatches:
+        """What :meth:`read` reads as Arrow record batches, one by one, with Kafka's columns or those of ``columns``.
+
+        About 1 MiB each: memory stays bounded. ``polars.from_arrow``, ``duckdb.from_arrow`` and
+        ``pyarrow.RecordBatchReader.from_stream`` take the result without a copy. Needs the extra ``arrow``.
+        """
+        chosen, wanted = self._wanted(
+            partition, start=start, end=end, since=since, until=until, isolation=isolation, on_trimmed=on_trimmed
+        )
+        names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
+        steps = self._reading_arrow(chosen, wanted, isolation, on_trimmed, names)
+        return RecordBatches(arrow_schema(names), (each for piece in self._runner.stream(steps) for each in piece))
+
+    def _reading_arrow(
+        self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str, columns: Sequence[str]
+    ) -> Steps[None]:
+        """Emits lists of record batches, for whoever runs steps."""
+        from tiered.arrow.decoder import ArrowDecoder  # noqa: PLC0415  with numpy
+
+        for partition in chosen:
+            stream = yield from self._open_steps(partition)
+            for start, end, hidden in (yield from stream.shown(wanted, isolation)):
+                decoder = ArrowDecoder(
+                    stream.tp, columns=columns, start=start, end=end, since_ms=wanted.since_ms, until_ms=wanted.until_ms
+                )
+                shape = partial(_decoded, decoder, hidden)
+                yield from stream.batches(start, end, on_trimmed=on_trimmed, shape=shape)
+                yield Emit(list(decoder.finish()))
+            yield from stream.release()
+
+    def beginning_offsets(self) -> dict[TopicPartition, int]:
+        """Earliest offset of each partition, over both tiers."""
+        return {TopicPartition(self.name, p): self.stream(p).earliest() for p in range(self.partitions)}
+
+    def end_offsets(self) -> dict[TopicPartition, int]:
+        """Latest offset (exclusive end) of each partition, over both tiers."""
+        return {TopicPartition(self.name, p): self.stream(p).latest() for p in range(self.partitions)}
+
+    def offsets_for_times(self, time: Time) -> dict[TopicPartition, tuple[int, int] | None]:
+        """Per partition the first (offset, timestamp) at or after ``time``; None where there is none."""
+        at = self._timestamp(time)
+        return {TopicPartition(self.name, p): self.stream(p).offset_for_time(at) for p in range(self.partitions)}
+
+    def _timestamp(self, time: Time) -> int:
+        """A time as users write it, in ms."""
+        return parse_time(time, now_ms=self._now_ms())
+
+    def positions(self, partition: int) -> Positions:
+        """Where the partition stands over both tiers, looked at anew; without a local tier all are remote."""
+        return self.stream(partition).positions()
+
+    def chosen(self, partition: int | None) -> Sequence[int]:
+        """All partitions, or the one that is named. Raises ConfigError, UnknownTopicError."""
+        return range(self.partitions) if partition is None else (self.check_partition(partition),)
+
+    def check_partition(self, partition: int) -> int:
+        """The number itself. Raises ConfigError for what is none, UnknownTopicError if the topic does not have it."""
+        partition = arguments.whole("partition", partition)
+        if not 0 <= partition < self.partitions:
+            raise UnknownTopicError(
+                f"topic {self.name} has no partition {partition}", hint=f"it has 0 to {self.partitions - 1}"
+            )
+        return partition
+
+
+def _decoded(decoder: ArrowDecoder, hidden: Hidden | None, batch: TierBatch) -> list[pyarrow.RecordBatch] | None:
+    if hidden is not None and hidden.hides(batch.header):
+        return None
+    return list(decoder.add(batch.header, batch.data)) or None

@@ -1,0 +1,289 @@
+"""A round of keyed compaction in parts, whose work many machines share. What a part is, and the steps on one.
+
+::
+
+    plan_round ──> Round, parts of whole groups           once; kept by whoever runs the round
+    scan_part ───> pairs of keys and codes, effects       phase 1, any machine; a shuffle makes survivors of the pairs
+    rewrite_part ─> a new segment for each group          phase 2, any machine, under the claim of who commits
+    inputs_of ───> rows that a commit replaces            before phase 2; the commits are those of one machine
+
+What a part was planned over is told by a checksum of each row. Where the catalog holds others, NotFoundError says so
+before anything is written, and the round is planned anew; what a trim takes meanwhile is only left out. What comes out
+is what one machine makes, batch for batch.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from tiered.config import TopicConfig
+from tiered.errors import FencedError, NotFoundError, UnknownTopicError
+from tiered.format.batch import BatchHeader
+from tiered.format.keys import Role
+from tiered.model import Row, TopicPartition
+from tiered.plan.batch_filter import BatchFilter
+from tiered.plan.cleaning import GroupScan, SegmentState
+from tiered.plan.maintenance import MAX_GROUP_ROWS, segment_state
+from tiered.plan.offset_map import TxnsBefore
+from tiered.plan.survivors import KeyScan, Survivors
+from tiered.remote.compact import compaction_planner, decode, feed, need_superseded, rewrite_group
+from tiered.remote.fetch import SegmentGone
+from tiered.remote.rewrite import Workshop, in_turn
+from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import Emit, Now, Steps
+
+CHECKSUM_BYTES = 6
+"""Of what tells one row from any other; a commit compares the rows themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What all parts of one round have in common. Offsets are ``candidate``'s; times in ms.
+
+    ``producers``: those at the end of the log, as a ``.snapshot`` file in base64.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    first_dirty: int
+    first_uncleanable: int
+    next_offset: int
+    now_ms: int
+    delete_retention_ms: int
+    producers: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring rows that become one segment over ``start`` to ``end``; ``inputs``: a checksum of each of them."""
+
+    start: int
+    end: int
+    inputs: str
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return len(self.inputs) // (2 * CHECKSUM_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Neighbouring groups: what one task reads."""
+
+    groups: tuple[Group, ...]
+    size_bytes: int
+    records: int
+
+    @property
+    def start(self) -> int:
+        """The first offset."""
+        return self.groups[0].start
+
+    @property
+    def end(self) -> int:
+        """The offset behind the last."""
+        return self.groups[-1].end
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """What phase 1 found in a part, beside the pairs: of each group what it does to transactions."""
+
+    records: int
+    pairs: int
+    effects: list[dict[str, list[int]]]
+
+
+def plan_round(
+    view: RootView, config: TopicConfig, shop: Workshop, *, part_bytes: int
+) -> Steps[tuple[Round, list[Part]] | None]:
+    """What a round over the newest root covers, whatever the dirty ratio; None where nothing is dirty.
+
+    A part has at least ``part_bytes``, but for the last one.
+    """
+    snapshot = yield from view.pin()
+    if snapshot is None:
+        return None
+    start, now_ms, lookup = snapshot.start_offset, (yield Now()).now_ms, shop.lookup
+    stable = yield from lookup.last_stable_offset(snapshot)
+    planner = compaction_planner(shop.tp, config, snapshot, start=start, stable=stable, now_ms=now_ms)
+    yield from feed(snapshot, start, [planner])
+    candidate = planner.candidate()
+    if not candidate.cleanable_bytes:
+        return None
+    producers = base64.b64encode((yield from lookup.producer_snapshot(snapshot))).decode()
+    bounds = candidate.first_dirty, candidate.first_uncleanable, snapshot.next_offset
+    parts = yield from _cut(snapshot, config, candidate.first_uncleanable, part_bytes)
+    return Round(shop.tp.topic, shop.tp.partition, start, *bounds, now_ms, config.delete_retention_ms, producers), parts
+
+
+def _cut(snapshot: Snapshot, config: TopicConfig, end: int, part_bytes: int) -> Steps[list[Part]]:
+    """The groups of a cleaning of all up to ``end``, in parts."""
+    scan = GroupScan(first_uncleanable=end, config=config, most_segments=MAX_GROUP_ROWS)
+    waiting, groups, parts = deque[Row](), list[Group](), list[Part]()
+    size = records = 0
+
+    def place(group: Sequence[SegmentState]) -> None:
+        nonlocal groups, size, records
+        rows = [waiting.popleft() for _ in group]
+        groups.append(Group(rows[0].base, rows[-1].next, _checksums(rows)))
+        size, records = size + sum(row.size for row in rows), records + sum(row.records for row in rows)
+        if size >= part_bytes:
+            close()
+
+    def close() -> None:
+        nonlocal groups, size, records
+        parts.append(Part(tuple(groups), size, records))
+        groups, size, records = [], 0, 0
+
+    at = snapshot.start_offset
+    while at < end and len(rows := (yield from snapshot.piece(at))):
+        for row in rows:
+            if row.base >= end:
+                break
+            waiting.append(row)
+            whole = scan.add(segment_state(row, config))
+            if whole is not None:
+                place(whole)
+        at = rows.end_offset
+    for group in scan.end():
+        place(group)
+    if groups:
+        close()
+    return parts
+
+
+def _checksums(rows: Sequence[Row]) -> str:
+    return "".join([blake2b(repr(tuple(row)).encode(), digest_size=CHECKSUM_BYTES).hexdigest() for row in rows])
+
+
+def inputs_of(snapshot: Snapshot, group: Group) -> Steps[list[Row]]:
+    """The rows that a group was planned over, without those that a trim has taken since.
+
+    Raises NotFoundError where the catalog holds others.
+    """
+    if group.end <= snapshot.start_offset:
+        return []
+    rows: list[Row] = []
+    at = start = max(group.start, snapshot.start_offset)
+    while at < group.end and len(piece := (yield from snapshot.piece(at))):
+        rows += [row for row in piece if row.base < group.end]
+        at = piece.end_offset
+    found = _checksums(rows)
+    planned = group.inputs if start == group.start else group.inputs[-len(found) :]
+    if not rows or found != planned or rows[0].base > start or rows[-1].next != group.end:
+        raise NotFoundError(
+            f"{snapshot.root.where}: the catalog holds other rows for offsets {group.start} to {group.end} than those "
+            "that the round was planned over",
+            hint="plan again",
+        )
+    return rows
+
+
+def scan_part(
+    view: RootView,
+    shop: Workshop,
+    part: Part,
+    *,
+    number: int,
+    first_dirty: int,
+    most_keys: int,
+) -> Steps[Scanned]:
+    """Phase 1: emits :class:`~tiered.plan.survivors.Pairs` of at most ``most_keys`` and a batch.
+
+    Raises NotFoundError where the catalog holds other rows by now, CorruptionError.
+    """
+    snapshot = yield from _pinned(view, shop.tp)
+    effects: list[dict[str, list[int]]] = []
+    scan = KeyScan(number, part.start, first_dirty=first_dirty, most_keys=most_keys)
+
+    def take(header: BatchHeader, batch: memoryview) -> Steps[bool]:
+        scan.add(batch, header)
+        if scan.is_full:
+            yield Emit(scan.take())
+        return True
+
+    try:
+        for group in part.groups:
+            rows = yield from inputs_of(snapshot, group)
+            aborted = yield from shop.lookup.aborted_txns(snapshot, group.start, group.end)
+            scan.begin(group.start, aborted)
+            yield from shop.read(in_turn(rows), take)
+            effects.append(scan.effect.as_json())
+    except SegmentGone as gone:
+        yield from need_superseded(shop.tp, view, gone)
+        raise _changed(shop.tp, gone) from gone
+    yield Emit(scan.take())
+    return Scanned(scan.records_read, scan.pairs_given, effects)
+
+
+def rewrite_part(
+    view: RootView,
+    shop: Workshop,
+    round_: Round,
+    groups: Sequence[tuple[Group, TxnsBefore]],
+    survivors: Survivors,
+    *,
+    always: bool,
+) -> Steps[list[Row | None]]:
+    """Phase 2: of each group the row of its new segment, None where the old one stays. Nothing is committed.
+
+    ``always``: also the same once more, since only a commit can note the clean end. Raises FencedError if the claim of
+    ``shop`` is over, NotFoundError where the catalog holds other rows by now, CorruptionError.
+    """
+    snapshot = yield from _pinned(view, shop.tp)
+    _need_epoch(snapshot, shop.claim_epoch)
+    shop = replace(shop, lineage=snapshot.root.lineage)
+    producers = decode(base64.b64decode(round_.producers))
+    made: list[Row | None] = []
+    try:
+        for group, before in groups:
+            rows = yield from inputs_of(snapshot, group)
+            if not rows:
+                made.append(None)
+                continue
+            aborted = yield from shop.lookup.aborted_txns(snapshot, group.start, group.end)
+            kept = BatchFilter(
+                survivors,
+                first_uncleanable=round_.first_uncleanable,
+                now_ms=round_.now_ms,
+                delete_retention_ms=round_.delete_retention_ms,
+                producers=producers,
+                aborted=aborted,
+                before=before,
+            )
+            row = yield from rewrite_group(shop, rows, kept, next_offset=round_.next_offset, always=always)
+            made.append(row)
+    except SegmentGone as gone:
+        yield from need_superseded(shop.tp, view, gone)
+        raise _changed(shop.tp, gone) from gone
+    return made
+
+
+def _pinned(view: RootView, tp: TopicPartition) -> Steps[Snapshot]:
+    snapshot = yield from view.pin()
+    if snapshot is None:
+        raise UnknownTopicError(f"{tp} has no catalog any more: the topic was deleted", hint="see `tiered topics list`")
+    return snapshot
+
+
+def _need_epoch(snapshot: Snapshot, epoch: int) -> None:
+    """What is written under a claim that is over is an orphan that a sweep may take."""
+    state = snapshot.root.roles[Role.MAINTAINER.value]
+    if state.epoch != epoch:
+        raise FencedError(
+            f"{snapshot.root.where}: {state.owner} claimed role {Role.MAINTAINER.value} with epoch {state.epoch}, the "
+            f"work was begun under epoch {epoch}; nothing was written",
+            hint="one maintainer at a time; the job goes on under its id with a claim of its own",
+        )
+
+
+def _changed(tp: TopicPartition, gone: SegmentGone) -> NotFoundError:
+    return NotFoundError(f"{tp}: {gone.key} was replaced while it was read", hint="plan again")

@@ -1,0 +1,443 @@
+"""The driver's side of a Spark sink: what its tasks staged becomes a decision, then rows of each partition's catalog.
+
+::
+
+    tasks: .idx, .log below s/t/   (upload_staged)
+    driver: GET the roots -> PUT txn/{id}/{batch}, create-only -> one CAS per touched partition
+
+``decide`` and ``commit_staged`` may be repeated after any crash, by anybody, side by side: a decision is made once and
+adopted by whoever comes later, and a partition's commit is settled by content (``plan.stage``). A partition costs at
+most one GET and one CAS where nobody else commits, one that the batch does not touch costs nothing.
+
+The bundle goes first: it names the transaction (``format.bundle``), so that a collector can tell whose a ``.log`` is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from uuid import UUID
+
+from tiered.errors import (
+    CommitUnknown,
+    ConfigError,
+    CorruptionError,
+    FencedError,
+    LogDestroyedError,
+    RemoteUnavailableError,
+    TieredError,
+)
+from tiered.format.bundle import encode_bundle
+from tiered.format.crc import crc32c
+from tiered.format.decision import COMMITTED, Decision, decode_decision, encode_decision
+from tiered.format.keys import FLAG_STAGED, Role, decision_key, index_key_of, split_uid, staged_key, staged_uid
+from tiered.format.root import Root
+from tiered.model import Row, SealedSegment
+from tiered.plan.commit import Intent, Stamp
+from tiered.plan.lifecycle import Reason, Refusal, sink_refused
+from tiered.plan.pages import spill
+from tiered.plan.stage import HandoverIntent, StageIntent
+from tiered.remote.catalog import CommitLimits
+from tiered.remote.hist import keep_version, kept_version
+from tiered.remote.pages import store_pages
+from tiered.remote.refusal import refusal_error
+from tiered.remote.root_view import RootView
+from tiered.remote.roots import ROOTS_TOGETHER, PartitionIds, root_put
+from tiered.remote.settle import Deadline, deadline_after, settle
+from tiered.remote.store_clock import StoreClock
+from tiered.remote.upload import INDEX_TAGS, SEGMENT_TAGS, row_of, verify_sent
+from tiered.store.base import (
+    ABSENT,
+    Backoff,
+    Capabilities,
+    Get,
+    Match,
+    Missing,
+    NewId,
+    Now,
+    Put,
+    PutResult,
+    PutStatus,
+    Steps,
+    Time,
+    Together,
+)
+from tiered.store.puts import put_unique, upload_object
+
+MAX_GENERATIONS = 10_000
+"""Aborts of one batch that a sink steps over: a collector makes one at most per partition and collection."""
+
+_WAY_OUT = (
+    "put the decision back from a version or a backup of the bucket. Without one, its batch is perhaps in some of its "
+    "partitions only: go on under another `txnId` or checkpoint, and delete the object once nothing writes under this "
+    "id any more"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """One partition of a batch that is in the catalog. ``root``: one that holds it.
+
+    ``base`` to ``end`` are its offsets; both -1 if it was committed before, and its rows may be merged by now.
+    """
+
+    topic_id: UUID
+    partition: int
+    root: Root
+    base: int
+    end: int
+
+
+class SinkView(RootView):
+    """A partition as a sink commits to it: no claim is held, only the root that was seen last."""
+
+    def __init__(self, topic_id: UUID, partition: int, topic: str, limits: CommitLimits) -> None:
+        super().__init__(topic_id, partition, topic)
+        self.clock = StoreClock(self.name, limits.max_clock_lead_ms)
+
+    def taken_in(self, got: object, time: Time) -> Root:
+        """The root that an answer holds. Raises LogDestroyedError where there is none: topics have roots."""
+        self.clock.note(got, time)
+        root = self._received(got)
+        if root is None:
+            raise LogDestroyedError(f"{self.name}: there is no root {self.key}", hint="create the topic first")
+        return root
+
+    def planned(self, intent: Intent, stamp: Stamp) -> Root | Refusal:
+        """What the intent makes of the root that was seen last, checked."""
+        if self.root is None:
+            raise ValueError(f"{self.name} was not read")
+        outcome = intent.apply(self.root, stamp)
+        if not isinstance(outcome, Root | Refusal):
+            raise TypeError(f"{intent.op} asks for pages")
+        if isinstance(outcome, Root):
+            if outcome.writer.epoch == self.root.writer.epoch:  # no page may carry an epoch that is not claimed yet
+                outcome = spill(outcome, stamp)
+            self._check(outcome, self.root)
+        return outcome
+
+    def landed(self, root: Root, etag: str) -> None:
+        """The CAS of ``root`` was acknowledged."""
+        self.root, self.etag = root, etag
+
+
+@dataclass(slots=True)
+class _Swap:
+    """One partition's change on its way: ``planned`` was sent by ``put`` and is not settled."""
+
+    view: SinkView
+    intent: Intent
+    stale: bool = False
+    looked: bool = False
+    planned: Root | None = None
+    put: Put | None = None
+    unknown: str = ""
+    result: Root | TieredError | None = None
+    made: bool = False
+    before: Root | None = None
+
+
+class Sink:
+    """Commits batches of one transaction id or several; keeps the roots that it saw from batch to batch.
+
+    ``owner`` says who commits, for people. ``topics``: names by topic id, of every partition that is written to.
+    """
+
+    def __init__(self, owner: str, topics: Mapping[UUID, str], limits: CommitLimits | None = None) -> None:
+        self._owner = owner
+        self._topics = topics
+        self._limits = limits or CommitLimits()
+        self._views: dict[tuple[UUID, int], SinkView] = {}
+
+    def decide(self, decision: Decision) -> Steps[Decision]:
+        """Makes the decision, create-only, and gives it, or the one that was made before: commit that one.
+
+        Reads the roots first: nothing is decided while a partition belongs to a local log (FencedError, names the
+        command that hands it over). Raises FencedError if a collector has aborted the batch and deleted what is staged:
+        stage it again; CommitUnknown, RemoteUnavailableError: decide again.
+        """
+        if decision.state != COMMITTED:
+            raise ConfigError(f"batch {decision.batch} of {decision.txn}: a sink decides to commit")
+        views = {target: self._view(*target) for target in decision.partitions}
+        yield from load_views([*views.values()])
+        for view in views.values():
+            _need_sinks(view, decision)
+        seen = {target: view.root.version for target, view in views.items() if view.root is not None}
+        decision = dataclasses.replace(decision, seen=MappingProxyType(seen), generation=0)
+        return (yield from _decided(decision, (yield from deadline_after(self._limits.deadline_ms))))
+
+    def commit_staged(self, decision: Decision) -> Steps[tuple[Landed, ...]]:
+        """Commits what was decided in each partition that it touches; changes nothing where it is committed already.
+
+        All partitions are tried before the first error is raised: FencedError where one was handed over meanwhile,
+        CommitUnknown, RemoteUnavailableError: commit the same decision again.
+        """
+        if decision.state != COMMITTED:
+            raise ConfigError(f"batch {decision.batch} of {decision.txn} is {decision.state}: it cannot be committed")
+        targets = [target for target, rows in decision.partitions.items() if rows]
+        intents = [
+            StageIntent(decision.txn, decision.batch, decision.partitions[target], decision.seen.get(target, 0))
+            for target in targets
+        ]
+        views = [self._view(*target) for target in targets]
+        swapped = yield from swap_roots(views, intents, self._owner, self._limits)
+        landed = []
+        for (topic_id, partition), (root, made), intent in zip(targets, swapped, intents, strict=True):
+            length = sum([row.next for row in intent.rows])
+            base, end = (root.next_offset - length, root.next_offset) if made else (-1, -1)
+            landed.append(Landed(topic_id, partition, root, base, end))
+        return tuple(landed)
+
+    def _view(self, topic_id: UUID, partition: int) -> SinkView:
+        view = self._views.get((topic_id, partition))
+        if view is None:
+            topic = self._topics.get(topic_id, topic_id.hex)
+            view = self._views[topic_id, partition] = SinkView(topic_id, partition, topic, self._limits)
+        return view
+
+
+def hand_over(
+    ids: PartitionIds, partitions: Sequence[int], to: str, owner: str, limits: CommitLimits | None = None
+) -> Steps[list[tuple[Root, bool]]]:
+    """Gives partitions to ``spark`` or to ``local`` logs; of each its root, and whether this call has changed it."""
+    limits = limits or CommitLimits()
+    views = [SinkView(ids.topic_id, partition, ids.topic, limits) for partition in partitions]
+    return (yield from swap_roots(views, [HandoverIntent(to)] * len(views), owner, limits))
+
+
+def load_views(views: Sequence[SinkView]) -> Steps[None]:
+    """Reads the roots, some together; a conditional GET where one was seen before."""
+    for at in range(0, len(views), ROOTS_TOGETHER):
+        group = views[at : at + ROOTS_TOGETHER]
+        answers = yield Together(tuple([view.request() for view in group]))
+        time: Time = yield Now()
+        for view, got in zip(group, answers, strict=True):
+            view.taken_in(got, time)
+
+
+def _need_sinks(view: SinkView, decision: Decision) -> None:
+    refusal = sink_refused(view.root) if view.root is not None else None
+    if refusal is not None and view.root is not None:
+        raise refusal_error(refusal, view.root, StageIntent(decision.txn, decision.batch, ()))
+
+
+def upload_staged(segment: SealedSegment, txn: str, batch: int, capabilities: Capabilities) -> Steps[Row]:
+    """A task's side: stores and verifies both objects of a segment whose offsets begin at 0; gives its staged row.
+
+    The bundle first: by the transaction that it names a collector can tell whose the ``.log`` is. Raises ConfigError
+    for a segment that does not begin at 0, FencedError for one that a collector took for given up and deleted, else as
+    ``remote.upload.upload_segment``; what is left is an orphan.
+    """
+    descriptor, indexes = segment.descriptor, segment.indexes()
+    if descriptor.base_offset or indexes.txn_index or indexes.producer_snapshot:
+        raise ConfigError(
+            f"a segment of {descriptor.topic_id}-{descriptor.partition} that begins at {descriptor.base_offset} cannot "
+            "be staged: a staged one begins at offset 0 and knows no producers and transactions"
+        )
+    number: str = yield NewId()
+    uid = staged_uid(txn, batch, int(number[:8], 16))
+    key = staged_key(descriptor.topic_id, descriptor.partition, uid)
+    bundle = encode_bundle(descriptor, indexes, 0, txn=txn)
+    crc = crc32c(bundle)
+    source = segment.open_log()
+    try:
+        sent = yield from put_unique(index_key_of(key), bundle, crc, INDEX_TAGS)
+        yield from verify_sent(index_key_of(key), len(bundle), crc, sent, capabilities)
+        sent = yield from upload_object(key, source, descriptor.crc32c, SEGMENT_TAGS)
+        yield from verify_sent(key, descriptor.size_bytes, descriptor.crc32c, sent, capabilities)
+    except CorruptionError:  # it stood still, and what it stored may be swept: then nothing is damaged
+        yield from _need_undecided(txn, batch, uid)
+        raise
+    finally:
+        source.close()
+    row = row_of(descriptor, indexes, uid=uid, role=Role.WRITER, claim_epoch=0, idx_len=len(bundle))
+    return row._replace(flags=row.flags | FLAG_STAGED)
+
+
+def _need_undecided(txn: str, batch: int, uid: str) -> Steps[None]:
+    """Raises FencedError if the batch was aborted with this segment, or committed without it."""
+    for generation in range(MAX_GENERATIONS):
+        found = yield from read_decision(decision_key(txn, batch, generation))
+        if found is None:
+            return
+        if split_uid(uid) in found.uids:
+            if found.state != COMMITTED:
+                raise _aborted(found)
+            return
+        if found.state == COMMITTED:
+            raise FencedError(
+                f"batch {batch} of {txn} was decided by another attempt ({found.key}): what this one staged is deleted",
+                hint="nothing is lost: the batch is in the topic, or the attempt that was chosen puts it there",
+            )
+
+
+def _aborted(decision: Decision) -> FencedError:
+    what = f"batch {decision.batch} of {decision.txn}"
+    return FencedError(
+        f"{what} was aborted: a collector has deleted what it staged ({decision.key})",
+        hint="run the batch again: it stages its records anew; `gc.grace.ms` is how long they wait",
+    )
+
+
+# -- the decision ------------------------------------------------------------------------------------------------
+
+
+def _decided(decision: Decision, deadline: Deadline) -> Steps[Decision]:
+    what = f"batch {decision.batch} of {decision.txn}"
+    attempt = 0
+    while decision.generation <= MAX_GENERATIONS:
+        found = yield from put_decision(decision, deadline)
+        if found is None:  # lost to one that was collected since
+            attempt += 1
+            if deadline.passed((yield Now())):
+                raise RemoteUnavailableError(f"{what}: {decision.key} is neither there nor absent", hint="try again")
+            yield Backoff(attempt)
+            continue
+        if found.state == COMMITTED:
+            return found
+        if found.uids & decision.uids:
+            raise _aborted(found)
+        decision = dataclasses.replace(decision, generation=decision.generation + 1)
+    raise ConfigError(f"{what} was aborted {MAX_GENERATIONS} times", hint="write it under a new transaction id")
+
+
+def put_decision(decision: Decision, deadline: Deadline) -> Steps[Decision | None]:
+    """Makes a decision, create-only. Gives what is decided now: this one, or the one that was there; None if that is
+    gone again."""
+    body = encode_decision(decision)
+    what = f"the decision {decision.key}"
+    settled = yield from settle(Put(decision.key, body, ABSENT, crc32c(body)), deadline, what)
+    if settled.status is PutStatus.LANDED:
+        return decision
+    return (yield from read_decision(decision.key))
+
+
+def read_decision(key: str) -> Steps[Decision | None]:
+    """A decision, None if there is none. Raises CorruptionError, which says what its sink and its owner can do."""
+    try:
+        got = yield Get(key)
+        return None if isinstance(got, Missing) else decode_decision(got.data, key=key)
+    except CorruptionError as damage:
+        damage.hint = _WAY_OUT
+        raise
+
+
+# -- one CAS a partition -----------------------------------------------------------------------------------------
+
+
+def swap_roots(
+    views: Sequence[SinkView], intents: Sequence[Intent], owner: str, limits: CommitLimits
+) -> Steps[list[tuple[Root, bool]]]:
+    """Commits one intent for each partition, some partitions together. Gives of each a root that holds it, and whether
+    this call has put it there.
+
+    For intents that are settled by content (NOTHING: it is there): a lost or unknown answer is followed by a look.
+    Raises the first error after all were tried.
+    """
+    swaps = [_Swap(view, intent) for view, intent in zip(views, intents, strict=True)]
+    deadline = yield from deadline_after(limits.deadline_ms)
+    for at in range(0, len(swaps), ROOTS_TOGETHER):
+        yield from _swap_group(swaps[at : at + ROOTS_TOGETHER], owner, limits, deadline)
+    for swap in swaps:
+        if isinstance(swap.result, TieredError):
+            raise swap.result
+    return [(swap.result, swap.made) for swap in swaps if isinstance(swap.result, Root)]
+
+
+def _swap_group(swaps: Sequence[_Swap], owner: str, limits: CommitLimits, deadline: Deadline) -> Steps[None]:
+    attempt = 0
+    while waiting := [swap for swap in swaps if swap.result is None]:
+        if attempt:
+            if deadline.passed((yield Now())):
+                _give_up(waiting, deadline)
+                return
+            yield Backoff(attempt)
+        attempt += 1
+        yield from _look([swap for swap in waiting if swap.put is None and (swap.stale or swap.view.root is None)])
+        for swap in waiting:
+            if swap.put is None and swap.result is None and not swap.stale:
+                yield from _plan(swap, owner, limits, deadline)
+        yield from _send([swap for swap in waiting if swap.put is not None])
+
+
+def _look(swaps: Sequence[_Swap]) -> Steps[None]:
+    if not swaps:
+        return
+    answers = yield Together(tuple([swap.view.request() for swap in swaps]), errors=True)
+    time: Time = yield Now()
+    for swap, got in zip(swaps, answers, strict=True):
+        if isinstance(got, RemoteUnavailableError):
+            swap.stale = True
+            continue
+        try:
+            if isinstance(got, TieredError):
+                raise got
+            swap.view.taken_in(got, time)
+            swap.stale, swap.looked = False, True
+        except TieredError as error:
+            swap.result = error
+
+
+def _plan(swap: _Swap, owner: str, limits: CommitLimits, deadline: Deadline) -> Steps[None]:
+    """The next root and its PUT, or the result if none is needed."""
+    view = swap.view
+    root = view.root
+    if root is None:
+        raise ValueError(f"{view.name} was not read")
+    try:
+        commit_id: str = yield NewId()
+        now_ms = view.clock.commit_ms((yield Now()))
+        stamp = Stamp(commit_id, now_ms, Role.WRITER, root.writer.epoch, owner, limits.shape)
+        planned = view.planned(swap.intent, stamp)
+        if isinstance(planned, Refusal):
+            if planned.reason is Reason.NOTHING:
+                swap.result = root
+            elif swap.looked:
+                swap.result = refusal_error(planned, root, swap.intent)
+            else:  # by a root that was seen long ago
+                swap.stale = True
+            return
+        planned = yield from store_pages(planned, deadline)
+        swap.planned, swap.before, swap.put = planned, root, root_put(planned, Match(view.etag))
+    except TieredError as error:
+        swap.result = error
+
+
+def _send(swaps: Sequence[_Swap]) -> Steps[None]:
+    puts = [swap.put for swap in swaps if swap.put is not None]
+    if not puts:
+        return
+    answers = yield Together(tuple(puts), errors=True)
+    for swap, got in zip(swaps, answers, strict=True):
+        if isinstance(got, RemoteUnavailableError):
+            got = PutResult(PutStatus.UNKNOWN, cause=str(got))
+        if isinstance(got, TieredError):
+            swap.result = got  # a refusal proves nothing: the next call looks
+        elif got.status is PutStatus.LANDED:
+            yield from _made(swap, got.etag)
+        elif got.status is PutStatus.UNKNOWN:
+            swap.unknown = got.cause or "no answer"
+        elif got.status is not PutStatus.CONFLICT:  # lost, maybe to an earlier attempt of ours, or gone: look
+            swap.put, swap.stale, swap.unknown = None, True, ""
+
+
+def _made(swap: _Swap, etag: str) -> Steps[None]:
+    if swap.planned is None or swap.before is None:
+        raise ValueError(f"{swap.view.name}: nothing was sent")
+    swap.view.landed(swap.planned, etag)
+    swap.result, swap.made = swap.planned, True
+    kept = kept_version(swap.before, swap.planned)
+    if kept is not None:
+        yield from keep_version(kept)
+
+
+def _give_up(swaps: Sequence[_Swap], deadline: Deadline) -> None:
+    for swap in swaps:
+        what = f"{swap.view.name}, {swap.intent.op}"
+        swap.result = (
+            CommitUnknown(f"{what}: it is not known whether the root landed ({swap.unknown})", hint="commit it again")
+            if swap.unknown
+            else RemoteUnavailableError(f"{what}: not committed in {deadline.after_ms} ms", hint="commit it again")
+        )

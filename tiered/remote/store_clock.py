@@ -1,0 +1,37 @@
+"""The store's clock as a committer knows it: no commit is dated far from it, whatever this machine's clock says."""
+
+from __future__ import annotations
+
+from tiered.errors import ConfigError
+from tiered.store.base import Object, Time
+
+
+class StoreClock:
+    """What answers told of the store's clock. ``name`` is the partition's, for messages."""
+
+    def __init__(self, name: str, max_lead_ms: int) -> None:
+        self._name = name
+        self._max_lead_ms = max_lead_ms
+        self._date: tuple[int, float] | None = None  # in ms, and the monotonic instant at which it was so
+
+    def note(self, got: object, time: Time) -> None:
+        """Takes note of an answer that came at ``time``."""
+        if isinstance(got, Object) and got.date_ms:
+            self._date = (got.date_ms, time.monotonic)
+
+    def lead_ms(self, at_ms: int, time: Time) -> int:
+        """How far ``at_ms`` lies ahead of the store's clock; 0 while no answer has told it."""
+        if self._date is None:
+            return 0
+        date_ms, read_at = self._date
+        return at_ms - date_ms - int((time.monotonic - read_at) * 1000)
+
+    def commit_ms(self, time: Time) -> int:
+        """The time of a commit: this machine's, or the store's if that is later. ConfigError if it is far before."""
+        lead_ms = self.lead_ms(time.now_ms, time)
+        if lead_ms > self._max_lead_ms:
+            raise ConfigError(
+                f"{self._name}: this commit would be dated {lead_ms} ms later than the store's clock",
+                hint="set the clock of this machine: objects are kept for a grace time counted from it",
+            )
+        return time.now_ms - min(lead_ms, 0)

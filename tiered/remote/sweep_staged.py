@@ -1,0 +1,319 @@
+"""What sinks staged and no catalog names: dead, still to be committed, or aborted here so that it is dead.
+
+A staged object has no claim epoch in its key: what proves it dead is its batch. In this order::
+
+    txns[id] >= its batch           the batch is committed in this partition, without it: dead
+    a decision names it             it is to be committed, or was aborted before: alive, or dead
+    a decision to commit, not it    another attempt at the batch was chosen: dead
+    no decision                     one is made, create-only, that aborts it: dead, unless somebody was faster
+
+Only ids that are named by a decision can be committed (``plan.stage``), an abort names what it deletes, and a sink that
+meets an abort never commits what it names: so no clock decides what is true. Listed first, the root read after. The
+``.log`` goes before its bundle, which alone tells the transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.bundle import MAX_BUNDLE_BYTES, decode_bundle
+from tiered.format.decision import ABORTED, COMMITTED, Decision
+from tiered.format.keys import (
+    DECISIONS_PREFIX,
+    FLAG_STAGED,
+    STEM_CHARS,
+    DecisionKey,
+    decision_key,
+    decision_prefix,
+    index_key_of,
+    is_stem_of,
+    parse_decision_key,
+    parse_staged_key,
+    root_key,
+    split_uid,
+    staged_batch,
+    staged_key,
+    staged_prefix,
+)
+from tiered.format.root import Root, decode_root
+from tiered.model import Row
+from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
+from tiered.plan.stage import passed_batch
+from tiered.remote.catalog import Catalog
+from tiered.remote.root_view import root_get
+from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after
+from tiered.remote.stage import MAX_GENERATIONS, put_decision, read_decision
+from tiered.store.base import Delete, Deleted, Get, List, ListEntry, Missing, Now, Object, Page, Steps, list_all
+
+DECISION_KEPT_MS = 30 * 24 * 3_600_000
+"""How long the newest decision of a transaction id is kept at least: as long, the same id adds nothing again."""
+
+
+Listed = dict[str, list[ListEntry]]
+"""By uid the objects of what was staged, the ``.idx`` and the ``.log``."""
+
+
+def staged_objects(catalog: Catalog, after: str, most: int, grace_ms: int) -> Steps[tuple[Listed, str, int]]:
+    """Some of what is staged, for longer than the grace; where the next begins (``""``: nowhere), strange keys."""
+    found: Listed = {}
+    strange = 0
+    while len(found) < most:
+        page: Page = yield List(staged_prefix(catalog.topic_id, catalog.partition), start_after=after)
+        date_ms = page.date_ms or (yield Now()).now_ms
+        for entry in page.entries:
+            parsed = parse_staged_key(entry.key)
+            if parsed is None:
+                strange += 1
+            elif date_ms - entry.last_modified_ms >= grace_ms:
+                found.setdefault(parsed.uid, []).append(entry)
+        after = page.entries[-1].key if page.entries else ""
+        if not page.more or not page.entries:
+            return found, "", strange
+    return found, after, strange
+
+
+def dead_of(root: Root, unnamed: Listed, *, abort: bool) -> Steps[list[ListEntry]]:
+    """Of what no catalog names that which can never be committed. Without ``abort`` nothing is written: what is not
+    decided counts as dead, as if it were.
+
+    Raises CorruptionError for a decision that cannot be read: what it names is not known then.
+    """
+    dead: list[ListEntry] = []
+    batches: dict[tuple[str, int], Listed] = {}
+    known: dict[str, str] = {}
+    decided: list[DecisionKey] | None = None
+    for uid, entries in unnamed.items():
+        if passed_batch(root, uid) is not None:
+            dead += entries
+            continue
+        stem = uid[:STEM_CHARS]
+        if not known.get(stem):
+            known[stem] = yield from _transaction(root.topic_id, root.partition, uid)
+        if not known[stem]:
+            if decided is None:
+                decided = yield from _decided()
+            known[stem] = _decided_as(uid, decided)
+        if known[stem]:
+            batches.setdefault((known[stem], staged_batch(uid)), {})[uid] = entries
+    for (txn, batch), listed in batches.items():
+        gone = yield from _undecided(root, txn, batch, listed, abort=abort)
+        dead += [entry for uid in gone for entry in listed[uid]]
+    return dead
+
+
+def decided_among(topic_id: UUID, partition: int, staged: Collection[str]) -> Steps[dict[tuple[str, int], int]]:
+    """How many of some uids are named by a decision to commit, by transaction id and batch."""
+    found: Counter[tuple[str, int]] = Counter()
+    known: dict[tuple[str, int], set[tuple[int, int]]] = {}
+    for uid in sorted(staged):
+        txn = yield from _transaction(topic_id, partition, uid)
+        if not txn:
+            continue
+        batch = txn, staged_batch(uid)
+        if batch not in known:
+            known[batch] = yield from _committed_uids(*batch)
+        found[batch] += split_uid(uid) in known[batch]
+    return {batch: count for batch, count in found.items() if count}
+
+
+def swept_among(topic_id: UUID, partition: int, staged: Collection[str]) -> Steps[dict[tuple[str, int, int], int]]:
+    """How many of some uids are of a batch without a decision whose id decided a later one: by id, batch and that one.
+
+    Its own was perhaps swept (:func:`sweep_decisions`): whether it named them is not known any more.
+    """
+    found: Counter[tuple[str, int, int]] = Counter()
+    newest: dict[str, int] = {}
+    is_there: dict[tuple[str, int], bool] = {}
+    for uid in sorted(staged):
+        txn = yield from _transaction(topic_id, partition, uid)
+        if not txn:
+            continue
+        batch = txn, staged_batch(uid)
+        if batch not in is_there:
+            is_there[batch] = (yield from read_decision(decision_key(*batch))) is not None
+        if not is_there[batch] and txn not in newest:
+            listed = yield from list_all(decision_prefix(txn))
+            keys = (parse_decision_key(entry.key) for entry in listed)
+            newest[txn] = max((key.batch for key in keys if key is not None), default=-1)
+        if not is_there[batch] and newest[txn] > batch[1]:
+            found[*batch, newest[txn]] += 1
+    return dict(found)
+
+
+def _committed_uids(txn: str, batch: int) -> Steps[set[tuple[int, int]]]:
+    for generation in range(MAX_GENERATIONS):
+        found = yield from read_decision(decision_key(txn, batch, generation))
+        if found is None:
+            return set()
+        if found.state == COMMITTED:
+            return found.uids
+    return set()
+
+
+def delete_staged(entries: Sequence[ListEntry]) -> Steps[list[tuple[str, str]]]:
+    """Deletes them, each ``.log`` before its bundle; gives what the store refused."""
+    failed: list[tuple[str, str]] = []
+    for suffix in (".log", ".idx"):
+        keys = [entry.key for entry in entries if entry.key.endswith(suffix)]
+        for at in range(0, len(keys), MAX_DELETE_KEYS):
+            outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
+            failed += outcome.failed
+        if failed:
+            return failed
+    return failed
+
+
+def _transaction(topic_id: UUID, partition: int, uid: str) -> Steps[str]:
+    """The id that staged it, as its bundle says; ``""`` without one."""
+    key = index_key_of(staged_key(topic_id, partition, uid))
+    got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
+    if not isinstance(got, Object):
+        return ""
+    try:
+        txn = decode_bundle(got.data, key=key).txn
+    except (CorruptionError, ConfigError):
+        return ""
+    return txn if txn and is_stem_of(txn, staged_batch(uid), uid) else ""
+
+
+def _decided() -> Steps[list[DecisionKey]]:
+    """All decisions of all sinks, by their keys. Lists ``txn/``."""
+    listed = yield from list_all(DECISIONS_PREFIX)
+    return [parsed for entry in listed if (parsed := parse_decision_key(entry.key)) is not None]
+
+
+def _decided_as(uid: str, decided: Sequence[DecisionKey]) -> str:
+    """The id whose decision may name a ``.log`` without a bundle; ``""`` if none does: it is left alone.
+
+    A task that stands still between its two objects may store the second after a sweep has aborted its batch and taken
+    the first. Two ids of one stem prove nothing.
+    """
+    found = {each.txn for each in decided if is_stem_of(each.txn, staged_batch(uid), uid)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _undecided(root: Root, txn: str, batch: int, listed: Listed, *, abort: bool) -> Steps[set[str]]:
+    """Of what a batch staged in this partition that which its decisions leave out, or kill; the rest is killed now."""
+    left, dead, target = set(listed), set[str](), (root.topic_id, root.partition)
+    deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
+    generation = 0
+    while left and generation <= MAX_GENERATIONS:
+        found = yield from read_decision(decision_key(txn, batch, generation))
+        if found is None:
+            if not abort:
+                return dead | left
+            rows = tuple([_named(uid) for uid in sorted(left)])
+            mine = Decision(txn, batch, ABORTED, {target: rows}, {target: root.version}, generation)
+            found = yield from put_decision(mine, deadline)
+            if found is None:
+                return dead  # somebody else is at it: another time
+        named = {uid for uid in left if split_uid(uid) in found.uids}
+        if found.state == COMMITTED:
+            return dead | (left - named)
+        dead, left, generation = dead | named, left - named, generation + 1
+    return dead
+
+
+def _named(uid: str) -> Row:
+    high, low = split_uid(uid)
+    return Row(0, 0, 0, 0, 0, 0, high, low, 0, 0, 0, FLAG_STAGED, -1)
+
+
+# -- decisions -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class OldDecisions:
+    """``keys``: what nobody can need any more; ``kept``: how many others there are; ``damaged``: of these what cannot
+    be read, and why."""
+
+    keys: list[str] = field(default_factory=list)
+    kept: int = 0
+    damaged: dict[str, CorruptionError] = field(default_factory=dict)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def sweep_decisions(*, delete: bool) -> Steps[OldDecisions]:
+    """Decisions of all sinks that nobody can need any more; with ``delete`` they go. Lists ``txn/``.
+
+    A sink begins a batch when the one before is in every partition: so a decision is needed no longer, a day after it
+    was made, once a later batch of its id was decided to be committed, and every partition that it names has committed
+    that or a later one. The newest of an id stays for :data:`DECISION_KEPT_MS`, an abort of it for ever: what it killed
+    must not be committed. One that cannot be read stays, too: what it names is not known.
+    """
+    found = OldDecisions()
+    roots: dict[tuple[UUID, int], Root | None] = {}
+    by_id: dict[str, list[tuple[DecisionKey, ListEntry]]] = {}
+    after, more, date_ms = "", True, 0
+    while more:
+        page: Page = yield List(DECISIONS_PREFIX, start_after=after)
+        date_ms = page.date_ms or (yield Now()).now_ms
+        for entry in page.entries:
+            parsed = parse_decision_key(entry.key)
+            if parsed is not None:
+                by_id.setdefault(parsed.txn, []).append((parsed, entry))
+        after, more = (page.entries[-1].key if page.entries else ""), page.more and bool(page.entries)
+    for listed in by_id.values():
+        listed.sort(key=lambda each: (each[0].batch, each[0].generation))
+        later = yield from _newest_committed(listed, found)
+        for parsed, entry in listed:
+            age_ms = date_ms - entry.last_modified_ms
+            due = age_ms >= (ORPHAN_MS if parsed.batch < later else DECISION_KEPT_MS)
+            try:
+                due = due and (yield from _is_passed(parsed, roots, later))
+            except CorruptionError as damage:
+                found.damaged[damage.path_or_key or entry.key], due = damage, False
+            if due:
+                found.keys.append(entry.key)
+            else:
+                found.kept += 1
+    for at in range(0, len(found.keys) if delete else 0, MAX_DELETE_KEYS):
+        outcome: Deleted = yield Delete(tuple(found.keys[at : at + MAX_DELETE_KEYS]))
+        found.failed += outcome.failed
+    return found
+
+
+def _newest_committed(listed: Sequence[tuple[DecisionKey, ListEntry]], found: OldDecisions) -> Steps[int]:
+    """The batch of the newest decision that can be read, if it is one to commit; else -1."""
+    for parsed, entry in reversed(listed):
+        try:
+            newest = yield from read_decision(entry.key)
+        except CorruptionError as damage:
+            found.damaged[entry.key] = damage
+            continue
+        return parsed.batch if newest is not None and newest.state == COMMITTED else -1
+    return -1
+
+
+def _is_passed(parsed: DecisionKey, roots: dict[tuple[UUID, int], Root | None], later: int) -> Steps[bool]:
+    """Whether each partition that a decision names has committed it, or one after it, or is gone."""
+    found = yield from read_decision(decision_key(*parsed))
+    if found is None:
+        return True
+    if found.state != COMMITTED and parsed.batch >= later:
+        return False
+    return (yield from _all_passed(found.partitions, parsed, roots))
+
+
+def _all_passed(
+    targets: Mapping[tuple[UUID, int], tuple[Row, ...]],
+    parsed: DecisionKey,
+    roots: dict[tuple[UUID, int], Root | None],
+) -> Steps[bool]:
+    for target in targets:
+        if target not in roots:
+            roots[target] = yield from _root(*target)
+        root = roots[target]
+        if root is not None and root.last_batch(parsed.txn) < parsed.batch:
+            return False
+    return True
+
+
+def _root(topic_id: UUID, partition: int) -> Steps[Root | None]:
+    key = root_key(topic_id, partition)
+    got = yield root_get(key)
+    return None if isinstance(got, Missing) else decode_root(got.data, key=key)

@@ -1,0 +1,389 @@
+"""``tiered spark JOB``: the command lines of the jobs. Spark itself is imported when a job runs, not for its help."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tiered.config import TopicConfig, parse_bytes
+from tiered.errors import ConfigError
+from tiered.plan.jobs import SPAN_BYTES, TWO_PHASE_BYTES
+from tiered.plan.offset_map import DEDUPE_BUFFER_BYTES
+from tiered.program.application import (
+    Application,
+    Command,
+    Group,
+    destructive,
+    pass_application,
+    split_topic,
+)
+from tiered.program.erasure import selection_of, selection_options
+from tiered.program.output import human_bytes
+from tiered.program.stores import location, open_remote, store_options
+from tiered.program.tiers import refuse_internal
+
+PROGRAM = "tiered spark"
+
+
+@click.group("spark", cls=Group)
+def jobs() -> None:
+    """Bulk jobs over a bucket on Spark, for what outgrows one machine.
+
+    Each is planned first, may be killed at any time, and goes on under its id: --job ID. Its receipt is
+    jobs/ID/receipt.json in the bucket. Credentials come from the environment of driver and workers.
+    """
+
+
+def job_command(name: str) -> Callable[[Callable[..., dict[str, Any]]], click.Command]:
+    """Makes a command of a function that gives the arguments of a job."""
+
+    def make(arguments_of: Callable[..., dict[str, Any]]) -> click.Command:
+        @pass_application
+        @functools.wraps(arguments_of)
+        def call(
+            app: Application,
+            *,
+            job_id: str | None,
+            only_plan: bool,
+            master: str | None,
+            settings: tuple[str, ...],
+            **options: Any,
+        ) -> int:
+            asks = {word: options.pop(word, False) for word in ("yes", "dry_run")}
+            return _run(app, name, arguments_of(**options), (job_id, only_plan, master, settings), **asks)
+
+        for option in reversed(_SHARED):
+            call = option(call)
+        return jobs.command(name, cls=Command)(call)
+
+    return make
+
+
+_SHARED = (
+    click.option("--job", "job_id", metavar="ID", help="go on with this job, or begin it under this name"),
+    click.option("--plan", "only_plan", is_flag=True, help="print what is to be done, and do nothing"),
+    click.option("--master", metavar="URL", help="local[4], yarn, k8s://..., spark://..., sc://host: Spark Connect"),
+    click.option("--conf", "settings", multiple=True, metavar="K=V", help="a setting of the Spark session"),
+)
+
+
+def _bytes(_context: click.Context, parameter: click.Parameter, value: str) -> int:
+    size = parse_bytes(value)
+    if size < 1:
+        raise ConfigError(f"{parameter.opts[0]} {value} is nothing", hint="for example 1GiB")
+    return size
+
+
+_MEMORY = click.option(
+    "--memory",
+    "memory_bytes",
+    callback=_bytes,
+    default="128MiB",
+    show_default=True,
+    metavar="SIZE",
+    help="of a map of keys, 200 bytes each; what does not fit takes another round",
+)
+
+_READERS = ("export", "import")
+"""Jobs whose workers read records as the source does, and open more than the bucket."""
+
+LEVELLED = ("gzip", "lz4", "zstd")
+CODECS = ("uncompressed", "snappy", *LEVELLED)
+"""Words of ``compression.type``; ``producer`` would leave all of them."""
+
+_TOPICS = click.argument("topics", nargs=-1, metavar="[TOPIC...]")
+_TASK_BYTES = click.option(
+    "--task-bytes",
+    callback=_bytes,
+    default=human_bytes(SPAN_BYTES).replace(".0 ", ""),
+    show_default=True,
+    metavar="SIZE",
+    help="what one task reads; a lost task is done again as a whole",
+)
+
+
+@job_command("scrub")
+@_TOPICS
+@_TASK_BYTES
+def scrub(topics: tuple[str, ...], task_bytes: int) -> dict[str, Any]:
+    """Verify every byte of a bucket, as `tiered check --read-data` does on one machine. Changes nothing of the log.
+
+    Exit code 0: nothing wrong; 3: warnings; 13: something is damaged or missing.
+
+    \b
+    Examples:
+      tiered spark scrub --remote s3://acme-logs/prod
+      tiered spark scrub flights --remote s3://acme-logs/prod --plan
+    """
+    return {"topics": list(topics), "task_bytes": task_bytes}
+
+
+@job_command("stats")
+@_TOPICS
+@_TASK_BYTES
+@click.option("--keys", is_flag=True, help="estimate how many distinct keys there are, at 1 us a record")
+def stats(topics: tuple[str, ...], task_bytes: int, keys: bool) -> dict[str, Any]:
+    """Count what is in a bucket: records, sizes, codecs, tombstones, transactions. Reads everything once.
+
+    \b
+    Examples:
+      tiered spark stats --remote s3://acme-logs/prod
+      tiered spark stats flights --keys --remote s3://acme-logs/prod --json
+    """
+    return {"topics": list(topics), "task_bytes": task_bytes, "keys": keys}
+
+
+@job_command("export")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.option("--format", "kind", type=click.Choice(("parquet", "delta", "iceberg")), required=True)
+@click.option("--to", metavar="URL", help="folder or table: s3://bucket/prefix, file:///dir; of Iceberg: a new table's")
+@click.option("--catalog", metavar="NAME", default="default", help="of pyiceberg's configuration (.pyiceberg.yaml)")
+@click.option("--table", metavar="NAMESPACE.NAME", help="of the Iceberg catalog")
+@click.option("--isolation", type=click.Choice(("read_committed", "read_uncommitted")), default="read_committed")
+@click.option("--headers", is_flag=True, help="adds the column headers")
+@click.option("--skip-lost", is_flag=True, help="go on where retention took records before they were exported")
+@click.option("--task-bytes", callback=_bytes, default="128MiB", show_default=True, metavar="SIZE", help="of one file")
+def export(  # noqa: PLR0917 - the options
+    topics: tuple[str, ...],
+    kind: str,
+    to: str | None,
+    catalog: str,
+    table: str | None,
+    isolation: str,
+    headers: bool,
+    skip_lost: bool,
+    task_bytes: int,
+) -> dict[str, Any]:
+    """Write records as Parquet files, into a Delta table or an Iceberg table, each exactly once.
+
+    Each run goes on where the last one ended: the target itself says where that is, in the commit that holds the
+    records. An export that was killed leaves nothing twice and nothing out.
+
+    \b
+    Examples:
+      tiered spark export flights --format delta --to s3://acme-lake/flights --remote s3://acme-logs/prod
+      tiered spark export flights --format iceberg --table lake.flights --remote s3://acme-logs/prod
+      tiered spark export flights --format parquet --to file:///data/flights --remote s3://acme-logs/prod --plan
+    """
+    if kind == "iceberg" and (table is None or "." not in table):
+        raise ConfigError("an Iceberg table is named NAMESPACE.NAME", hint="pass --table lake.flights")
+    if kind != "iceberg" and not to:
+        raise ConfigError(f"--format {kind} needs --to URL", hint="for example --to s3://acme-lake/flights")
+    return {
+        "topics": sorted(set(topics)),
+        "format": kind,
+        "to": to,
+        "catalog": catalog if kind == "iceberg" else "",
+        "table": table or "",
+        "committed": isolation == "read_committed",
+        "headers": headers,
+        "lost": skip_lost,
+        "task_bytes": task_bytes,
+    }
+
+
+@job_command("import")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--into", "topic", required=True, metavar="TOPIC")
+@click.option("--format", "kind", type=click.Choice(("parquet", "json")), required=True, help="json: one object a line")
+@click.option("--key", metavar="FIELD", help="what becomes the key; without it records have none")
+@click.option("--value", metavar="FIELD", help="what becomes the value; the whole row as JSON by default")
+@click.option("--timestamp", metavar="FIELD", help="a time, or milliseconds; the time of the import by default")
+@click.option("--partitions", type=click.IntRange(1), metavar="N", help="make the topic if it is not there")
+def import_(  # noqa: PLR0917 - the options
+    files: tuple[str, ...],
+    topic: str,
+    kind: str,
+    key: str | None,
+    value: str | None,
+    timestamp: str | None,
+    partitions: int | None,
+) -> dict[str, Any]:
+    """Write files into a topic, through the sink: their records are added once under one --job ID.
+
+    Files of an export, or with columns key and value, become the records that they were, with new offsets. Folders are
+    read with all that lies below them. Spark itself reads s3:// files and needs hadoop-aws for that.
+
+    \b
+    Examples:
+      tiered spark import /data/flights --format parquet --into flights --remote s3://acme-logs/prod
+      tiered spark import day.json --format json --into events --key user --partitions 12 --remote s3://acme-logs/prod
+    """
+    return {
+        "files": list(files),
+        "topic": topic,
+        "format": kind,
+        "key": key or "",
+        "value": value or "",
+        "timestamp": timestamp or "",
+        "partitions": partitions or 0,
+    }
+
+
+@job_command("compact")
+@_TOPICS
+@_TASK_BYTES
+@_MEMORY
+@click.option(
+    "--two-phase-above",
+    "two_phase_bytes",
+    callback=_bytes,
+    default=human_bytes(TWO_PHASE_BYTES).replace(".0 ", ""),
+    show_default=True,
+    metavar="SIZE",
+    help="a larger log, or one of more than 50 million records, is compacted in two phases over all tasks",
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="with --plan: read N parts of each such log, to tell what Spark will shuffle and not only the most of it",
+)
+def compact(
+    topics: tuple[str, ...], task_bytes: int, memory_bytes: int, two_phase_bytes: int, sample: int
+) -> dict[str, Any]:
+    """Compact the topics whose cleanup.policy says so: of each key the newest record stays.
+
+    A log is done by one task, or, if it is large, in two phases: all tasks look for keys, Spark shuffles what they
+    found, all tasks write. Either way the rules, the claim and the commits are those of `tiered maintain run --only
+    compact`, and so is what is left; readers and writers go on.
+
+    \b
+    Examples:
+      tiered spark compact --remote s3://acme-logs/prod --plan
+      tiered spark compact positions --remote s3://acme-logs/prod --memory 2GiB
+      tiered spark compact positions --remote s3://acme-logs/prod --plan --two-phase-above 1GiB --sample 3
+    """
+    return {
+        "topics": list(topics),
+        "task_bytes": task_bytes,
+        "memory_bytes": memory_bytes,
+        "two_phase_bytes": two_phase_bytes,
+        "sample": sample,
+    }
+
+
+@job_command("merge")
+@_TOPICS
+@_TASK_BYTES
+def merge(topics: tuple[str, ...], task_bytes: int) -> dict[str, Any]:
+    """Make large segments of small neighbours: of what sinks and quiet topics leave. Bytes of batches stay as they are.
+
+    \b
+    Examples:
+      tiered spark merge --remote s3://acme-logs/prod --plan
+      tiered spark merge flights --remote s3://acme-logs/prod
+    """
+    return {"topics": list(topics), "task_bytes": task_bytes, "memory_bytes": DEDUPE_BUFFER_BYTES}
+
+
+@job_command("retention")
+@_TOPICS
+def retention(topics: tuple[str, ...]) -> dict[str, Any]:
+    """Take what retention.ms and retention.bytes let go out of the catalog; `tiered gc run` deletes it after its grace.
+
+    \b
+    Examples:
+      tiered spark retention --remote s3://acme-logs/prod --plan
+    """
+    return {"topics": list(topics), "task_bytes": SPAN_BYTES, "memory_bytes": DEDUPE_BUFFER_BYTES}
+
+
+@job_command("reencode")
+@_TOPICS
+@_TASK_BYTES
+@click.option("--codec", type=click.Choice(CODECS), help="the topic's compression.type by default")
+@click.option("--level", type=int, metavar="N", help="of gzip, lz4 or zstd; the topic's by default")
+def reencode(topics: tuple[str, ...], task_bytes: int, codec: str | None, level: int | None) -> dict[str, Any]:
+    """Write segments in another codec, and those of message formats 0 and 1 in the batch format of today.
+
+    Records keep their offsets, timestamps, headers, producers and transactions. A segment that is as it shall be is
+    read and left alone. `tiered maintain run --only reencode` does the same on one machine, by compression.type alone.
+
+    \b
+    Examples:
+      tiered spark reencode --remote s3://acme-logs/prod --plan
+      tiered spark reencode flights --codec zstd --level 12 --remote s3://acme-logs/prod
+    """
+    settings = {} if codec is None else {"compression.type": codec}
+    if level is not None:
+        if codec not in LEVELLED:
+            raise ConfigError(f"--level {level} needs one of --codec {', '.join(LEVELLED)}", hint="--codec zstd")
+        settings[f"compression.{codec}.level"] = str(level)
+    TopicConfig.from_properties(settings)  # raises ConfigError for a level that there is not
+    return {
+        "topics": list(topics),
+        "task_bytes": task_bytes,
+        "memory_bytes": DEDUPE_BUFFER_BYTES,
+        "settings": settings,
+    }
+
+
+@job_command("erase")
+@click.argument("selected", metavar="TOPIC[:P]")
+@selection_options
+@click.option("--now", is_flag=True, help="delete the old objects without gc.grace.ms; refused under pins, snapshots")
+@_TASK_BYTES
+@destructive
+@pass_application
+def erase(app: Application, *, selected: str, now: bool, task_bytes: int, **asked: Any) -> dict[str, Any]:
+    """Take the records of some keys out of a topic for good, as `tiered erase` does on one machine.
+
+    Reads every segment, asks, writes those that hold them anew without them, and reads all that is left. Keys stand in
+    the bucket and in Spark's logs as hashes alone. --plan tells what is read; --dry-run reads it, and tells which
+    segments hold them: --job ID goes on from there.
+
+    Exit code 0: no object holds them any more; 3: some still do, the receipt names them.
+
+    \b
+    Examples:
+      tiered spark erase users --key alice@example.org --remote s3://acme-logs/prod --dry-run
+      tiered spark erase users --keys gone.txt --now --remote s3://acme-logs/prod --yes
+    """
+    topic, partition = split_topic(selected)
+    refuse_internal(topic)
+    selection = selection_of(app, **asked)
+    return {"topic": topic, "partition": partition, "selection": selection, "now": now, "task_bytes": task_bytes}
+
+
+def _run(
+    app: Application,
+    job: str,
+    arguments: dict[str, Any],
+    how: tuple[str | None, bool, str | None, tuple[str, ...]],
+    **asks: bool,
+) -> int:
+    job_id, only_plan, master, settings = how
+    pairs = dict(_pair(text) for text in settings)
+    url = location(app).url
+    try:
+        # Heavy, and absent where only the log itself is installed.
+        from tiered.spark.jobs.erase import blind_arguments  # noqa: PLC0415
+        from tiered.spark.jobs.runner import Asks, Order, SparkOptions, Where, run_job  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"jobs need pyspark 4.2 and pyarrow: {error}", hint="pip install 'tieredlog[spark]'"
+        ) from error
+    store = open_remote(app)
+    try:
+        where = Where(store, url, store_options(app, url))
+        if job in _READERS:
+            words = {word: value for word, value in where.s3.items() if not word.startswith("sse")}
+            arguments = {**arguments, "read": {"path": url, **words}, "s3": words}
+        if job == "erase":
+            arguments = blind_arguments(store, arguments)
+        order = Order(job, arguments, job_id, only_plan, Asks(**asks))
+        return run_job(app, where, order, SparkOptions(master, pairs))
+    finally:
+        store.close()
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"--conf {text!r} is not K=V", hint="for example --conf spark.driver.memory=4g")
+    return key, value

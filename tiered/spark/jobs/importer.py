@@ -1,0 +1,129 @@
+"""``import``: Parquet files or JSON lines into a topic through the sink, once under one job id, in tasks of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs as pafs
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as fn
+from pyspark.sql.types import BinaryType, DataType
+
+from tiered.errors import ConfigError, NotFoundError
+from tiered.program.output import columns, counted, human_bytes
+from tiered.spark import register
+from tiered.spark.jobs.plan import JobPlan, Outcome, Run
+from tiered.spark.jobs.tables import file_system
+from tiered.store.base import Store
+
+SHOWN_FILES = 20
+MAX_FILES = 100_000
+"""Files of one import: the plan names each, so that a second run reads the same ones."""
+
+KEPT = ("key", "value", "headers", "timestamp")
+"""Columns of an export that are a record's own; its place in a log is given anew."""
+
+
+class Import:
+    """Arguments: ``files``, ``topic``, ``format`` (parquet, json), ``key``, ``value``, ``timestamp`` (names of fields),
+    ``partitions`` (of a topic that is to be made, 0: none), and ``read`` and ``s3``: how the bucket is reached.
+    """
+
+    name = "import"
+
+    def plan(self, store: Store, arguments: Mapping[str, Any], now_ms: int) -> JobPlan:
+        """The files as they are now. Raises NotFoundError, ConfigError for too many."""
+        del store
+        found = [each for place in arguments["files"] for each in _files(place, arguments)]
+        if len(found) > MAX_FILES:
+            raise ConfigError(f"{len(found)} files, {MAX_FILES} are the most of one import", hint="several imports")
+        return JobPlan(self.name, arguments, now_ms, (), {"files": found})
+
+    def table(self, plan: JobPlan) -> list[str]:
+        """The files, the first of many."""
+        files = plan.facts["files"]
+        head = f"{counted(len(files), 'file')}, {human_bytes(sum(size for _, size in files))}"
+        shown = [[name, human_bytes(size)] for name, size in files[:SHOWN_FILES]]
+        more = [f"and {len(files) - SHOWN_FILES} more"] if len(files) > SHOWN_FILES else []
+        return [*columns(["file", "size"], shown), *more, f"{head} into {plan.arguments['topic']}"]
+
+    def carry_out(self, run: Run) -> Outcome:
+        """One transaction of the sink, whose id is the job's: rows of the same id are added once."""
+        arguments, files = run.plan.arguments, run.plan.facts["files"]
+        register(run.session())
+        counts = Observation()
+        frame = _records(run.session(), [name for name, _ in files], arguments)
+        writer = frame.observe(counts, fn.count(fn.lit(1)).alias("rows")).write.format("tiered").mode("append")
+        for name, value in arguments["read"].items():
+            writer = writer.option(name, value)
+        writer = writer.option("topic", arguments["topic"]).option("txnId", f"import-{run.job_id}")
+        if arguments["partitions"]:
+            writer = writer.option("createTopic", str(arguments["partitions"]))
+        run.spark(f"importing {counted(len(files), 'file')}", writer.save)
+        size = sum(size for _, size in files)
+        return Outcome({"files": len(files), "rows": counts.get["rows"], "size_bytes": size})
+
+    def lines(self, fields: Mapping[str, Any]) -> list[str]:
+        """How much."""
+        rows, files = counted(fields["rows"], "record"), counted(fields["files"], "file")
+        return [f"{rows} of {files}, {human_bytes(fields['size_bytes'])}, imported"]
+
+
+def _files(place: str, arguments: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The files at ``place``, a file or a folder, by name, as Spark reads them; hidden ones are left out.
+
+    ``place`` is a URL, or a path of this machine, as the shell gives it: relative, with blanks or ``%`` in it.
+    """
+    filesystem, path = pafs.LocalFileSystem(), str(Path(place).absolute())
+    if "://" in place:
+        filesystem, path = file_system(place, arguments["s3"])
+    info = filesystem.get_file_info(path)
+    if info.type is pafs.FileType.NotFound:
+        raise NotFoundError(f"there is nothing at {place} to import", hint="name a file or a folder")
+    found = [info]
+    if info.type is pafs.FileType.Directory:
+        found = filesystem.get_file_info(pafs.FileSelector(path, recursive=True))
+    scheme = "s3a://" if place.startswith("s3://") else "file://"
+    kept = [each for each in found if each.type is pafs.FileType.File and not _hidden(each.path, path)]
+    return sorted((f"{scheme}{each.path}", each.size) for each in kept)
+
+
+def _hidden(path: str, folder: str) -> bool:
+    """As Spark has it: a part of the name below the folder begins with ``_`` or a dot."""
+    return any(part[:1] in ("_", ".") for part in path.removeprefix(folder).split("/"))
+
+
+def _records(session: SparkSession, files: list[str], arguments: Mapping[str, Any]) -> DataFrame:
+    """A frame with the sink's columns. Raises ConfigError for a field that is not there."""
+    if arguments["format"] == "json":
+        lines = session.read.text(files)
+        line = fn.col("value")
+        return lines.select(*_chosen(arguments, lambda name: fn.get_json_object(line, f"$.{name}"), line))
+    frame = session.read.parquet(*files)
+    types = {field.name: field.dataType for field in frame.schema.fields}
+    for name in (arguments[each] for each in ("key", "value", "timestamp")):
+        if name and name not in types:
+            raise ConfigError(f"the files have no field {name}", hint=f"their fields: {', '.join(types)}")
+    if "value" in types and not any(arguments[each] for each in ("key", "value", "timestamp")):
+        return frame.select(*[name for name in KEPT if name in types])  # an export, or shaped as one
+    row = fn.to_json(fn.struct(*[fn.col(f"`{name}`") for name in types]))
+    return frame.select(*_chosen(arguments, lambda name: _typed(fn.col(f"`{name}`"), types[name]), row))
+
+
+def _chosen(arguments: Mapping[str, Any], field: Any, row: Column) -> list[Column]:
+    """The columns that arguments name; the whole row where they name no value. A number is a time in milliseconds."""
+    found = [(field(arguments["value"]) if arguments["value"] else row).alias("value")]
+    if arguments["key"]:
+        found.append(field(arguments["key"]).alias("key"))
+    if arguments["timestamp"]:
+        time = field(arguments["timestamp"]).cast("string")
+        ms = fn.timestamp_millis(time.try_cast("long"))
+        found.append(fn.when(time.rlike("^[0-9]+$"), ms).otherwise(fn.to_timestamp(time)).alias("timestamp"))
+    return found
+
+
+def _typed(column: Column, kind: DataType) -> Column:
+    """Bytes as they are, anything else as text."""
+    return column if isinstance(kind, BinaryType) else column.cast("string")

@@ -1,0 +1,35 @@
+"""The kinds of jobs, by the words of ``tiered spark JOB``. Imported where a job runs, not for its help."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tiered.plan.maintenance import Kind
+from tiered.spark.jobs.compact import Compact
+from tiered.spark.jobs.erase import Erase
+from tiered.spark.jobs.export import Export
+from tiered.spark.jobs.importer import Import
+from tiered.spark.jobs.plan import Job, TaskJob
+from tiered.spark.jobs.scrub import Scrub
+from tiered.spark.jobs.stats import Stats
+from tiered.spark.jobs.upkeep import MaintenanceJob
+
+_OF_TASKS: tuple[TaskJob, ...] = (
+    Stats(),
+    Scrub(),
+    Export(),
+    Erase(),
+    Compact(),
+    MaintenanceJob("merge", Kind.MERGE),
+    MaintenanceJob("retention", Kind.RETENTION),
+    MaintenanceJob("reencode", Kind.REENCODE),
+)
+_OF_SPARK: tuple[Job, ...] = (Import(),)
+JOBS: Final[dict[str, Job]] = {job.name: job for job in (*_OF_TASKS, *_OF_SPARK)}
+TASK_JOBS: Final[dict[str, TaskJob]] = {job.name: job for job in _OF_TASKS}
+"""Those whose tasks a worker does."""
+SPECULATIVE: Final = frozenset({"scrub", "stats", "export", "import"})
+"""Jobs of whose tasks two attempts may run side by side: they change nothing that the other one reads or commits.
+
+Of any other job one attempt would take the partition from the other (its claim), or write what is never committed.
+"""

@@ -1,0 +1,96 @@
+"""Pieces -> slices on the driver, slices -> Arrow batches in the workers; the same for a batch query and a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from tiered.arrow import ArrowDecoder
+from tiered.model import Row
+from tiered.plan.visibility import Hidden
+from tiered.spark.options import ReadOptions
+from tiered.spark.pin import Batches, PinnedPiece, Sources
+from tiered.spark.ranges import offset_index_of
+from tiered.spark.schema import arrow_schema_of, column_names
+from tiered.spark.slices import Cuts, Piece, Slice, cut_slices, cuts_of, rows_to_cut, target_bytes
+from tiered.spark.stores import store_of
+from tiered.spark.subscription import planning_pool
+from tiered.store.base import Store
+from tiered.store.driver import drive
+
+
+class SliceReader:
+    """Options and columns, and nothing that cannot be pickled: it goes to the workers."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        self.options = options
+        self._schema = schema
+
+    def cut(self, pieces: Sequence[Piece]) -> list[Slice]:
+        """Slices in the order of the pieces. Raises ConfigError for too many, and what the store raises."""
+        options = self.options
+        target = target_bytes(pieces, options.slice_bytes, options.min_partitions)
+        return cut_slices(
+            pieces,
+            slice_bytes=options.slice_bytes,
+            min_partitions=options.min_partitions,
+            max_records=options.max_records,
+            cuts=self._cuts(rows_to_cut(pieces, target), target),
+        )
+
+    def read(self, partition: InputPartition, store: Store | None = None) -> Iterator[pa.RecordBatch]:
+        """Record batches of about 1 MB. What is no longer where it was planned is read where it is now (``pin``).
+
+        ``store``: read through this one instead of the one that the options name.
+
+        Raises OffsetOutOfRangeError and OffsetGapError for offsets that are gone (with ``failOnDataLoss=false`` they
+        are skipped and counted in a warning), CorruptionError, ConfigError for a null in a column that is NOT NULL.
+        """
+        if not isinstance(partition, Slice):  # a query without slices is one call with an empty partition
+            return
+        schema = arrow_schema_of(self._schema)
+        columns = column_names(self._schema)
+        sources = Sources(store or self.store(), self.options.local_dir)
+        try:
+            for piece in partition.pieces:
+                hidden = Hidden(piece.aborted)
+                fail, past = self.options.fail_on_data_loss, self.options.as_of is not None
+                pinned = PinnedPiece(piece, sources, fail_on_data_loss=fail, past=past)
+                for start, batches in pinned.runs():
+                    decoder = ArrowDecoder(
+                        piece.tp, columns=columns, timestamp_unit="us", start=start, end=piece.end, schema=schema
+                    )
+                    yield from decoder.record_batches(_visible(hidden, batches))
+        finally:
+            sources.close()
+
+    def _cuts(self, rows: Sequence[tuple[Piece, Row]], target: int) -> Cuts:
+        """Where to cut the segments that are larger than a slice; their offset indexes are fetched concurrently."""
+        store = self.store()
+        if store is None or not rows:
+            return {}
+
+        def of(piece: Piece, row: Row) -> list[int] | None:
+            index = drive(store, offset_index_of(piece.tp, piece.topic_id, row))
+            return cuts_of(index.entries, target) if index is not None else None
+
+        with planning_pool("indexes") as pool:
+            found = pool.map(of, *zip(*rows, strict=True))
+            return {
+                (piece.tp, row.base): cuts for (piece, row), cuts in zip(rows, found, strict=True) if cuts is not None
+            }
+
+    def store(self) -> Store | None:
+        """That of this process; None for a local tier alone. Raises ConfigError."""
+        path = self.options.path
+        return store_of(path, self.options) if path else None
+
+
+def _visible(hidden: Hidden, batches: Batches) -> Batches:
+    """Without what ``read_committed`` hides."""
+    for header, batch in batches:
+        if not hidden.hides(header):
+            yield header, batch

@@ -1,0 +1,368 @@
+"""Rows of one task -> staged segments in the bucket: what runs in the workers.
+
+::
+
+    record batches ──> by partition ──> batches of 1 MiB ──> segments ──> PUT .log, PUT .idx ──> Staged, for the commit
+
+A task holds no claim, reads no root and shuffles nothing: each of its segments begins at offset 0, and the commit on
+the driver gives it its place. A segment ends at ``segment.bytes`` of its topic, and earlier where the task holds
+``BUFFER_BYTES`` in all; both of its objects are sent straight from memory. What a task stages and no commit names is
+garbage of a known batch: nothing is deleted here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+
+from tiered.clock import Clock, IdSource, SystemClock
+from tiered.config import TopicConfig
+from tiered.errors import ConfigError, InvalidRecordError, InvalidTimestampError, RecordTooLargeError
+from tiered.format import kernels
+from tiered.format.column_encoder import (
+    Int64s,
+    RecordColumns,
+    encode_columns,
+    encode_filled,
+    join_columns,
+    key_hashes,
+    rows_of,
+)
+from tiered.format.header import HEADER_BYTES
+from tiered.format.key_hashes import partitions_of, rows_by_partition
+from tiered.format.pure_kernels import ArrowRows, BatchFiller
+from tiered.format.segment_builder import BuiltSegment, SegmentBuilder
+from tiered.local.partition.validation import RecordRules
+from tiered.model import Row
+from tiered.remote.stage import upload_staged
+from tiered.spark.write_schema import WriteSchema, WrittenRows
+from tiered.store.base import Capabilities, Store
+from tiered.store.driver import drive
+from tiered.store.puts import MULTIPART_FROM_BYTES
+
+BATCH_BYTES = 1024 * 1024
+"""Uncompressed bytes of one batch at most, but for a single record that is larger."""
+
+SEGMENT_BYTES = MULTIPART_FROM_BYTES
+"""A staged segment is no larger, whatever ``segment.bytes`` says: it is in memory, and each object is one PUT."""
+
+BUFFER_BYTES = 128 * 1024 * 1024
+"""What one task holds in memory of all its segments, those that are being sent included; one more is being made."""
+
+UPLOADS_AT_ONCE = 4
+"""Segments of one task that are being sent at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTopic:
+    """A topic as a sink needs it."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+    config: TopicConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One staged segment: ``row`` is what the commit puts into the catalog, its offsets begin at 0."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    row: Row
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What the rows belong to: batch ``batch`` of the transaction id ``txn``; ``task`` is Spark's partition id."""
+
+    txn: str
+    batch: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagingLimits:
+    """What one task may hold and send."""
+
+    batch_bytes: int = BATCH_BYTES
+    segment_bytes: int = SEGMENT_BYTES
+    buffer_bytes: int = BUFFER_BYTES
+    uploads_at_once: int = UPLOADS_AT_ONCE
+
+
+LIMITS = StagingLimits()
+
+
+class TaskStaging:
+    """One task's rows, batch after batch. Not thread-safe; uploads run on threads of its own."""
+
+    def __init__(
+        self,
+        store: Store,
+        schema: WriteSchema,
+        topics: Callable[[str | None], SinkTopic],
+        job: Job,
+        capabilities: Capabilities,
+        *,
+        limits: StagingLimits = LIMITS,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        """``topics`` finds a topic by name, None: the one that the option names. It raises what is to be told."""
+        self._store = store
+        self._schema = schema
+        self._topics = topics
+        self._job = job
+        self._capabilities = capabilities
+        self._limits = limits
+        self._clock = clock or SystemClock()
+        self._ids = ids
+        self._parts: dict[tuple[str, int], _Part] = {}
+        self._turns: dict[str, int] = {}
+        self._pool = ThreadPoolExecutor(limits.uploads_at_once, thread_name_prefix="tiered-sink")
+        self._sending: deque[tuple[int, Future[Staged]]] = deque()
+        self._sending_bytes = 0
+        self._staged: list[Staged] = []
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> tuple[Staged, ...]:
+        """All of ``batches``, stored and acknowledged; in the order of topic, partition and rows.
+
+        Raises ConfigError, InvalidRecordError and its kinds for a row that no log takes, UnknownTopicError, and what
+        the store raises. The task is then tried again as a whole, under other names.
+        """
+        try:
+            for batch in batches:
+                self._add(batch)
+            for part in self._parts.values():
+                self._flush(part)
+                self._close(part)
+            while self._sending:
+                self._acknowledge()
+        finally:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        return tuple(sorted(self._staged, key=lambda staged: (staged.topic, staged.partition)))
+
+    # -- rows to partitions ------------------------------------------------------------------------------------------
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        if not batch.num_rows:
+            return
+        now_ms = self._clock.now_ms()
+        rows = self._schema.rows(batch, now_ms)
+        if rows.topics is None:
+            self._add_of_topic(self._topics(None), rows, now_ms)
+            return
+        names = rows.topics.dictionary.to_pylist()
+        codes = rows.topics.indices.to_numpy(zero_copy_only=False)
+        for code, name in enumerate(names):
+            at = np.flatnonzero(codes == code)
+            topic = self._topics(name)
+            if len(at) == len(codes):
+                self._add_of_topic(topic, rows, now_ms)
+            elif len(at):
+                partitions = None if rows.partitions is None else rows.partitions[at]
+                self._add_of_topic(topic, WrittenRows(rows.records.take(at), None, partitions), now_ms)
+
+    def _add_of_topic(self, topic: SinkTopic, rows: WrittenRows, now_ms: int) -> None:
+        records = rows.records
+        _check_records(topic, records, now_ms)
+        partitions = self._partitions(topic, records, rows.partitions)
+        source = rows_of(records)
+        for at in rows_by_partition(partitions):
+            part = self._part(topic, int(partitions[at[0]]))
+            if source is not None and part.filler is not None:
+                self._encode(part, everything=True)  # of what came before
+                self._fill(part, part.filler, source, at)
+                continue
+            self._end_batch(part)
+            part.pend(records if len(at) == len(records) else records.take(at))
+            self._encode(part)
+        self._make_room()
+
+    def _partitions(self, topic: SinkTopic, records: RecordColumns, given: Int64s | None) -> Int64s:
+        """Where each record goes. Those without a key stay together, a record batch in each partition in turn."""
+        count = topic.partitions
+        turn = self._turns.get(topic.name, self._job.task + self._job.batch)
+        chosen = np.full(len(records), turn % count, np.int64)
+        keyless = records.keys.null_count
+        if keyless < len(records) and count > 1:
+            keyed = records.keys.is_valid().to_numpy(zero_copy_only=False)
+            chosen = np.where(keyed, partitions_of(key_hashes(records.keys), count), chosen)
+        if keyless:
+            self._turns[topic.name] = turn + 1
+        if given is None:
+            return chosen
+        wrong = given[(given < -1) | (given >= count)]
+        if len(wrong):
+            raise ConfigError(
+                f"topic {topic.name} has no partition {wrong[0]}", hint=f"its partitions are 0 to {count - 1}"
+            )
+        return np.where(given < 0, chosen, given)
+
+    def _part(self, topic: SinkTopic, partition: int) -> _Part:
+        part = self._parts.get((topic.name, partition))
+        if part is None:
+            part = self._parts[topic.name, partition] = _Part(topic, partition)
+            part.filler = kernels.batch_filler(self._room(part))
+        return part
+
+    def _room(self, part: _Part) -> int:
+        """Bytes of the records of one batch."""
+        return min(self._limits.batch_bytes, part.rules.max_bytes) - HEADER_BYTES
+
+    # -- batches and segments ----------------------------------------------------------------------------------------
+
+    def _fill(self, part: _Part, filler: BatchFiller, source: ArrowRows, rows: Int64s) -> None:
+        """Rows straight into batches; the last one waits for more."""
+        at, order = 0, rows.data
+        while (at := filler.add(source, order, at)) < len(rows):
+            self._end_batch(part)
+
+    def _flush(self, part: _Part) -> None:
+        """All rows that fill no batch yet become one."""
+        self._end_batch(part)
+        self._encode(part, everything=True)
+
+    def _end_batch(self, part: _Part) -> None:
+        """What the compiled kernels have of the next batch becomes one."""
+        filler = part.filler
+        if filler is None or not filler.count:
+            return
+        count, times = filler.count, (filler.least, filler.greatest)
+        self._append(part, partial(encode_filled, filler), count, times)
+
+    def _encode(self, part: _Part, *, everything: bool = False) -> None:
+        """Pending rows to batches: those that fill one, or all."""
+        room = self._room(part)
+        if part.pending_bytes < room and not (everything and part.pending):
+            return
+        records = part.take()
+        ends = np.cumsum(records.sizes())
+        start = 0
+        while start < len(records):
+            taken = int(ends[start - 1]) if start else 0
+            end = max(start + 1, int(np.searchsorted(ends, taken + room, side="right")))
+            if end == len(records) and not everything:
+                part.pend(records.slice(start, end))
+                return
+            piece = records.slice(start, end)
+            times = int(piece.timestamps.min()), int(piece.timestamps.max())
+            self._append(part, partial(encode_columns, piece), len(piece), times)
+            start = end
+
+    def _append(self, part: _Part, encode: Callable[..., bytes], records: int, times: tuple[int, int]) -> None:
+        """One batch. ``times``: least and greatest, as the rows have them."""
+        rules = part.rules
+        now_ms = self._clock.now_ms() if rules.timestamp_type else -1
+        builder = part.builder = part.builder or part.begun()
+        batch = encode(
+            codec=rules.codec,
+            level=rules.level,
+            timestamp_type=rules.timestamp_type,
+            append_time_ms=now_ms,
+            base_offset=builder.next_offset,
+            leader_epoch=builder.leader_epoch,
+        )
+        if len(batch) > rules.max_bytes:
+            raise RecordTooLargeError(
+                f"topic {part.topic.name}: a batch of {records} records has {len(batch)} bytes, "
+                f"{rules.limit_name} is {rules.max_bytes}",
+                hint=f"raise {rules.limit_name} with `tiered topics alter`, or leave such rows out",
+            )
+        limit = min(part.topic.config.segment_bytes, self._limits.segment_bytes)
+        if builder.size_bytes and builder.size_bytes + len(batch) > limit:
+            self._close(part)
+            builder = part.builder = part.begun()
+        least, greatest = (now_ms, now_ms) if rules.timestamp_type else times
+        builder.append(batch, records, least, greatest)
+
+    def _make_room(self) -> None:
+        """Holds to ``buffer_bytes``: waits for what is being sent, then ends the largest segment early."""
+        while sum(part.held_bytes for part in self._parts.values()) + self._sending_bytes > self._limits.buffer_bytes:
+            if self._sending:
+                self._acknowledge()
+                continue
+            largest = max(self._parts.values(), key=lambda part: part.held_bytes)
+            self._flush(largest)
+            self._close(largest)
+
+    def _close(self, part: _Part) -> None:
+        """Ends the partition's segment and begins to send it."""
+        if part.builder is None:
+            return
+        built, part.builder = part.builder.build(), None
+        while len(self._sending) >= self._limits.uploads_at_once:
+            self._acknowledge()
+        size = len(built.log)
+        self._sending_bytes += size
+        self._sending.append((size, self._pool.submit(self._send, part.topic, part.partition, built)))
+
+    def _send(self, topic: SinkTopic, partition: int, built: BuiltSegment) -> Staged:
+        steps = upload_staged(built, self._job.txn, self._job.batch, self._capabilities)
+        return Staged(topic.name, topic.topic_id, partition, drive(self._store, steps, ids=self._ids))
+
+    def _acknowledge(self) -> None:
+        """Waits for the oldest upload."""
+        size, sent = self._sending.popleft()
+        self._staged.append(sent.result())
+        self._sending_bytes -= size
+
+
+@dataclass(slots=True)
+class _Part:
+    """What a task holds of one partition: rows that fill no batch yet, and the segment that is being made."""
+
+    topic: SinkTopic
+    partition: int
+    rules: RecordRules = field(init=False)
+    pending: list[RecordColumns] = field(default_factory=list)
+    pending_bytes: int = 0
+    filler: BatchFiller | None = None
+    builder: SegmentBuilder | None = None
+
+    def __post_init__(self) -> None:
+        self.rules = RecordRules(self.topic.config)
+
+    def begun(self) -> SegmentBuilder:
+        interval = self.topic.config.index_interval_bytes
+        return SegmentBuilder(self.topic.topic_id, self.partition, index_interval_bytes=interval)
+
+    @property
+    def held_bytes(self) -> int:
+        filled = self.filler.size_bytes if self.filler is not None else 0
+        return self.pending_bytes + filled + (self.builder.size_bytes if self.builder is not None else 0)
+
+    def pend(self, records: RecordColumns) -> None:
+        self.pending.append(records)
+        self.pending_bytes += int(records.sizes().sum())
+
+    def take(self) -> RecordColumns:
+        records = join_columns(self.pending)
+        self.pending, self.pending_bytes = [], 0
+        return records
+
+
+def _check_records(topic: SinkTopic, records: RecordColumns, now_ms: int) -> None:
+    """What the log on a disk refuses, too."""
+    config, times = topic.config, records.timestamps
+    if config.compacted and records.keys.null_count:
+        raise InvalidRecordError(
+            f"topic {topic.name} is compacted, and {records.keys.null_count} of {len(records)} rows have no key",
+            hint="give every row a key",
+        )
+    least, greatest = int(times.min()), int(times.max())
+    early = now_ms - least > config.message_timestamp_before_max_ms
+    if not config.timestamp_type and (early or greatest - now_ms > config.message_timestamp_after_max_ms):
+        raise InvalidTimestampError(
+            f"topic {topic.name}: a row has the timestamp {least if early else greatest}, the clock says {now_ms}",
+            hint="see message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+        )

@@ -1,0 +1,41 @@
+"""The stores of one process, opened once each."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Unpack
+
+from tiered.config import S3Keywords
+from tiered.spark.options import ReadOptions
+from tiered.spark.write_options import WriteOptions
+from tiered.store.base import Store
+from tiered.store.location import open_store
+
+_stores: dict[tuple[object, ...], Store] = {}
+_lock = threading.Lock()
+
+
+def store_of(path: str, options: ReadOptions | WriteOptions) -> Store:
+    """The store of this process for ``path``, as ``options`` say. Raises ConfigError."""
+    return worker_store(
+        path,
+        endpoint_url=options.endpoint_url,
+        region=options.region,
+        expected_bucket_owner=options.expected_bucket_owner,
+    )
+
+
+def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
+    """The store of this process for ``url``; credentials come from its environment. Raises ConfigError.
+
+    It is opened once per process, because an SDK client costs 0.1 s and a pool of connections, and workers are reused
+    for many tasks. The process id is part of the key: a forked child must not use its parent's connections. Workers
+    end without cleaning up, so nothing here needs to be closed.
+    """
+    key = (os.getpid(), url, *sorted(s3.items()))
+    with _lock:
+        store = _stores.get(key)
+        if store is None:
+            store = _stores[key] = open_store(url, **s3, create=False)
+        return store

@@ -1,0 +1,256 @@
+"""The stream source: what Spark calls of a running query, on the driver and in the workers.
+
+=================================  ================  ==================================================================
+call                               process           does
+=================================  ================  ==================================================================
+``initialOffset``                  driver's runner   where a new query begins; the same for the life of this object
+``latestOffset``                   driver's runner   a conditional GET of each root; how far the next batch goes
+``prepareForTriggerAvailableNow``  driver's runner   holds the ends: what comes later is not read
+``partitions``                     driver's runner   cuts the slices of a batch, as a batch query is cut
+``read(slice)``                    worker            streams, verifies and decodes the slice, as a batch query does
+=================================  ================  ==================================================================
+
+The object that reads is another one than that which plans. An exception ends the query, so that an outage of the store
+is waited out here. Nothing depends on ``commit``: the last batch of a query gets none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.errors import RemoteUnavailableError
+from tiered.model import TopicPartition
+from tiered.remote.fetch import SegmentGone
+from tiered.spark.ranges import check_named, lose, offset_within, start_of
+from tiered.spark.slice_reader import SliceReader
+from tiered.spark.stream_offsets import (
+    Extent,
+    Loss,
+    Range,
+    StreamOffset,
+    batch_ranges,
+    end_of,
+    lag,
+    limited,
+    proportional,
+)
+from tiered.spark.stream_options import StreamOptions
+from tiered.spark.subscription import planning_pool
+from tiered.spark.watch import Watch
+from tiered.store.driver import backoff_seconds
+
+OUTAGE_PATIENCE_SECONDS = 300.0
+"""How long an outage of the store is waited out before it ends the query."""
+
+_logger = logging.getLogger("tiered.spark")
+
+T = TypeVar("T")
+
+
+class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans on the driver for the life of a query. Only what its constructor sets is pickled, for the workers."""
+
+    def __init__(
+        self,
+        options: StreamOptions,
+        schema: StructType,
+        *,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
+    ) -> None:
+        self._options = options
+        self._slices = SliceReader(options.read, schema)
+        self._clock: Clock = clock or SystemClock()
+        self._ids: IdSource = ids or SystemIds()
+        self._watch: Watch | None = None
+        self._initial: StreamOffset | None = None
+        self._target: Mapping[TopicPartition, Extent] | None = None
+        self._newest: StreamOffset | None = None
+        self._last_batch: float | None = None
+
+    # -- offsets -------------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins: Kafka's nested JSON. Spark asks twice and gets the same.
+
+        Raises ConfigError (options that do not fit the log), UnknownTopicError, and what the tiers raise.
+        """
+        if self._initial is None:
+            self._initial = self._patiently(self._begin)
+        return self._initial.to_json()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the batch that begins at ``start`` ends; ``start`` itself while there is nothing to read.
+
+        Raises OffsetOutOfRangeError (data loss), UnknownTopicError, RemoteUnavailableError after an outage of
+        ``OUTAGE_PATIENCE_SECONDS``, and what the tiers raise.
+        """
+        begun = StreamOffset.from_json(start)
+        extents = self._target if self._target is not None else self._patiently(self._look)
+        ranges, losses = lag(begun, extents)
+        self._newest = StreamOffset({tp: extent.end for tp, extent in extents.items()}, _topic_ids(extents))
+        if self._options.read.fail_on_data_loss:
+            self._tell(losses)
+        if not isinstance(limit, ReadAllAvailable):
+            if self._is_held_back(ranges):
+                return start
+            ranges = self._limited(ranges, limit)
+        end = end_of(begun, ranges, extents)
+        if end is begun:
+            return start
+        self._tell(losses)
+        self._last_batch = self._clock.monotonic()
+        return end.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """One of the limits, since Spark takes no more than one; all of them hold wherever it is passed back."""
+        options = self._options
+        if options.max_offsets is not None:
+            return ReadMaxRows(options.max_offsets)
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadMinRows(options.min_offsets) if options.min_offsets is not None else ReadAllAvailable()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """The ends that the last look found, whatever the limits: a query's progress shows them."""
+        return self._newest.to_json() if self._newest is not None else None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is appended from now on is not read."""
+        self._target = self._patiently(self._look)
+
+    # -- batches -------------------------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Slices of a batch, also of one that a restart repeats.
+
+        Raises OffsetOutOfRangeError and OffsetGapError (data loss), and what the tiers raise.
+        """
+        if start == end:
+            return []
+        until = StreamOffset.from_json(end)
+        ranges = batch_ranges(StreamOffset.from_json(start), until)
+        return self._patiently(lambda: self._planned(ranges, until.topic_ids))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """As a batch query reads it."""
+        return self._slices.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: Spark's checkpoint is what counts."""
+
+    def stop(self) -> None:
+        """Closes the directory."""
+        if self._watch is not None:
+            self._watch.close()
+
+    # -- how -----------------------------------------------------------------------------------------------------
+
+    def _watching(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch(self._options.read, self._slices.store(), self._clock)
+        return self._watch
+
+    def _look(self) -> Mapping[TopicPartition, Extent]:
+        return self._watching().extents()
+
+    def _begin(self) -> StreamOffset:
+        extents = self._target if self._target is not None else self._look()
+        read = self._options.read
+        watch = self._watching()
+        check_named(read.start, watch.subscription, "starting")
+
+        def start(item: tuple[TopicPartition, Extent]) -> tuple[TopicPartition, int]:
+            tp, extent = item
+            return tp, start_of(watch.subscription.tiers(tp), read, extent.earliest, extent.end)
+
+        with planning_pool("starts") as pool:
+            return StreamOffset(dict(pool.map(start, sorted(extents.items()))), {})
+
+    def _is_held_back(self, ranges: Mapping[TopicPartition, Range]) -> bool:
+        """Whether ``minOffsetsPerTrigger`` wants more first. Never the first time, as in Kafka's source, nor with
+        ``availableNow``, which would not end at what there was."""
+        least = self._options.min_offsets
+        if least is None or self._target is not None:
+            return False
+        if self._last_batch is None:
+            self._last_batch = self._clock.monotonic()
+            return False
+        waits = self._clock.monotonic() - self._last_batch < self._options.max_delay_ms / 1000
+        return waits and sum(found.offsets for found in ranges.values()) < least
+
+    def _limited(self, ranges: dict[TopicPartition, Range], limit: ReadLimit) -> dict[TopicPartition, Range]:
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets
+        if most is not None:
+            ranges = limited(ranges, most)
+        size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
+        if size is None:
+            return ranges
+        shares = proportional({tp: found.offsets for tp, found in ranges.items()}, size)
+        watch = self._watching()
+
+        def cut(tp: TopicPartition) -> tuple[TopicPartition, Range]:
+            start, end = ranges[tp]
+            if start < end:
+                end = max(start + 1, offset_within(watch.subscription.tiers(tp), start, end, shares[tp]))
+            return tp, Range(start, end)
+
+        with planning_pool("sizes") as pool:
+            return dict(pool.map(cut, sorted(ranges)))
+
+    def _planned(self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str]) -> list[InputPartition]:
+        watch = self._watching()
+        watch.need_look()
+        try:
+            return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
+        except SegmentGone:  # a page of a root that was pinned a while ago
+            watch.extents()
+            return list(self._slices.cut(watch.pieces(ranges, topic_ids, self._lost)))
+
+    def _tell(self, losses: list[Loss]) -> None:
+        for loss in losses:
+            self._lost(loss)
+
+    def _lost(self, loss: Loss) -> None:
+        lose(
+            loss.what,
+            loss.offsets,
+            requested=loss.requested,
+            held=loss.held,
+            fail=self._options.read.fail_on_data_loss,
+            hint="failOnDataLoss=false goes on with what there is; another checkpoint begins anew",
+        )
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """``call`` again while the store cannot be reached, which every request has tried for a while by itself."""
+        deadline = self._clock.monotonic() + OUTAGE_PATIENCE_SECONDS
+        attempt = 0
+        while True:
+            try:
+                return call()
+            except RemoteUnavailableError as error:
+                left = deadline - self._clock.monotonic()
+                if left <= 0:
+                    raise
+                attempt += 1
+                _logger.warning("the store cannot be reached, attempt %d; %d s are left: %s", attempt, left, error)
+                self._clock.sleep(min(left, backoff_seconds(attempt, self._ids.random())))
+
+
+def _topic_ids(extents: Mapping[TopicPartition, Extent]) -> dict[str, str]:
+    return {tp.topic: extent.topic_id for tp, extent in extents.items()}

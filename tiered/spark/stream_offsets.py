@@ -1,0 +1,204 @@
+"""Offsets of a stream, as Spark keeps them in its checkpoint, and how far a trigger goes. Pure.
+
+::
+
+    {"@": {"start": {"flights": {"0": 20}}, "topic_ids": {"flights": "0d9f..."}}, "flights": {"0": 25, "1": 7}}
+
+Kafka's nested JSON, exclusive ends, so that a user may paste it into ``startingOffsets``. Under ``@``, which no topic
+can be named, stands what Kafka's source cannot say:
+
+* ``topic_ids``: of which topics the offsets are. One that was deleted and made again has another id.
+* ``start``, in the end of the first batch only: where that batch begins. Spark asks ``initialOffset`` once more when it
+  runs the first batch again after a crash, and by then the latest offset is another one: it would lose the rows
+  between the two.
+
+Spark compares offsets as text: keys are sorted, and a trigger without news gives back what it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tiered.errors import ConfigError
+from tiered.format.fields import INT64_MAX
+from tiered.format.keys import check_topic_name
+from tiered.model import TopicPartition
+
+RESERVED = "@"
+_EXAMPLE = 'for example {"flights": {"0": 23, "1": 5}}'
+
+PerPartition = Mapping[TopicPartition, int]
+
+
+class Extent(NamedTuple):
+    """What a partition holds: offsets ``earliest`` to ``latest``, of which those below ``end`` may be read."""
+
+    topic_id: str
+    earliest: int
+    latest: int
+    end: int
+
+
+class Range(NamedTuple):
+    """Offsets that a trigger may read."""
+
+    start: int
+    end: int
+
+    @property
+    def offsets(self) -> int:
+        """How many there are."""
+        return self.end - self.start
+
+
+class Loss(NamedTuple):
+    """Offsets that the stream has not read and that are gone: so many ``offsets`` from ``requested`` on."""
+
+    what: str
+    offsets: int
+    requested: int
+    held: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class StreamOffset:
+    """Where a stream is in each partition (exclusive), of the topics with ``topic_ids``.
+
+    ``start``: where the first batch begins, in the end of the first batch. An initial offset has no topic ids.
+    """
+
+    offsets: PerPartition
+    topic_ids: Mapping[str, str]
+    start: PerPartition | None = None
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether no batch ended here."""
+        return not self.topic_ids and self.start is None
+
+    def to_json(self) -> dict[str, Any]:
+        """As Spark gets it; each object has its keys sorted."""
+        if self.is_initial:
+            return nested(self.offsets)
+        more: dict[str, Any] = {} if self.start is None else {"start": nested(self.start)}
+        more["topic_ids"] = dict(sorted(self.topic_ids.items()))
+        return dict(sorted({RESERVED: more, **nested(self.offsets)}.items()))
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
+        """The inverse. Raises ConfigError for what this source did not make."""
+        topics = dict(value)
+        more = topics.pop(RESERVED, {})
+        topic_ids, start = (more.get("topic_ids", {}), more.get("start")) if isinstance(more, dict) else (None, None)
+        if not isinstance(topic_ids, dict) or not isinstance(start, dict | None):
+            raise ConfigError(f"what stands under {RESERVED} was not made by this source", hint=_EXAMPLE)
+        ids = {str(topic): str(topic_id) for topic, topic_id in topic_ids.items()}
+        return cls(per_partition(topics), ids, None if start is None else per_partition(start))
+
+
+def nested(offsets: PerPartition) -> dict[str, Any]:
+    """``{topic: {partition: offset}}`` with sorted keys."""
+    found: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(offsets.items(), key=lambda item: (item[0].topic, str(item[0].partition))):
+        found.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return dict(sorted(found.items()))
+
+
+def per_partition(topics: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The numbers of ``{topic: {partition: number}}``. Raises ConfigError for anything else."""
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in topics.items():
+        check_topic_name(topic)
+        if not isinstance(partitions, dict):
+            raise ConfigError(f"the value of {topic} is no object of partitions", hint=_EXAMPLE)
+        for partition, number in partitions.items():
+            if isinstance(number, bool) or not isinstance(number, int) or not partition.isdecimal():
+                raise ConfigError(f"{topic}: {partition!r}: {number!r} is not a number", hint=_EXAMPLE)
+            if number > INT64_MAX:
+                raise ConfigError(f"{topic}: {partition!r}: {number} is larger than an offset can be", hint=_EXAMPLE)
+            found[TopicPartition(topic, int(partition))] = number
+    return found
+
+
+def lag(
+    start: StreamOffset, extents: Mapping[TopicPartition, Extent]
+) -> tuple[dict[TopicPartition, Range], list[Loss]]:
+    """What each partition has for a stream that is at ``start``, and what it had and has no more.
+
+    A partition that the stream did not know is read from offset 0, and so is one of a topic that was made again. One
+    that ends below the stream's offset is read from its new end on.
+    """
+    ranges: dict[TopicPartition, Range] = {}
+    losses = [_gone(tp, offset) for tp, offset in sorted(start.offsets.items()) if tp not in extents]
+    for tp, extent in sorted(extents.items()):
+        known = start.topic_ids.get(tp.topic, extent.topic_id)
+        held = (extent.earliest, extent.latest)
+        at = start.offsets.get(tp, 0)
+        if known != extent.topic_id and tp in start.offsets:
+            text = f"{tp}: the topic was made again (id {known}, now {extent.topic_id}), and is read from its start"
+            losses.append(Loss(text, 0, at, held))
+            at = 0
+        if at < extent.earliest:
+            text = f"{tp}: offsets {at} to {extent.earliest} are gone, the log holds {held[0]} to {held[1]}"
+            losses.append(Loss(text, extent.earliest - at, at, held))
+        if at > extent.latest:
+            text = f"{tp}: the stream is at offset {at}, the log holds {held[0]} to {held[1]}: it went back"
+            losses.append(Loss(text, 0, at, held))
+            at = extent.latest
+        at = max(at, extent.earliest)
+        ranges[tp] = Range(at, max(at, extent.end))
+    return ranges, losses
+
+
+def _gone(tp: TopicPartition, offset: int) -> Loss:
+    text = f"{tp}: the stream is at offset {offset}, and the partition is deleted or no longer subscribed to"
+    return Loss(text, 0, offset, (0, 0))
+
+
+def limited(ranges: Mapping[TopicPartition, Range], most: int) -> dict[TopicPartition, Range]:
+    """Ranges of together ``most`` offsets, in proportion to what each has; at least one of each that has any."""
+    weights = {tp: found.offsets for tp, found in ranges.items()}
+    if sum(weights.values()) <= most:
+        return dict(ranges)
+    shares = proportional(weights, most)
+    return {
+        tp: Range(found.start, found.start + min(found.offsets, max(1, shares[tp]))) for tp, found in ranges.items()
+    }
+
+
+def proportional(weights: PerPartition, amount: int) -> dict[TopicPartition, int]:
+    """``amount`` in whole numbers, in proportion to the weights: they add up to it, unless all weights are 0."""
+    total = sum(weights.values())
+    if not total:
+        return dict.fromkeys(weights, 0)
+    shares = {tp: amount * weight // total for tp, weight in weights.items()}
+    rest = amount - sum(shares.values())
+    for tp in sorted(weights, key=lambda tp: (-(amount * weights[tp] % total), tp))[:rest]:
+        shares[tp] += 1
+    return shares
+
+
+def end_of(
+    start: StreamOffset, ranges: Mapping[TopicPartition, Range], extents: Mapping[TopicPartition, Extent]
+) -> StreamOffset:
+    """Where a batch ends that reads ``ranges``. The first one keeps where it starts; one without news is ``start``."""
+    offsets = {tp: found.end for tp, found in ranges.items()}
+    topic_ids = {tp.topic: extent.topic_id for tp, extent in extents.items()}
+    if start.is_initial:
+        return StreamOffset(offsets, topic_ids, start.offsets)
+    same = offsets == dict(start.offsets) and topic_ids == dict(start.topic_ids)
+    return start if same else StreamOffset(offsets, topic_ids)
+
+
+def batch_ranges(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, Range]:
+    """What the batch between two offsets reads, by partition; only those with something to read."""
+    begun = end.start if end.start is not None else start.offsets
+    ranges: dict[TopicPartition, Range] = {}
+    for tp, until in sorted(end.offsets.items()):
+        again = start.topic_ids.get(tp.topic, end.topic_ids.get(tp.topic)) != end.topic_ids.get(tp.topic)
+        at = 0 if again and end.start is None else begun.get(tp, 0)
+        if at < until:
+            ranges[tp] = Range(at, until)
+    return ranges

@@ -1,0 +1,237 @@
+"""The partitions that the options choose, with both tiers of each. Runs on the driver.
+
+A batch query looks at them once. A stream keeps them from trigger to trigger, with what is known of each root, so that
+the next look at one is a conditional GET; which topics there are it asks again now and then.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from uuid import UUID
+
+from tiered.errors import ConfigError, UnknownTopicError
+from tiered.format.keys import FLAG_ABORTED_TXNS
+from tiered.format.root import STATE_DELETING
+from tiered.local.directory.manager import LocalLog
+from tiered.local.disk.uploads import known_partitions
+from tiered.local.partition.partition import PartitionLog
+from tiered.model import AbortedTxn, TopicPartition
+from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.read.topic import PartitionStream
+from tiered.remote.cache import ByteCache
+from tiered.remote.past import Past
+from tiered.remote.reader import RemotePartition
+from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
+from tiered.remote.topics import TopicEntry, check_entry, confirm_topic, list_topics, load_topic_to_read
+from tiered.spark.options import ReadOptions
+from tiered.store.base import Steps, Store
+from tiered.store.driver import drive
+from tiered.store.runner import Runner
+
+PLANNING_THREADS = 16
+"""Roots, and of one partition index bundles, that are fetched at once."""
+
+_logger = logging.getLogger("tiered.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenTopic:
+    """A topic as both tiers know it. ``registered``: whether the bucket does. ``made``: how many partitions the
+    registry vouches for, whose roots were made."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    registered: bool
+    made: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """One partition, pinned."""
+
+    tp: TopicPartition
+    topic_id: str
+    local: PartitionLog | None
+    remote: RemotePartition | None
+    stream: PartitionStream
+    runner: Runner
+    cache: ByteCache
+
+    @property
+    def pinned(self) -> Snapshot | None:
+        """The pinned catalog."""
+        return self.runner.run(self.remote.snapshot()) if self.remote is not None else None
+
+    def aborted_txns(self, start: int, end: int, pool: Executor) -> tuple[AbortedTxn, ...]:
+        """Aborted transactions in a range, over both tiers."""
+        found: set[AbortedTxn] = set()
+        if self.local is not None:
+            found.update(self.local.aborted_txns(start, end))
+        remote, pinned = self.remote, self.pinned
+        if remote is not None and pinned is not None:
+            windows = self.runner.run(aborted_windows(pinned, start, end))
+            for txns in pool.map(lambda window: self.runner.run(remote.aborted_txns(*window)), windows):
+                found.update(txns)
+        return tuple(sorted(found, key=lambda txn: (txn.first_offset, txn)))
+
+
+class Subscription:
+    """What the options choose of a store (None: the local tier alone) and of a directory. Close it.
+
+    Nothing is known before the first :meth:`look`.
+    """
+
+    def __init__(self, options: ReadOptions, store: Store | None) -> None:
+        """Raises NotFoundError for a ``local_dir`` that is not there."""
+        self._options, self._store = options, store
+        self._local = LocalLog.open(Path(options.local_dir), read_only=True) if options.local_dir else None
+        self._known: Mapping[TopicPartition, Known] = {}
+        self._on_disk: Mapping[TopicPartition, PartitionLog] = {}
+        self._opened: dict[TopicPartition, Tiers] = {}
+        self._cache = ByteCache()
+        self.topics: Mapping[str, ChosenTopic] = {}
+        self.partitions: list[TopicPartition] = []
+
+    def look(self) -> None:
+        """Looks at the registry and at the directory: which partitions there are now.
+
+        One of a topic that stayed keeps what was seen of its root. Raises ConfigError, UnknownTopicError,
+        CorruptionError, LogDestroyedError, and what the store raises.
+        """
+        options, local = self._options, self._local
+        known = known_partitions(local.uploads.read(), local.claims.read()) if local and self._store else {}
+        topics = {topic.name: topic for topic in _chosen_topics(options, self._store, local, known)}
+        wanted = list(options.assign) or [
+            TopicPartition(topic.name, number) for topic in topics.values() for number in range(topic.partitions)
+        ]
+        _check_partitions(wanted, topics)
+        needed = set(wanted)  # one that is out of service is no concern of a query that does not name it
+        on_disk = {tp: local.partition(tp) for tp in local.partitions() if tp in needed} if local is not None else {}
+        self._opened = {
+            tp: tiers
+            for tp, tiers in self._opened.items()
+            if tp in needed and _same(topics[tp.topic], self.topics[tp.topic]) and on_disk.get(tp) is tiers.local
+        }
+        self._known, self._on_disk, self.topics, self.partitions = known, on_disk, topics, wanted
+
+    def tiers(self, tp: TopicPartition) -> Tiers:
+        """Both tiers of one of :attr:`partitions`, with one cache for all; no request is made.
+
+        Its root is pinned when it is first asked for, and anew by ``Tiers.stream.refresh``.
+        """
+        opened = self._opened.get(tp)
+        if opened is None:
+            opened = self._opened[tp] = self._open(tp, self.topics[tp.topic])
+        return opened
+
+    def _open(self, tp: TopicPartition, topic: ChosenTopic) -> Tiers:
+        store, as_of, on_disk = self._store, self._options.as_of, self._on_disk.get(tp)
+        remote = None
+        if store is not None and topic.registered:
+            known = replace(self._known.get(tp, NOTHING_KNOWN), made=tp.partition < topic.made)
+            topic_id = UUID(topic.topic_id)
+            past = Past(RootView(topic_id, tp.partition, tp.topic, known), as_of) if as_of is not None else None
+            remote = RemotePartition(tp.topic, topic_id, tp.partition, cache=self._cache, known=known, past=past)
+        runner = Runner(store)
+        stream = PartitionStream.of(tp, local=on_disk, remote=remote, runner=runner)
+        return Tiers(tp, topic.topic_id, on_disk, remote, stream, runner, self._cache)
+
+    def close(self) -> None:
+        """Closes the directory."""
+        if self._local is not None:
+            self._local.close()
+
+
+def _same(topic: ChosenTopic, before: ChosenTopic) -> bool:
+    """Whether what was seen of its roots is still true: partitions may be added."""
+    return (topic.topic_id, topic.registered) == (before.topic_id, before.registered)
+
+
+def planning_pool(what: str) -> ThreadPoolExecutor:
+    """Threads for requests of the planner."""
+    return ThreadPoolExecutor(PLANNING_THREADS, thread_name_prefix=f"tiered-plan-{what}")
+
+
+def _registered(options: ReadOptions, store: Store | None) -> dict[str, TopicEntry]:
+    """The registry's entries: all of them for a pattern, else those that are named."""
+    if store is None:
+        return {}
+    with planning_pool("topics") as pool:
+        if options.pattern is not None:
+            listed = drive(store, list_topics())
+            return {entry.name: entry for entry in pool.map(lambda each: drive(store, confirm_topic(each)), listed)}
+        names = {*options.subscribe, *(tp.topic for tp in options.assign)}
+        entries = pool.map(lambda name: drive(store, load_topic_to_read(name)), sorted(names))
+        return {entry.name: entry for entry in entries if entry is not None}
+
+
+def _chosen_topics(
+    options: ReadOptions, store: Store | None, local: LocalLog | None, known: Mapping[TopicPartition, Known]
+) -> list[ChosenTopic]:
+    entries = _registered(options, store)
+    on_disk = local.topics() if local is not None else {}
+    if options.pattern is not None:
+        # Internal topics are never matched by a pattern, as in Kafka's consumer.
+        names = sorted(n for n in {*entries, *on_disk} if re.fullmatch(options.pattern, n) and not n.startswith("__"))
+    else:
+        names = sorted({*options.subscribe, *(tp.topic for tp in options.assign)})
+    topics = []
+    for name in names:
+        entry, info = entries.get(name), on_disk.get(name)
+        if entry is not None and entry.state == STATE_DELETING:
+            refuse_deleting(name, options)
+            continue
+        if store is not None:
+            check_entry(name, entry, {tp.partition: k for tp, k in known.items() if tp.topic == name}, where=store.url)
+        if entry is None and info is None:
+            where = " and ".join(place for place in (options.path, options.local_dir) if place)
+            raise UnknownTopicError(f"there is no topic {name} in {where}", hint="correct subscribe or path")
+        if entry is not None and info is not None and entry.topic_id != info.topic_id:
+            raise ConfigError(
+                f"topic {name} is {info.topic_id} in {options.local_dir} and {entry.topic_id} in {options.path}",
+                hint="local_dir is the directory of another log: leave it out",
+            )
+        partitions = max(entry.partitions if entry else 0, info.partitions if info else 0)
+        topic_id = entry.topic_id if entry else info.topic_id if info else UUID(int=0)
+        made = entry.partitions if entry is not None and entry.roots else 0
+        topics.append(ChosenTopic(name, topic_id.hex, partitions, entry is not None, made))
+    return topics
+
+
+def refuse_deleting(name: str, options: ReadOptions) -> None:
+    """Returns only where a pattern matched the topic and the user allows that data is lost."""
+    if options.pattern is None or options.fail_on_data_loss:
+        raise UnknownTopicError(
+            f"topic {name} is being deleted: its records are going",
+            hint="choose other topics; failOnDataLoss=false leaves it out of what a subscribePattern matches",
+        )
+    _logger.warning("topic %s is being deleted and is left out (failOnDataLoss=false)", name)
+
+
+def _check_partitions(wanted: Iterable[TopicPartition], topics: dict[str, ChosenTopic]) -> None:
+    for tp in wanted:
+        if tp.partition >= topics[tp.topic].partitions:
+            raise UnknownTopicError(
+                f"option assign: there is no {tp}", hint=f"{tp.topic} has {topics[tp.topic].partitions} partitions"
+            )
+
+
+def aborted_windows(
+    pinned: Snapshot, start: int, end: int, count: int = PLANNING_THREADS
+) -> Steps[list[tuple[int, int]]]:
+    """``start`` to ``end`` as at most ``count`` windows with as many transaction indexes each, one more or less."""
+    bases: list[int] = []
+    at = start
+    while at < end and len(rows := (yield from pinned.flagged(FLAG_ABORTED_TXNS, at))):
+        bases += rows.base[rows.base < end].tolist()
+        at = rows.end_offset
+    edges = [base for at in range(1, count) if start < (base := bases[len(bases) * at // count])] if bases else []
+    return list(itertools.pairwise(sorted({start, *edges, end})))

@@ -1,0 +1,114 @@
+"""The partitions of a running stream, looked at again with each trigger. Runs on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tiered.clock import Clock
+from tiered.errors import LogDestroyedError
+from tiered.format.root import STATE_DELETING
+from tiered.model import TopicPartition
+from tiered.remote.snapshot import Snapshot
+from tiered.spark.options import ReadOptions
+from tiered.spark.ranges import pieces_between
+from tiered.spark.slices import Piece
+from tiered.spark.stream_offsets import Extent, Loss, Range
+from tiered.spark.subscription import Subscription, Tiers, planning_pool, refuse_deleting
+from tiered.store.base import Store
+
+REGISTRY_AGE_SECONDS = 10.0
+"""How old a look at the registry and at the directory may be: so late a topic or a partition that was added is seen."""
+
+
+class Watch:
+    """The partitions of a stream from trigger to trigger."""
+
+    def __init__(self, options: ReadOptions, store: Store | None, clock: Clock) -> None:
+        self._read = options
+        self._clock = clock
+        self._looked: float | None = None
+        self._stable: dict[TopicPartition, tuple[Snapshot, int]] = {}
+        self.subscription = Subscription(options, store)
+
+    def close(self) -> None:
+        """Closes the directory."""
+        self.subscription.close()
+
+    def need_look(self) -> None:
+        """Looks at the registry unless somebody did before."""
+        if self._looked is None:
+            self._look()
+
+    def extents(self) -> dict[TopicPartition, Extent]:
+        """What each partition holds now: a conditional GET each.
+
+        Raises UnknownTopicError, CorruptionError, LogDestroyedError, and what the tiers raise.
+        """
+        now = self._clock.monotonic()
+        if self._looked is None or now - self._looked >= REGISTRY_AGE_SECONDS:
+            self._look()
+        try:
+            found = self._each()
+        except LogDestroyedError:
+            found = None
+        if found is None:  # a topic is being deleted, or was, and made again perhaps: the registry tells
+            self._look()
+            found = self._each(again=True)
+        return found or {}
+
+    def pieces(
+        self, ranges: Mapping[TopicPartition, Range], topic_ids: Mapping[str, str], lost: Callable[[Loss], None]
+    ) -> list[Piece]:
+        """What a batch reads, in order. ``lost`` is told of partitions that are not there any more."""
+        with planning_pool("partitions") as partitions, planning_pool("bundles") as bundles:
+
+            def pieces_of(item: tuple[TopicPartition, Range]) -> list[Piece]:
+                tp, (start, end) = item
+                topic = self.subscription.topics.get(tp.topic)
+                if topic is None or tp.partition >= topic.partitions or topic.topic_id != topic_ids.get(tp.topic):
+                    what = f"{tp}: offsets {start} to {end} of this batch are gone: the topic is deleted or made again"
+                    lost(Loss(what, end - start, start, (end, end)))
+                    return []
+                return pieces_between(self.subscription.tiers(tp), start, end, self._read, bundles)
+
+            return [piece for pieces in partitions.map(pieces_of, sorted(ranges.items())) for piece in pieces]
+
+    def _look(self) -> None:
+        self.subscription.look()
+        self._looked = self._clock.monotonic()
+
+    def _each(self, *, again: bool = False) -> dict[TopicPartition, Extent] | None:
+        """None where a root says that its topic is being deleted, unless the registry was asked ``again``."""
+        with planning_pool("roots") as pool:
+            found = list(pool.map(self._extent, self.subscription.partitions))
+        extents: dict[TopicPartition, Extent] = {}
+        for tp, extent in zip(self.subscription.partitions, found, strict=True):
+            if extent is not None:
+                extents[tp] = extent
+            elif again:
+                refuse_deleting(tp.topic, self._read)
+            else:
+                return None
+        return extents
+
+    def _extent(self, tp: TopicPartition) -> Extent | None:
+        tiers = self.subscription.tiers(tp)
+        tiers.stream.refresh()
+        pinned = tiers.pinned
+        if pinned is not None and pinned.root.state == STATE_DELETING:
+            return None
+        if tiers.local is None and tiers.remote is None:
+            return Extent(tiers.topic_id, 0, 0, 0)
+        latest = tiers.stream.latest()
+        end = min(latest, self._last_stable(tp, tiers, pinned)) if self._read.read_committed else latest
+        return Extent(tiers.topic_id, tiers.stream.earliest(), latest, end)
+
+    def _last_stable(self, tp: TopicPartition, tiers: Tiers, pinned: Snapshot | None) -> int:
+        """Where read_committed ends; asked once of each version of a catalog."""
+        before = self._stable.get(tp)
+        if tiers.local is None and before is not None and before[0] is pinned:
+            return before[1]
+        offset = tiers.stream.last_stable_offset()
+        if pinned is not None:
+            self._stable[tp] = pinned, offset
+        return offset

@@ -1,0 +1,159 @@
+"""The columns of a frame that is written -> the columns of records. Names and types are those of Spark's Kafka sink.
+
+============  ==========================================  ==============================================================
+column        type                                        null, or no such column
+============  ==========================================  ==============================================================
+``value``     binary or string                            a null is a tombstone; the column is needed
+``key``       binary or string                            no key; a compacted topic refuses that
+``headers``   array<struct<key:string,value:binary>>      no headers
+``topic``     string                                      an error, unless the option ``topic`` names one for all rows
+``partition`` int                                         the key decides, as Kafka's producer does it
+``timestamp`` timestamp                                   the time of the write
+============  ==========================================  ==============================================================
+
+Names are matched without regard to case. ``offset`` and ``timestampType``, which a frame of the source has, are left
+out: a commit gives the offsets. Any other column is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from tiered.errors import ConfigError, InvalidTimestampError
+from tiered.format.column_encoder import Int64s, RecordColumns
+
+NAMES = ("key", "value", "headers", "topic", "partition", "timestamp")
+LEFT_OUT = ("offset", "timestamptype")
+
+_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+_TEXT_OR_BYTES: tuple[DataType, ...] = (BinaryType(), StringType())
+_TYPES: dict[str, tuple[DataType, ...]] = {
+    "key": _TEXT_OR_BYTES,
+    "value": _TEXT_OR_BYTES,
+    "headers": (_HEADERS,),
+    "topic": (StringType(),),
+    "partition": (IntegerType(),),
+    "timestamp": (TimestampType(),),
+}
+_ARROW_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRows:
+    """Rows of one record batch. ``topics`` is an Arrow dictionary column, None where the option names one topic.
+
+    ``partitions`` is -1 where the row does not say.
+    """
+
+    records: RecordColumns
+    topics: pa.DictionaryArray | None
+    partitions: Int64s | None
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSchema:
+    """Where in a record batch each column stands; what the frame does not have is absent."""
+
+    places: dict[str, int]
+
+    @classmethod
+    def of(cls, schema: StructType, *, topic: str | None) -> WriteSchema:
+        """Raises ConfigError, in one sentence, for a column that is unknown, missing, there twice, of another type."""
+        places: dict[str, int] = {}
+        for at, field in enumerate(schema.fields):
+            name = field.name.lower()
+            if name in LEFT_OUT:
+                continue
+            if name not in _TYPES:
+                near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.6)
+                raise ConfigError(
+                    f"column {field.name} cannot be written",
+                    hint=f"did you mean {near[0]}?"
+                    if near
+                    else f"columns: {', '.join(NAMES)}; for example select(to_json(struct('*')).alias('value'))",
+                )
+            if name in places:
+                raise ConfigError(f"column {field.name} is there twice", hint="select it once")
+            if not any(_shape(field.dataType) == _shape(kind) for kind in _TYPES[name]):
+                wanted = " or ".join(kind.simpleString() for kind in _TYPES[name])
+                raise ConfigError(
+                    f"column {field.name} is {field.dataType.simpleString()}, not {wanted}",
+                    hint=f"cast({field.name} as {_TYPES[name][-1].simpleString()})",
+                )
+            places[name] = at
+        if "value" not in places:
+            raise ConfigError("there is no column value", hint="select(to_json(struct('*')).alias('value'))")
+        if topic is None and "topic" not in places:
+            raise ConfigError(
+                "no topic was named", hint='option("topic", "flights"), or a column topic that names one for each row'
+            )
+        if topic is not None:
+            places.pop("topic", None)
+        return cls(places)
+
+    def rows(self, batch: pa.RecordBatch, now_ms: int) -> WrittenRows:
+        """The rows of one batch. Raises ConfigError for a null topic, InvalidTimestampError for a time before 1970."""
+        count = batch.num_rows
+        headers = self._column(batch, "headers")
+        records = RecordColumns(
+            self._bytes(batch, "value"),
+            self._bytes(batch, "key"),
+            self._times(batch, now_ms),
+            None if headers is None or headers.null_count == count else headers.cast(_ARROW_HEADERS),
+        )
+        topics = self._column(batch, "topic")
+        if topics is not None:
+            if topics.null_count:
+                raise ConfigError(
+                    "a row has a null topic", hint='filter such rows, or give option("topic", ...) for all rows'
+                )
+            topics = topics.cast(pa.string()).dictionary_encode()
+        partitions = self._column(batch, "partition")
+        return WrittenRows(records, topics, None if partitions is None else _numbers(partitions, -1))
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array | None:
+        place = self.places.get(name)
+        return None if place is None else batch.column(place)
+
+    def _bytes(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        column = self._column(batch, name)
+        return pa.nulls(batch.num_rows, pa.binary()) if column is None else column.cast(pa.binary())
+
+    def _times(self, batch: pa.RecordBatch, now_ms: int) -> Int64s:
+        """Milliseconds. The session's time zone is the name of the column's type; the number is always UTC."""
+        column = self._column(batch, "timestamp")
+        if column is None:
+            return np.full(batch.num_rows, now_ms, np.int64)
+        missing = column.is_null().to_numpy(zero_copy_only=False)
+        times = np.where(missing, now_ms, _numbers(column.cast(pa.timestamp("us", column.type.tz)), 0) // 1000)
+        if len(times) and times.min() < 0:
+            raise InvalidTimestampError(
+                f"a row has the timestamp {times.min()} ms, before 1970", hint="leave the column out, or correct it"
+            )
+        return times
+
+
+def _numbers(column: pa.Array, instead: int) -> Int64s:
+    """As numpy; ``instead`` where there is a null."""
+    whole: Int64s = pc.fill_null(column.cast(pa.int64()), instead).to_numpy(zero_copy_only=False)
+    return whole
+
+
+def _shape(kind: DataType) -> str:
+    """A type without nullability and letter case, and without what a string is compared by."""
+    return "string" if isinstance(kind, StringType) else kind.simpleString().lower()

@@ -1,0 +1,157 @@
+"""The driver for asyncio: as ``store.driver``, which what reads and writes on threads imports without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from tiered.clock import Clock, IdSource, SystemClock, SystemIds
+from tiered.errors import TieredError
+from tiered.store.base import (
+    AioStore,
+    Backoff,
+    Begin,
+    Blocking,
+    Emit,
+    NewId,
+    Now,
+    Outcome,
+    Steps,
+    StoreRequest,
+    Take,
+    Time,
+    Together,
+)
+from tiered.store.driver import TOGETHER_REQUESTS, Taker, backoff_seconds, refuse, told
+
+_CLOCK, _IDS = SystemClock(), SystemIds()
+
+T = TypeVar("T")
+AioSleep = Callable[[float], Awaitable[None]]
+
+
+async def adrive(
+    store: AioStore,
+    steps: Steps[T],
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    sleep: AioSleep = asyncio.sleep,
+    together: int = TOGETHER_REQUESTS,
+    take: Taker = refuse,
+) -> T:
+    """As :func:`drive` for asyncio. Cancelling it closes the generator and leaves no task behind.
+
+    A cancelled conditional PUT may have landed: whoever cancels treats it as unknown.
+    """
+    ended: list[T] = []
+    stream = _astream(store, steps, ended, clock=clock, ids=ids, sleep=sleep, together=together)
+    async with contextlib.aclosing(stream):
+        async for emitted in stream:
+            take(emitted)
+    return ended[0]
+
+
+def adrive_stream(
+    store: AioStore,
+    steps: Steps[object],
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> AsyncGenerator[Any, None]:
+    """As :func:`drive_stream` for asyncio. Whoever stops early closes it (``aclosing``), and no task is left behind."""
+    return _astream(store, steps, [], clock=clock, ids=ids, sleep=asyncio.sleep, together=TOGETHER_REQUESTS)
+
+
+async def _astream(
+    store: AioStore,
+    steps: Steps[T],
+    ended: list[T],
+    *,
+    clock: Clock | None,
+    ids: IdSource | None,
+    sleep: AioSleep,
+    together: int,
+) -> AsyncGenerator[Any, None]:
+    """Puts the value of the steps into ``ended``: an asynchronous generator has none."""
+    clock = clock or _CLOCK
+    ids = ids or _IDS
+    begun: set[asyncio.Task[Outcome]] = set()
+    outcome: object = None
+    error: TieredError | None = None
+    try:
+        while True:
+            try:
+                request = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                ended.append(stop.value)
+                return
+            outcome, error = None, None
+            try:
+                match request:
+                    case Emit(emitted):
+                        yield emitted
+                    case Begin(wanted):
+                        outcome = asyncio.ensure_future(store.execute(wanted))
+                        begun.add(outcome)
+                    case Take(ticket):
+                        outcome = await ticket  # type: ignore[misc]  # what Begin gave
+                        begun.discard(ticket)
+                        del ticket, request
+                    case Backoff(attempt, most_seconds):
+                        await sleep(min(backoff_seconds(attempt, ids.random()), most_seconds))
+                    case Now():
+                        outcome = Time(clock.now_ms(), clock.monotonic())
+                    case NewId():
+                        outcome = ids.uid()
+                    case Blocking(call):
+                        outcome = await _in_thread(call)
+                    case Together(several, errors):
+                        outcome = told(await _execute_together_aio(store, several, together), errors=errors)
+                    case _:
+                        outcome = await store.execute(request)
+            except TieredError as raised:
+                error = raised
+    finally:
+        for task in begun:
+            task.cancel()
+        if begun:
+            await asyncio.gather(*begun, return_exceptions=True)
+        steps.close()
+        error = None
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    """To its end, also when cancelled; the cancellation is raised then, whatever became of the call."""
+    work = asyncio.get_running_loop().run_in_executor(None, call)
+    cancelled: asyncio.CancelledError | None = None
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        work.exception()  # looked at, so that nobody complains that it was not
+        raise cancelled
+    return work.result()
+
+
+async def _execute_together_aio(
+    store: AioStore, several: Sequence[StoreRequest], limit: int
+) -> tuple[Outcome | TieredError, ...]:
+    gate = asyncio.Semaphore(max(1, limit))
+
+    async def one(request: StoreRequest) -> Outcome:
+        async with gate:
+            return await store.execute(request)
+
+    # With return_exceptions the gathering ends when all have ended, also when it is cancelled.
+    results = await asyncio.gather(*(one(each) for each in several), return_exceptions=True)
+    found: list[Outcome | TieredError] = []
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, TieredError):
+            raise result
+        found.append(result)
+    return tuple(found)
