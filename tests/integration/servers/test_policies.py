@@ -64,13 +64,20 @@ def keys_of(server: S3Server, role: str, prefix: str) -> dict[str, str]:
 
 
 def shortened(whole: dict[str, Any]) -> str:
-    """The same rights in fewer letters: no names, statements of the same actions as one, one ``*`` for a partition."""
-    merged: dict[str, dict[str, Any]] = {}
+    """The same rights in fewer letters: no names, resources of the same actions as one, one ``*`` for a partition."""
+    rights: dict[tuple[str, str], list[str]] = {}
     for statement in whole["Statement"]:
-        rest = {name: part for name, part in statement.items() if name not in ("Sid", "Resource")}
-        same = merged.setdefault(json.dumps(rest, sort_keys=True), rest | {"Resource": []})
-        same["Resource"] += statement["Resource"]
-    document = json.dumps(whole | {"Statement": [*merged.values()]}, separators=(",", ":"))
+        for resource in statement["Resource"]:
+            rights.setdefault((resource, json.dumps(statement.get("Condition"))), []).extend(statement["Action"])
+    merged: dict[tuple[str, str], list[str]] = {}
+    for (resource, condition), actions in rights.items():
+        merged.setdefault((json.dumps(sorted({*actions})), condition), []).append(resource)
+    statements = [
+        {"Effect": "Allow", "Action": json.loads(actions), "Resource": resources}
+        | ({} if condition == "null" else {"Condition": json.loads(condition)})
+        for (actions, condition), resources in merged.items()
+    ]
+    document = json.dumps(whole | {"Statement": statements}, separators=(",", ":"))
     return document.replace("??/" + "?" * 32 + "-*/", "*/").replace("?" * 8, "*")
 
 
