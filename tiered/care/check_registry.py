@@ -7,7 +7,8 @@
     what this disk has uploaded      ──┘
 
 A topic's roots are made before its entry, so roots that were never claimed are no finding: a registration that is
-under way, or that did not end, leaves them. The listing comes first, so that what is registered meanwhile is named.
+under way, or that did not end, leaves them. Nor is what a topic left that was destroyed: an audit line tells of it. The
+listing comes first, so that what is registered meanwhile is named.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tiered.findings import Finding, Findings, Severity
 from tiered.format.keys import TOPICS_PREFIX, root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import TopicPartition
+from tiered.remote.audit import was_destroyed
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Get, Object, Steps, Together
@@ -36,13 +38,15 @@ NAMED_PARTITIONS = 10
 class Unnamed:
     """Partitions of one topic id that no entry names. ``topic`` as their roots, or the disk, call it.
 
-    ``in_use``: records, or at least a claim, were there; else they are roots that wait for their entry.
+    ``in_use``: records, or at least a claim, were there; else they are roots that wait for their entry. ``destroyed``:
+    an audit line says that the partitions were destroyed; what is there are strays.
     """
 
     topic_id: UUID
     topic: str
     partitions: tuple[int, ...]
     in_use: bool
+    destroyed: bool = False
 
 
 def survey(
@@ -75,7 +79,12 @@ def unregistered(
             continue
         partitions.update(TopicPartition(unnamed.topic, number) for number in unnamed.partitions)
         found = Findings(topic_key(unnamed.topic) if unnamed.topic else "topics/")
-        if unnamed.in_use:
+        if unnamed.destroyed:
+            text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} were destroyed with their topic"
+            found.add(
+                Severity.INFO, "strays", f"{text}, and something came later; `tiered gc run --orphans` deletes it"
+            )
+        elif unnamed.in_use:
             found.error("unregistered", describe(unnamed, entries))
         else:
             text = f"topic id {unnamed.topic_id}: {_listed(unnamed.partitions)} wait for a registry entry"
@@ -113,8 +122,24 @@ def find_unnamed(
     for topic_id, partitions in groups.items():
         entry = named.get(topic_id)
         told = entry.name if entry is not None else names.get(topic_id, "")
-        topic, in_use = yield from _look(topic_id, partitions, told)
-        found.append(Unnamed(topic_id, topic, tuple(partitions), in_use))
+        strays = set() if entry is not None else (yield from _destroyed(topic_id, partitions))
+        if strays:
+            found.append(Unnamed(topic_id, told, tuple(sorted(strays)), in_use=False, destroyed=True))
+        if left := [partition for partition in partitions if partition not in strays]:
+            topic, in_use = yield from _look(topic_id, left, told)
+            found.append(Unnamed(topic_id, topic, tuple(left), in_use))
+    return found
+
+
+def _destroyed(topic_id: UUID, partitions: Sequence[int]) -> Steps[set[int]]:
+    """Those of which an audit line tells so; none for who may not list the lines."""
+    found: set[int] = set()
+    try:
+        for partition in partitions:
+            if (yield from was_destroyed(topic_id, partition)):
+                found.add(partition)
+    except RemotePermissionError:
+        return set()
     return found
 
 

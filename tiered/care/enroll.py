@@ -61,7 +61,7 @@ def plan_entry_steps(topic: str, topic_id: UUID | None = None) -> Steps[EntryPla
     for name in (yield from list_topic_names()):
         other = yield from _other(name) if name != topic else _nothing()
         others += [other] if other is not None else []
-    found = [one for one in (yield from find_unnamed(listed, others, {})) if one.topic == topic]
+    found = [one for one in (yield from find_unnamed(listed, others, {})) if one.topic == topic and not one.destroyed]
     chosen = _chosen(topic, found, topic_id)
     count = chosen.partitions[-1] + 1
     if before is not None and before.topic_id == chosen.topic_id:

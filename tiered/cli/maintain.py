@@ -41,6 +41,7 @@ from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Done, Maintainer
 from tiered.remote.sweep import Swept
 from tiered.remote.sweep_staged import sweep_decisions
+from tiered.remote.sweep_strays import Strays, sweep_strays
 from tiered.store.limit import Limits, Slots
 from tiered.store.probe import check_capabilities, probe
 from tiered.times import format_time
@@ -191,9 +192,16 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
             confirm(app, name, what, yes=yes)
             done = _carry_out(app, tiers, work, failed, limits.memory)
         for each, plan in planned if wanted.orphans else ():
+            entry = topics[plan.tp.topic].entry
+            if entry is not None and entry.state == STATE_DELETING:  # all of it goes, by the actions above
+                continue
             with _by_itself(plan.tp, failed):
                 swept[plan.tp] = tiers.run(each.sweep(delete=not dry_run))
-        damaged = _sweep_decisions(app, tiers, delete=not dry_run) if wanted.orphans and topic is None else []
+        damaged: list[CorruptionError] = []
+        strays: Strays | None = None
+        if wanted.orphans and topic is None:
+            damaged = _sweep_decisions(app, tiers, delete=not dry_run)
+            strays = _sweep_strays(app, tiers, delete=not dry_run)
         for facts in topics.values() if not dry_run else ():
             if facts.entry is not None and facts.entry.state == STATE_DELETING:
                 with _by_itself(TopicPartition(facts.name, 0), failed):
@@ -201,7 +209,19 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
     for tp, error in failed.items():
         app.out.warn(f"{tp}: {_told(error)}")
     code = next((error.exit_code for error in (*failed.values(), *damaged)), 0)
-    return _conclude(app, name, plans, None if dry_run else done, swept, code)
+    return _conclude(app, name, plans, None if dry_run else done, swept, strays, code)
+
+
+def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | None:
+    """What lies below no topic. None, and a warning, for who may not look."""
+    try:
+        found = tiers.run(sweep_strays(delete=delete))
+    except RemotePermissionError as error:  # a role from before there were such lines
+        app.out.warn(f"what deleted topics have left is not known: {error.message} ({error.hint})")
+        return None
+    for key, why in found.failed:
+        app.out.warn(f"{key} was not deleted: {why}")
+    return found
 
 
 def _sweep_decisions(app: Application, tiers: Tiers, *, delete: bool) -> list[CorruptionError]:
@@ -299,6 +319,7 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
     plans: list[PartitionPlan],
     done: list[Done] | None,
     swept: dict[TopicPartition, Swept],
+    strays: Strays | None,
     code: int,
 ) -> int:
     for plan in plans:
@@ -323,7 +344,14 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
             text.append(f"{tp}: {counted(len(found.uploads), 'unfinished upload')}, {verb}")
         if found.unlisted:
             app.out.warn(f"{tp}: unfinished uploads are not known: {found.unlisted}")
-    left = any(each.failed or each.unlisted or each.readers for each in swept.values())
+    if strays is not None:
+        fields["strays"] = {"objects": strays.count, "size_bytes": strays.size_bytes, "failed": len(strays.failed)}
+    if strays is not None and strays.count:
+        verb = "would be deleted" if done is None else "deleted"
+        text.append(f"{counted(strays.count, 'stray')} of no topic, {human_bytes(strays.size_bytes)}, {verb}")
+    left = bool(strays and strays.failed) or any(
+        each.failed or each.unlisted or each.readers for each in swept.values()
+    )
     incomplete = any(one.note for one in done or ()) or left
     return app.out.result(name, fields, text, code or (EXIT_WARNINGS if incomplete else 0))
 

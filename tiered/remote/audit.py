@@ -2,6 +2,9 @@
 
 A key tells the partition and the version of the root that the line was written under. So the lines, too, prove that a
 version was there: a root below the newest of them is an older one that was put back.
+
+The line of a destruction is written before anything goes, under the highest version that a key can tell, which no root
+ever has. A topic id is never given twice: what comes below such a partition later is nobody's.
 """
 
 from __future__ import annotations
@@ -9,13 +12,16 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from uuid import UUID
 
 from tiered.errors import RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
-from tiered.format.keys import gc_audit_key, gc_audit_prefix, parse_gc_audit_key
+from tiered.format.keys import MAX_INT64, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
-from tiered.store.base import ABSENT, NewId, Now, Put, Steps, list_all
+from tiered.store.base import ABSENT, List, NewId, Now, Page, Put, Steps, list_all
 
+DESTROYED = MAX_INT64
+"""The version in the key of a line that tells that the partition is destroyed."""
 LOGGER = logging.getLogger("tiered.remote")
 
 
@@ -26,15 +32,28 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
     goes raises RemoteUnavailableError: nothing has gone yet.
     """
     key = gc_audit_key(root.topic_id, root.partition, root.version, (yield NewId()))
-    line = {
-        "topic": root.topic,
-        "partition": root.partition,
-        "topic_id": root.topic_id.hex,
-        "version": root.version,
-        "owner": root.commit.owner,
-        "at_ms": (yield Now()).now_ms,
-        **fields,
-    }
+    about = {"topic": root.topic, "version": root.version, "owner": root.commit.owner}
+    return (yield from _put_line(key, root.topic_id, root.partition, about | dict(fields), must=must))
+
+
+def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[str]:
+    """The line that must be there before a partition is destroyed, or more of it is taken away; its key.
+
+    Raises RemoteUnavailableError: nothing has gone yet. ``""`` for a role that may not write it.
+    """
+    key = gc_audit_key(topic_id, partition, DESTROYED, (yield NewId()))
+    return (yield from _put_line(key, topic_id, partition, {"destroyed": True, **fields}, must=True))
+
+
+def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
+    """Whether a line tells so. One LIST of one key. Raises RemotePermissionError for who may not list lines."""
+    prefix = gc_audit_prefix(topic_id, partition)
+    page: Page = yield List(prefix, start_after=gc_audit_key(topic_id, partition, DESTROYED - 1, "f" * 32), limit=1)
+    return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)
+
+
+def _put_line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object], *, must: bool) -> Steps[str]:
+    line = {"topic_id": topic_id.hex, "partition": partition, "at_ms": (yield Now()).now_ms, **fields}
     body = json.dumps(line).encode() + b"\n"
     try:
         yield Put(key, body, ABSENT, crc32c(body))
@@ -55,4 +74,4 @@ def audited(root: Root) -> Steps[int]:
     after = gc_audit_key(root.topic_id, root.partition, root.version, "f" * 32)
     listed = yield from list_all(prefix, after)
     versions = [parse_gc_audit_key(entry.key) for entry in listed]
-    return max((version for version in versions if version is not None), default=0)
+    return max((version for version in versions if version is not None and version != DESTROYED), default=0)

@@ -3,7 +3,8 @@
 ::
 
     registry entry: deleting ── each root: deleting (intent ``state``) ── gc.grace.ms, pins, snapshots
-        ── LIST and DELETE of all below the partition but the root ── the root ── registry entry: deleted
+        ── audit line: destroyed ── LIST and DELETE of all below the partition but the root ── the root
+        ── registry entry: deleted
 
 The entry is never deleted but replaced, by compare-and-swap: a maintainer that is late would else take the entry of
 a topic that was made again meanwhile. That one has another id, so that it never meets the old objects.
@@ -19,6 +20,7 @@ from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.housekeeping import StateIntent
 from tiered.plan.known import Known
 from tiered.plan.maintenance import MAX_DELETE_KEYS
+from tiered.remote.audit import note_destroyed
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import Collected
 from tiered.remote.pins import drop_stale, read_pins
@@ -61,13 +63,15 @@ def tend_deletion(entry: TopicEntry, owner: str) -> Steps[bool]:
 def destroy(root: Root, grace_ms: int) -> Steps[Collected]:
     """All objects of a partition whose root is marked, the root last. Nothing before the grace, or under a pin.
 
-    Repeats are harmless: what is left is listed. Raises RemotePermissionError for a key that may not be deleted.
+    Repeats are harmless: what is left is listed. What comes after it is a stray (``sweep_strays``). Raises
+    RemotePermissionError for a key that may not be deleted.
     """
     pins = yield from read_pins(root)
     yield from drop_stale(pins)
     due = pins.date_ms - root.commit.ts_ms >= grace_ms
     if root.state != STATE_DELETING or pins.count or not due:
         return Collected(pins=pins.count, held=1)
+    yield from note_destroyed(root.topic_id, root.partition, {"topic": root.topic, "root_version": root.version})
     prefix, after, objects = partition_prefix(root.topic_id, root.partition), "", 0
     while True:
         page: Page = yield List(prefix, start_after=after)

@@ -138,6 +138,8 @@ class Ledger:
         self._values: dict[bytes, tuple[Log, int]] = {}
         self._bodies: dict[str, int] = {}
         self.entries: dict[str, TopicEntry] = {}
+        self.registered: set[UUID] = set()
+        """Topic ids that an entry has ever named."""
         self.logs: dict[tuple[UUID, int], Log] = {}
         self.at_work: dict[str, tuple[int, Callable[[], int]]] = {}
         """When each maintainer began what it is at, and its clock, by its owner."""
@@ -234,6 +236,9 @@ class Ledger:
             raise Violated(f"{log.where}: {key} was deleted {waited} ms after its topic, gc.grace.ms is not over")
 
     def _root_went(self, log: Log, key: str) -> None:
+        if (log.topic_id, log.tp.partition) in self._destroyed or self._is_given_up(log):
+            log.root = None
+            return
         if not (log.may_be_deleted and log.root is not None and log.root.state == STATE_DELETING):
             raise Violated(f"{log.where}: the root is deleted, and nobody asked for that")
         left = sorted(each for each in log.named if self._store.peek(each) is not None and each != key)
@@ -243,11 +248,18 @@ class Ledger:
         self._destroyed.add((log.topic_id, log.tp.partition))
         self.counts["destroyed"] += 1
 
+    def _is_given_up(self, log: Log) -> bool:
+        """Whether it is empty, and can never be registered: another topic has its name."""
+        entry = self.entries.get(log.tp.topic)
+        taken = entry is not None and entry.topic_id != log.topic_id and entry.state != STATE_DELETED
+        return taken and log.root is not None and log.root.version == 1
+
     def _entry(self, name: str, entry: TopicEntry) -> None:
         before = self.entries.get(name)
         if before is not None and before.topic_id == entry.topic_id and entry.version <= before.version:
             raise Violated(f"the entry of {name} went from version {before.version} to {entry.version}")
         self.entries[name] = entry
+        self.registered.add(entry.topic_id)
         for number in range(entry.partitions):
             self._log(name, entry.topic_id, number, TopicConfig.from_properties(entry.config))
 
@@ -540,14 +552,8 @@ class Ledger:
                 continue
             if self.idle_pins and "/pin/" in key:
                 continue  # of a reader that died: it goes with the next collection, if there is anything to collect
-            if parse_partition_key(key) in self._destroyed:
-                continue  # of a process that stood still from before the deletion until after it
             left.append(key)
         return left
-
-    def strays(self) -> list[str]:
-        """What processes that stood still have put into partitions that were deleted meanwhile."""
-        return [key for key in self._store.all_keys() if parse_partition_key(key) in self._destroyed]
 
     def _is_of_living_epoch(self, key: str) -> bool:
         parsed = parse_segment_key(key) or parse_page_key(key)

@@ -40,6 +40,7 @@ from tiered.remote.pins import BEGUN_MS, Pin
 from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.sweep_staged import sweep_decisions
+from tiered.remote.sweep_strays import sweep_strays
 from tiered.remote.topics import STATE_DELETED, TopicEntry, list_topics, load_topic, register_topic
 from tiered.remote.upload import upload_segment
 from tiered.store.base import Now, Steps
@@ -56,6 +57,8 @@ class World(Protocol):
     counts: Counter[str]
     sweeps: float
     """Share of rounds of maintenance that end with a sweep."""
+    deletes: bool
+    """Whether every round ends with a look for strays; else those of the end do."""
     partitions: dict[str, int]
     """Of topics that are made again."""
     sinks: bool
@@ -263,6 +266,8 @@ def maintain(world: World, process: SteppedProcess, *, trims: bool = True) -> St
                 yield from _maintain(world, process, entry, TopicPartition(entry.name, number), trims)
         if world.sinks and world.rng.random() < world.sweeps:
             yield from sweep_decisions(delete=True)
+        if world.deletes or world.sweeps == 1.0:  # without dice: seeds keep their stories
+            world.counts["strays"] += (yield from sweep_strays(delete=True)).count
     except PASSING:
         return
     except (LogDestroyedError, FencedError, ConfigError, NotFoundError, CorruptionError) as error:

@@ -141,6 +141,8 @@ class Application:
             self._recovered(local)
         except TieredError:
             if not self.process.dead:
+                if local is not None:
+                    self._holds(local)
                 self._end_process(local)
             raise
         self.process.fuse = -1

@@ -35,8 +35,13 @@ class Truth:
 
     @property
     def deleted(self) -> bool:
-        """Whether an operator has asked for its deletion: from then on anybody may be refused."""
-        return any(log is not None and log.may_be_deleted for log in map(self.log, TPS))
+        """Whether an operator has asked for its deletion, or its name was taken: then anybody may be refused."""
+        return self.lost_its_name or any(log is not None and log.may_be_deleted for log in map(self.log, TPS))
+
+    @property
+    def lost_its_name(self) -> bool:
+        """Whether another topic was registered while that of a disk waited for the name."""
+        return self.topic_id.int > 0 and self.topic_id not in self.ledger.registered and TOPIC in self.ledger.entries
 
     def log(self, tp: TopicPartition) -> Log | None:
         """What the ledger has of a partition; None before it is registered."""

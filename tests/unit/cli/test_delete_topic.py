@@ -10,14 +10,17 @@ import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tiered.clock import SystemClock
 from tiered.errors import LogDestroyedError
 from tiered.format.crc import crc32c
-from tiered.format.keys import snap_key
+from tiered.format.keys import hist_key, snap_key
+from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote import deletion
 from tiered.remote.topics import register_topic, update_topic
-from tiered.store.base import ABSENT, Get, Object, Put
+from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.location import StoreLocation
+from tiered.testing.clock import FakeClock
 
 SMALL = {"segment.bytes": 1000}
 
@@ -95,6 +98,30 @@ def test_a_deleted_topic_never_comes_back(cli: Cli, bucket: str, tmp_path: Path)
         log.topic("t").append(b"late")
     with pytest.raises(LogDestroyedError, match="was deleted"):  # as a disk would that has seen no root of it
         drive(StoreLocation.parse(bucket).open(), register_topic("t", UUID(old), 2, {}))
+    assert objects(tmp_path, old) == []
+
+
+def test_what_comes_after_the_end_is_a_stray(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    """A process that stood still puts something below a topic that is gone: told as that, and swept a day later."""
+    remote, old = ("--remote", bucket), id_of(cli, bucket)
+    assert cli("topics", "delete", "t", *remote, "--yes").code == 0
+    over(cli, bucket)
+    done = cli("gc", "run", *remote, "--orphans", "--yes", "--json")
+    assert (done.code, done.summary["strays"]) == (0, {"objects": 0, "size_bytes": 0, "failed": 0})
+    assert objects(tmp_path, old) == []
+    key = hist_key(UUID(old), 1, 7)
+    store = StoreLocation.parse(bucket).open()
+    store.execute(Put(key, b"late", ABSENT, crc32c(b"late")))
+    checked = cli("check", *remote, "--json")
+    found = [(one["severity"], one["code"]) for one in checked.messages if one.get("code") == "strays"]
+    assert (checked.code, found) == (0, [("info", "strays")])
+    assert cli("gc", "plan", *remote, "--orphans", "--json").summary["strays"]["objects"] == 0
+    store.execute(Delete((key,)))
+    yesterday = StoreLocation.parse(bucket).open(clock=FakeClock(SystemClock().now_ms() - ORPHAN_MS))
+    yesterday.execute(Put(key, b"late", ABSENT, crc32c(b"late")))
+    assert "1 stray of no topic, 4 B, would be deleted" in cli("gc", "plan", *remote, "--orphans").text
+    assert isinstance(store.execute(Get(key)), Object)
+    assert "1 stray of no topic, 4 B, deleted" in cli("gc", "run", *remote, "--orphans", "--yes").text
     assert objects(tmp_path, old) == []
 
 

@@ -1,0 +1,242 @@
+"""Strays: what proves that nobody can name an object any more, and everything else, which stays."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+from uuid import UUID
+
+import pytest
+
+from tests.unit.remote.building import TOPIC_ID, RemoteLog
+from tiered.errors import CorruptionError, RemotePermissionError
+from tiered.format.crc import crc32c
+from tiered.format.keys import gc_audit_prefix, partition_prefix, root_key, topic_key
+from tiered.format.rows import Rows
+from tiered.plan.maintenance import ORPHAN_MS
+from tiered.remote.audit import audited, note_destroyed, was_destroyed
+from tiered.remote.deletion import begin_deletion, destroy, tend_deletion
+from tiered.remote.roots import PartitionIds, load_roots, make_roots
+from tiered.remote.sweep_strays import Strays, sweep_strays
+from tiered.remote.topics import STATE_DELETED, load_entry, register_topic
+from tiered.store.base import ABSENT, Delete, Deleted, Outcome, Put, Steps, StoreRequest, list_all
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock
+
+OTHER = UUID(int=77)
+DAY_S = ORPHAN_MS / 1000
+T = TypeVar("T")
+
+
+@pytest.fixture
+def log() -> RemoteLog:
+    """A registered topic of two partitions with a few segments in the first."""
+    clock = FakeClock()
+    log = RemoteLog(MemoryStore(clock=clock), clock=clock)
+    run(log, register_topic(log.topic, TOPIC_ID, 2, {}))
+    return log
+
+
+def run(log: RemoteLog, steps: Steps[T]) -> T:
+    return drive(log.store, steps, clock=log.clock, ids=log.ids)
+
+
+def below(log: RemoteLog, topic_id: UUID = TOPIC_ID) -> list[str]:
+    """All keys of a topic id."""
+    prefixes = tuple(partition_prefix(topic_id, partition) for partition in range(4))
+    return [key for key in everything(log) if key.startswith(prefixes)]
+
+
+def everything(log: RemoteLog) -> list[str]:
+    return [entry.key for entry in run(log, list_all(""))]
+
+
+def put(log: RemoteLog, key: str, data: bytes = b"late") -> None:
+    run(log, _put(key, data))
+
+
+def _put(key: str, data: bytes) -> Steps[None]:
+    yield Put(key, data, ABSENT, crc32c(data))
+
+
+def destroyed(log: RemoteLog) -> None:
+    """The topic goes, as an operator's deletion takes it away."""
+    entry = run(log, load_entry(log.topic))
+    assert entry is not None
+    run(log, begin_deletion(entry, "operator"))
+    log.clock.advance(60)
+    for root in run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), range(2))).values():
+        assert root is not None
+        run(log, destroy(root, 0))
+    entry = run(log, load_entry(log.topic))
+    assert entry is not None
+    assert run(log, tend_deletion(entry, "operator"))
+    assert below(log) == []
+
+
+def late(log: RemoteLog) -> str:
+    """What a process that stood still puts below the topic's first partition."""
+    key = f"{partition_prefix(TOPIC_ID, 0)}hist/{1:016x}"
+    put(log, key)
+    return key
+
+
+def swept(log: RemoteLog, *, delete: bool = True) -> Strays:
+    return run(log, sweep_strays(delete=delete))
+
+
+def test_what_came_after_the_destruction_goes_after_a_day(log: RemoteLog) -> None:
+    destroyed(log)
+    key = late(log)
+    log.clock.advance(DAY_S - 1)
+    assert swept(log) == Strays()
+    assert below(log) == [key]
+    log.clock.advance(1)
+    assert swept(log, delete=False) == Strays([key], 1, 4)
+    assert below(log) == [key]
+    assert swept(log) == Strays([key], 1, 4)
+    assert below(log) == []
+
+
+def test_a_root_goes_last(log: RemoteLog) -> None:
+    destroyed(log)
+    run(log, make_roots(PartitionIds(log.topic, TOPIC_ID), [0], "late"))
+    put(log, f"{partition_prefix(TOPIC_ID, 0)}zzz")
+    log.clock.advance(DAY_S)
+    gone: list[tuple[str, ...]] = []
+    execute = log.store.execute
+
+    def watched(request: StoreRequest) -> Outcome:
+        gone.extend([request.keys] if isinstance(request, Delete) else [])
+        return execute(request)
+
+    log.store.execute = watched  # type: ignore[method-assign]
+    swept(log)
+    assert gone == [(f"{partition_prefix(TOPIC_ID, 0)}zzz",), (root_key(TOPIC_ID, 0),)]
+
+
+def test_a_line_is_there_before_anything_goes(log: RemoteLog) -> None:
+    entry = run(log, load_entry(log.topic))
+    assert entry is not None
+    run(log, begin_deletion(entry, "operator"))
+    log.clock.advance(60)
+    root = run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), [0]))[0]
+    assert root is not None
+    assert not run(log, was_destroyed(TOPIC_ID, 0))
+    execute = log.store.execute
+
+    def refusing(request: StoreRequest) -> Outcome:
+        return Deleted(((request.keys[0], "denied"),)) if isinstance(request, Delete) else execute(request)
+
+    log.store.execute = refusing  # type: ignore[method-assign]
+    with pytest.raises(RemotePermissionError, match="was not deleted"):
+        run(log, destroy(root, 0))
+    assert run(log, was_destroyed(TOPIC_ID, 0))
+    assert not run(log, was_destroyed(TOPIC_ID, 1))
+    assert run(log, audited(root)) == 0  # it tells of no version
+
+
+def test_what_an_entry_names_stays_whatever_a_line_says(log: RemoteLog) -> None:
+    run(log, note_destroyed(TOPIC_ID, 0, {}))
+    late(log)
+    before = below(log)
+    log.clock.advance(2 * DAY_S)
+    assert swept(log) == Strays()
+    assert below(log) == before
+
+
+def test_a_lost_entry_makes_no_strays(log: RemoteLog) -> None:
+    log.fill(100)
+    before = below(log)
+    run(log, _delete(topic_key(log.topic)))
+    log.clock.advance(2 * DAY_S)
+    assert swept(log) == Strays()
+    assert below(log) == before
+
+
+def _delete(key: str) -> Steps[None]:
+    yield Delete((key,))
+
+
+def test_an_unreadable_entry_ends_it(log: RemoteLog) -> None:
+    destroyed(log)
+    late(log)
+    put(log, topic_key("torn"), b"{")
+    log.clock.advance(2 * DAY_S)
+    with pytest.raises(CorruptionError):
+        swept(log)
+    assert len(below(log)) == 1
+
+
+@pytest.fixture
+def unended(log: RemoteLog) -> RemoteLog:
+    """A registration of the name under another id has made its two roots, a day ago, and no entry."""
+    run(log, make_roots(PartitionIds(log.topic, OTHER), [0, 1], "killed"))
+    log.clock.advance(DAY_S)
+    return log
+
+
+def test_the_roots_of_a_registration_that_lost_its_name_go(unended: RemoteLog) -> None:
+    roots = [root_key(OTHER, 0), root_key(OTHER, 1)]
+    found = swept(unended)
+    assert (found.keys, found.count, found.failed) == (roots, 2, [])
+    assert below(unended, OTHER) == []
+    assert len(below(unended)) == 2
+    lines = [key for key in everything(unended) if key.startswith(gc_audit_prefix(OTHER, 0))]
+    assert len(lines) == 1
+
+
+def test_a_name_that_is_free_may_still_be_theirs(unended: RemoteLog) -> None:
+    destroyed(unended)
+    unended.clock.advance(DAY_S)
+    entry = run(unended, load_entry(unended.topic))
+    assert entry is not None
+    assert entry.state == STATE_DELETED
+    assert swept(unended) == Strays()
+    again = run(unended, register_topic(unended.topic, OTHER, 2, {}))
+    assert again.topic_id == OTHER
+    assert len(below(unended, OTHER)) == 2
+
+
+def test_a_name_without_an_entry_may_still_be_theirs(unended: RemoteLog) -> None:
+    run(unended, _delete(topic_key(unended.topic)))
+    assert swept(unended) == Strays()
+    assert len(below(unended, OTHER)) == 2
+
+
+def test_a_root_in_use_keeps_all_of_its_topic(unended: RemoteLog) -> None:
+    used = RemoteLog(unended.store, topic_id=OTHER, partition=1, clock=unended.clock)
+    used.fill(100)
+    unended.clock.advance(2 * DAY_S)
+    assert swept(unended) == Strays()
+    assert root_key(OTHER, 0) in below(unended, OTHER)
+
+
+def test_a_root_that_was_claimed_keeps_all_of_its_topic(unended: RemoteLog) -> None:
+    """It has a second version, and nothing beside it yet."""
+    used = RemoteLog(unended.store, topic_id=OTHER, partition=1, clock=unended.clock)
+    used.put_root(Rows.from_rows([]))
+    unended.clock.advance(2 * DAY_S)
+    assert swept(unended) == Strays()
+    assert below(unended, OTHER) == [root_key(OTHER, 0), root_key(OTHER, 1)]
+
+
+def test_an_object_beside_a_root_keeps_all_of_its_topic(unended: RemoteLog) -> None:
+    put(unended, f"{partition_prefix(OTHER, 1)}snap/kept")
+    unended.clock.advance(2 * DAY_S)
+    assert swept(unended) == Strays()
+    assert len(below(unended, OTHER)) == 3
+
+
+def test_a_young_root_keeps_all_of_its_topic(unended: RemoteLog) -> None:
+    run(unended, make_roots(PartitionIds(unended.topic, OTHER), [2], "late"))
+    assert swept(unended) == Strays()
+    assert len(below(unended, OTHER)) == 3
+
+
+def test_roots_of_a_deleted_topic_that_came_late_go(log: RemoteLog) -> None:
+    destroyed(log)
+    run(log, make_roots(PartitionIds(log.topic, TOPIC_ID), [2, 3], "late"))  # partitions that were being added
+    log.clock.advance(DAY_S)
+    assert swept(log).keys == [root_key(TOPIC_ID, 2), root_key(TOPIC_ID, 3)]
+    assert below(log) == []

@@ -1,0 +1,138 @@
+"""Strays: what lies below a topic id that no registry entry names, and that nobody can ever name again.
+
+::
+
+    keys of the bucket, listed first ── entries, read after the listing ── a topic id without an entry
+        ├─ each partition with an audit line `destroyed`        a topic id is never given twice: it goes
+        ├─ the others: nothing but roots of version 1, and the
+        │  name is another topic's by now                       their registration can never end: they go
+        └─ anything else                                        the entry may be lost: all of it stays
+
+A process that stands still from before a topic's destruction until after it leaves the first kind, a registration that
+was killed the second. Nothing goes before it is a day old. To list the bucket costs about one LIST a partition.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.keys import partition_prefix, root_key
+from tiered.format.root import Root, decode_root
+from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
+from tiered.remote.audit import note_destroyed, was_destroyed, write_line
+from tiered.remote.root_view import root_get
+from tiered.remote.survey import list_partitions
+from tiered.remote.topics import STATE_DELETED, list_topics, load_entry
+from tiered.store.base import Delete, Deleted, List, Now, Object, Page, Steps
+
+
+@dataclass(slots=True)
+class Strays:
+    """What such a sweep found: the first ``MAX_DELETE_KEYS`` keys, and how much there is of all."""
+
+    keys: list[str] = field(default_factory=list)
+    count: int = 0
+    size_bytes: int = 0
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def sweep_strays(*, delete: bool) -> Steps[Strays]:
+    """Strays of the whole bucket; with ``delete`` they go.
+
+    Raises CorruptionError for an entry that cannot be read: what it names is not known then, and nothing goes.
+    """
+    listed = yield from list_partitions()
+    named = {entry.topic_id for entry in (yield from list_topics())}
+    groups: defaultdict[UUID, list[int]] = defaultdict(list)
+    for topic_id, partition in sorted(listed, key=lambda owner: (owner[0].hex, owner[1])):
+        if topic_id not in named:
+            groups[topic_id].append(partition)
+    found = Strays()
+    for topic_id, partitions in groups.items():
+        waiting: list[int] = []
+        for partition in partitions:
+            if (yield from was_destroyed(topic_id, partition)):
+                yield from _sweep_destroyed(topic_id, partition, found, delete=delete)
+            else:
+                waiting.append(partition)
+        if waiting:
+            yield from _sweep_unregistered(topic_id, waiting, found, delete=delete)
+    return found
+
+
+def _sweep_destroyed(topic_id: UUID, partition: int, found: Strays, *, delete: bool) -> Steps[None]:
+    """All that is old enough below a partition that was destroyed, its root last."""
+    after, last = "", root_key(topic_id, partition)
+    noted = rooted = False
+    while True:
+        page: Page = yield List(partition_prefix(topic_id, partition), start_after=after)
+        date_ms = page.date_ms or (yield Now()).now_ms
+        old = [entry for entry in page.entries if date_ms - entry.last_modified_ms >= ORPHAN_MS]
+        rooted = rooted or any(entry.key == last for entry in old)
+        keys = [entry.key for entry in old if entry.key != last]
+        _take(found, [entry.key for entry in old], sum(entry.size for entry in old))
+        if delete and old and not noted:
+            noted = True
+            yield from note_destroyed(topic_id, partition, {"strays": len(old)})
+        if delete:
+            yield from _delete(keys, found)
+        if not page.more or not page.entries:
+            break
+        after = page.entries[-1].key
+    if delete and rooted:
+        yield from _delete([last], found)
+
+
+def _sweep_unregistered(topic_id: UUID, partitions: Sequence[int], found: Strays, *, delete: bool) -> Steps[None]:
+    """Roots that no entry will vouch for, if that is proven of every partition of the topic id."""
+    roots: list[Root] = []
+    size_bytes = 0
+    for partition in partitions:
+        key = root_key(topic_id, partition)
+        page: Page = yield List(partition_prefix(topic_id, partition), limit=2)
+        date_ms = page.date_ms or (yield Now()).now_ms
+        alone = [entry.key for entry in page.entries] == [key]
+        if not alone or date_ms - page.entries[0].last_modified_ms < ORPHAN_MS:
+            return
+        size_bytes += page.entries[0].size
+        got = yield root_get(key)
+        try:
+            root = decode_root(got.data, key=key) if isinstance(got, Object) else None
+        except (CorruptionError, ConfigError):  # of a newer release
+            root = None
+        if root is None or root.version > 1:
+            return
+        roots.append(root)
+    if len({root.topic for root in roots}) > 1 or not (yield from _is_taken(roots[0].topic, topic_id)):
+        return
+    keys = [root_key(topic_id, partition) for partition in partitions]
+    _take(found, keys, size_bytes)
+    if delete:
+        yield from write_line(roots[0], {"strays": len(keys), "why": "a registration that did not end"}, must=True)
+        yield from _delete(keys, found)
+
+
+def _is_taken(name: str, topic_id: UUID) -> Steps[bool]:
+    """Whether no registration of ``topic_id`` that is under way can land any more.
+
+    Its PUT is bound to an entry that was deleted, or to none. Under another topic's entry it loses, and gives way. An
+    entry that says ``deleted`` may be the one it is bound to, unless it is of this id, which is never registered again.
+    """
+    entry = yield from load_entry(name)
+    return entry is not None and (entry.topic_id == topic_id) == (entry.state == STATE_DELETED)
+
+
+def _take(found: Strays, keys: Sequence[str], size_bytes: int) -> None:
+    found.count += len(keys)
+    found.size_bytes += size_bytes
+    found.keys += keys[: MAX_DELETE_KEYS - len(found.keys)]
+
+
+def _delete(keys: Sequence[str], found: Strays) -> Steps[None]:
+    for at in range(0, len(keys), MAX_DELETE_KEYS):
+        outcome: Deleted = yield Delete(tuple(keys[at : at + MAX_DELETE_KEYS]))
+        found.failed += outcome.failed
