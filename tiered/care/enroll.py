@@ -133,7 +133,11 @@ def _chosen(topic: str, found: Sequence[Unnamed], topic_id: UUID | None) -> Unna
         return by_id[topic_id]
     used = [one for one in found if one.in_use] or list(found)
     if not used:
-        raise NotFoundError(f"the bucket holds no root of topic {topic}", hint="put the entry back from a backup")
+        raise NotFoundError(
+            f"the bucket holds no root of topic {topic}",
+            hint=f"put the entry back from a backup, or, if {topic_key(topic)} is no topic's, delete that one object by "
+            f"hand: there is nothing that it could name",
+        )
     if len(used) > 1:
         raise CorruptionError(
             f"{len(used)} topic ids are called {topic}: {', '.join(str(one.topic_id) for one in used)}",
