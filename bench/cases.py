@@ -15,6 +15,7 @@ from botocore.config import Config
 from confluent_kafka import Producer
 
 import tiered
+from bench.arrow_cases import arrow
 from bench.catalog_cases import catalog
 from bench.daemon_cases import daemon_partitions
 from bench.directories import many_partitions, unclean_open
@@ -25,6 +26,7 @@ from bench.recovery_cases import cold_start, recovery
 from bench.remote_cases import catch_up, daemon_memory, rewrites, upload_cost
 from bench.spark_cases import scrub, spark_planning, spark_staging, spark_triggers
 from bench.spark_scans import spark_scans
+from bench.start_cases import index_lookup, start
 from tiered.format.batch import decode_records, encode_batch, verify_batch
 from tiered.format.walk import walk_headers
 from tiered.model import NewRecord
@@ -143,6 +145,16 @@ def append(rounds: int) -> list[Figure]:
         for at in range(APPENDS):
             topic.append(VALUE, key=RECORD_KEY % at)
 
+    def written() -> None:
+        """As many bytes as one batch of one record has, at the end of a file each."""
+        one = encode_batch([NewRecord(VALUE, RECORD_KEY % 0, 1_700_000_000_000, None)])
+        folder = Path(tempfile.mkdtemp(prefix="bench-"))
+        folders.append(folder)
+        descriptor = os.open(folder / "plain", os.O_RDWR | os.O_CREAT)
+        for at in range(APPENDS):
+            os.pwrite(descriptor, one, at * len(one))
+        os.close(descriptor)
+
     def buffered(topic: tiered.Topic) -> None:
         with topic.appender() as appender:
             for at in range(APPENDS):
@@ -169,6 +181,15 @@ def append(rounds: int) -> list[Figure]:
                 unit="records/s",
                 peer="confluent produce()",
                 theirs=theirs,
+                rounds=rounds,
+            ),
+            compare(
+                "append one at a time, beside its write",
+                with_topic(one_by_one),
+                units=APPENDS,
+                unit="records/s",
+                peer="pwrite of as many bytes",
+                theirs=written,
                 rounds=rounds,
             ),
             compare(
@@ -271,7 +292,10 @@ def upload(rounds: int) -> list[Figure]:
 CASES = (
     encode,
     decode,
+    arrow,
     verify,
+    index_lookup,
+    start,
     append,
     read,
     upload,

@@ -22,11 +22,17 @@ TARGETS: Mapping[str, float] = {
     "encode 1 KiB records, 1 MiB batches": 6.0,
     "decode 100 B records, 16 KiB batches": 1.4,
     "decode 1 KiB records, 16 KiB batches": 1.2,
+    "decode 100 B records to Arrow, four columns": 0.35,
+    "encode 100 B records from Arrow, 1 MiB batches": 0.33,
+    "encode 1 KiB records from Arrow, 1 MiB batches": 0.40,
     "scan and verify a segment": 0.65,
+    "append one at a time, beside its write": 0.33,
     "append one at a time through an appender, 100 B": 1.5,
     "append_many of 500, 100 B": 1.5,
     "read the local tier to records": 1.2,
     "recover a segment without a recovery point": 0.5,
+    "upload of a segment and its indexes, CPU, beside a socket": 0.77,
+    "upload of a segment and its indexes, CPU, beside boto3": 1.43,
 }
 """The ratio that is aimed at, by row."""
 
@@ -55,7 +61,14 @@ def failures(figures: Iterable[Figure], last: Mapping[str, float], targets: Mapp
 
 
 def merged(recorded: Mapping[str, Any], measured: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The recorded rows with those that were measured in the place of theirs; new ones come last."""
-    new = {each["what"]: each for each in measured}
+    """The recorded rows with those that were measured in the place of theirs; new ones come last.
+
+    Raises ValueError for two that were measured under one name: one would be lost.
+    """
+    new: dict[str, Mapping[str, Any]] = {}
+    for each in measured:
+        if each["what"] in new:
+            raise ValueError(f"two rows are called {each['what']!r}")
+        new[each["what"]] = each
     old = [new.pop(each["what"], each) for each in recorded.get("figures", ())]
     return [*old, *new.values()]

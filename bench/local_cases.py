@@ -63,6 +63,11 @@ def compaction(rounds: int) -> list[Figure]:
             rounds=rounds,
         )
         per_gigabyte = replace(
-            records, what="the same per GB", unit="s", ours=1e9 / size * RECORDS / records.ours, theirs=None, ratio=None
+            records,
+            what="compact: seconds per GB",
+            unit="s",
+            ours=1e9 / size * RECORDS / records.ours,
+            theirs=None,
+            ratio=None,
         )
         return [records, per_gigabyte]

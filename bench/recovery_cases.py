@@ -58,7 +58,9 @@ def recovery(rounds: int) -> list[Figure]:
             theirs=theirs,
             rounds=rounds,
         )
-        per_gigabyte = replace(speed, what="the same per GB", unit="s", ours=1000 / speed.ours, theirs=None, ratio=None)
+        per_gigabyte = replace(
+            speed, what="recover: seconds per GB", unit="s", ours=1000 / speed.ours, theirs=None, ratio=None
+        )
         return [speed, per_gigabyte]
 
 

@@ -135,8 +135,8 @@ def _chosen(topic: str, found: Sequence[Unnamed], topic_id: UUID | None) -> Unna
     if not used:
         raise NotFoundError(
             f"the bucket holds no root of topic {topic}",
-            hint=f"put the entry back from a backup, or, if {topic_key(topic)} is no topic's, delete that one object by "
-            f"hand: there is nothing that it could name",
+            hint=f"put the entry back from a backup, or, if {topic_key(topic)} is no topic's, delete that one object "
+            f"by hand: there is nothing that it could name",
         )
     if len(used) > 1:
         raise CorruptionError(

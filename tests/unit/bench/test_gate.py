@@ -60,6 +60,11 @@ def test_rows_that_were_measured_take_the_place_of_theirs() -> None:
     assert last_ratios({}) == {}
 
 
+def test_two_rows_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="two rows are called 'a'"):
+        merged({}, [{"what": "a"}, {"what": "b"}, {"what": "a"}])
+
+
 def test_ratios_are_those_of_the_rounds() -> None:
     times = iter([0.0, 9.0, 0.0, 9.0, 0.0, 2.0, 0.0, 4.0, 0.0, 1.0, 0.0, 4.0, 0.0, 4.0, 0.0, 2.0][4:])
     found = compare(
