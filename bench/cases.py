@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import boto3
@@ -128,92 +129,68 @@ def verify(rounds: int) -> list[Figure]:
         ]
 
 
+def _one_by_one(topic: tiered.Topic) -> None:
+    for at in range(APPENDS):
+        topic.append(VALUE, key=RECORD_KEY % at)
+
+
+def _buffered(topic: tiered.Topic) -> None:
+    with topic.appender() as appender:
+        for at in range(APPENDS):
+            appender.append(VALUE, key=RECORD_KEY % at)
+
+
+def _lists(topic: tiered.Topic) -> None:
+    for at in range(0, APPENDS, 500):
+        topic.append_many([NewRecord(VALUE, RECORD_KEY % i) for i in range(at, at + 500)])
+
+
+def _produced() -> None:
+    producer = Producer(
+        {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": APPENDS * 2, "log_level": 0}
+    )
+    for at in range(APPENDS):
+        producer.produce("bench", VALUE, RECORD_KEY % at)
+    producer.purge()
+
+
+def _written(folder: Path) -> None:
+    """The bytes of a batch of one record, at the end of a file each."""
+    one = encode_batch([NewRecord(VALUE, RECORD_KEY % 0, 1_700_000_000_000, None)])
+    descriptor = os.open(folder / "plain", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    for at in range(APPENDS):
+        os.pwrite(descriptor, one, at * len(one))
+    os.close(descriptor)
+
+
 def append(rounds: int) -> list[Figure]:
     """Records into the page cache: one by one, through an appender (all of it is written), and in lists of 500."""
-    folders: list[Path] = []
+    confluent: tuple[str, Callable[[], None]] = ("confluent produce()", _produced)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        names = itertools.count()
 
-    def with_topic(use: Callable[[tiered.Topic], None]) -> Callable[[], None]:
-        def run() -> None:
-            folder = Path(tempfile.mkdtemp(prefix="bench-"))
-            folders.append(folder)
-            with tiered.open(folder / "log") as log:
+        def appended(use: Callable[[tiered.Topic], None]) -> None:
+            with tiered.open(Path(name) / str(next(names))) as log:
                 use(log.topic("bench", partitions=1, create=True))
 
-        return run
-
-    def one_by_one(topic: tiered.Topic) -> None:
-        for at in range(APPENDS):
-            topic.append(VALUE, key=RECORD_KEY % at)
-
-    def written() -> None:
-        """As many bytes as one batch of one record has, at the end of a file each."""
-        one = encode_batch([NewRecord(VALUE, RECORD_KEY % 0, 1_700_000_000_000, None)])
-        folder = Path(tempfile.mkdtemp(prefix="bench-"))
-        folders.append(folder)
-        descriptor = os.open(folder / "plain", os.O_RDWR | os.O_CREAT)
-        for at in range(APPENDS):
-            os.pwrite(descriptor, one, at * len(one))
-        os.close(descriptor)
-
-    def buffered(topic: tiered.Topic) -> None:
-        with topic.appender() as appender:
-            for at in range(APPENDS):
-                appender.append(VALUE, key=RECORD_KEY % at)
-
-    def lists(topic: tiered.Topic) -> None:
-        for at in range(0, APPENDS, 500):
-            topic.append_many([NewRecord(VALUE, RECORD_KEY % i) for i in range(at, at + 500)])
-
-    def theirs() -> None:
-        producer = Producer(
-            {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": APPENDS * 2, "log_level": 0}
-        )
-        for at in range(APPENDS):
-            producer.produce("bench", VALUE, RECORD_KEY % at)
-        producer.purge()
-
-    try:
+        rows: list[tuple[str, Callable[[tiered.Topic], None], tuple[str, Callable[[], None]]]] = [
+            ("append one at a time, 100 B", _one_by_one, confluent),
+            ("append one at a time, beside its write", _one_by_one, ("pwrite of it", partial(_written, Path(name)))),
+            ("append one at a time through an appender, 100 B", _buffered, confluent),
+            ("append_many of 500, 100 B", _lists, confluent),
+        ]
         return [
             compare(
-                "append one at a time, 100 B",
-                with_topic(one_by_one),
+                what,
+                partial(appended, use),
                 units=APPENDS,
                 unit="records/s",
-                peer="confluent produce()",
+                peer=peer,
                 theirs=theirs,
                 rounds=rounds,
-            ),
-            compare(
-                "append one at a time, beside its write",
-                with_topic(one_by_one),
-                units=APPENDS,
-                unit="records/s",
-                peer="pwrite of as many bytes",
-                theirs=written,
-                rounds=rounds,
-            ),
-            compare(
-                "append one at a time through an appender, 100 B",
-                with_topic(buffered),
-                units=APPENDS,
-                unit="records/s",
-                peer="confluent produce()",
-                theirs=theirs,
-                rounds=rounds,
-            ),
-            compare(
-                "append_many of 500, 100 B",
-                with_topic(lists),
-                units=APPENDS,
-                unit="records/s",
-                peer="confluent produce()",
-                theirs=theirs,
-                rounds=rounds,
-            ),
+            )
+            for what, use, (peer, theirs) in rows
         ]
-    finally:
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def read(rounds: int) -> list[Figure]:

@@ -14,10 +14,11 @@ import logging
 from collections.abc import Mapping
 from uuid import UUID
 
-from tiered.errors import RemoteUnavailableError, TieredError
+from tiered.errors import CommitUnknown, RemoteUnavailableError, TieredError
 from tiered.format.crc import crc32c
 from tiered.format.keys import MAX_INT64, gc_audit_key, gc_audit_prefix, parse_gc_audit_key
 from tiered.format.root import Root
+from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.store.base import ABSENT, List, NewId, Now, Page, Put, Steps, list_all
 
 DESTROYED = MAX_INT64
@@ -32,17 +33,26 @@ def write_line(root: Root, fields: Mapping[str, object], *, must: bool = False) 
     goes raises RemoteUnavailableError: nothing has gone yet.
     """
     key = gc_audit_key(root.topic_id, root.partition, root.version, (yield NewId()))
-    about = {"topic": root.topic, "version": root.version, "owner": root.commit.owner}
-    return (yield from _put_line(key, root.topic_id, root.partition, about | dict(fields), must=must))
+    about = {"topic": root.topic, "version": root.version, "owner": root.commit.owner, **fields}
+    put = yield from _line(key, root.topic_id, root.partition, about)
+    try:
+        yield from (_landed(put, root.where) if must else _sent(put))
+    except TieredError as error:
+        if must and isinstance(error, RemoteUnavailableError):
+            raise
+        LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
+        return ""
+    return key
 
 
-def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[str]:
-    """The line that must be there before a partition is destroyed, or more of it is taken away; its key.
+def note_destroyed(topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[None]:
+    """The line that must be there before a partition is destroyed, or more of it is taken away.
 
-    Raises RemoteUnavailableError: nothing has gone yet. ``""`` for a role that may not write it.
+    Raises RemoteUnavailableError, RemotePermissionError: nothing has gone yet.
     """
     key = gc_audit_key(topic_id, partition, DESTROYED, (yield NewId()))
-    return (yield from _put_line(key, topic_id, partition, {"destroyed": True, **fields}, must=True))
+    put = yield from _line(key, topic_id, partition, {"destroyed": True, **fields})
+    yield from _landed(put, f"partition {partition} of topic id {topic_id}")
 
 
 def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
@@ -52,17 +62,24 @@ def was_destroyed(topic_id: UUID, partition: int) -> Steps[bool]:
     return any(parse_gc_audit_key(entry.key) == DESTROYED for entry in page.entries)
 
 
-def _put_line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object], *, must: bool) -> Steps[str]:
+def _line(key: str, topic_id: UUID, partition: int, fields: Mapping[str, object]) -> Steps[Put]:
     line = {"topic_id": topic_id.hex, "partition": partition, "at_ms": (yield Now()).now_ms, **fields}
     body = json.dumps(line).encode() + b"\n"
+    return Put(key, body, ABSENT, crc32c(body))
+
+
+def _landed(put: Put, what: str) -> Steps[None]:
+    """Nobody else has the key: a PUT that lost has lost to an earlier attempt of its own."""
     try:
-        yield Put(key, body, ABSENT, crc32c(body))
-    except TieredError as error:
-        if must and isinstance(error, RemoteUnavailableError):
-            raise
-        LOGGER.warning("gc_not_noted key=%s error=%s", key, error.message)
-        return ""
-    return key
+        yield from settle(put, (yield from deadline_after(COMMIT_DEADLINE_MS)), what)
+    except CommitUnknown as unknown:
+        raise RemoteUnavailableError(
+            f"{what}: the audit line {put.key} may not be there; nothing was deleted", hint="try again"
+        ) from unknown
+
+
+def _sent(put: Put) -> Steps[None]:
+    yield put
 
 
 def audited(root: Root) -> Steps[int]:

@@ -18,7 +18,7 @@ from tiered.remote.deletion import begin_deletion, destroy, tend_deletion
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
 from tiered.remote.sweep_strays import Strays, sweep_strays
 from tiered.remote.topics import STATE_DELETED, load_entry, register_topic
-from tiered.store.base import ABSENT, Delete, Deleted, Outcome, Put, Steps, StoreRequest, list_all
+from tiered.store.base import ABSENT, Delete, Deleted, Outcome, Put, PutResult, PutStatus, Steps, StoreRequest, list_all
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
@@ -134,6 +134,39 @@ def test_a_line_is_there_before_anything_goes(log: RemoteLog) -> None:
     assert run(log, was_destroyed(TOPIC_ID, 0))
     assert not run(log, was_destroyed(TOPIC_ID, 1))
     assert run(log, audited(root)) == 0  # it tells of no version
+
+
+@pytest.mark.parametrize("answers", ["refused", "lost"])
+def test_without_a_line_nothing_goes(log: RemoteLog, answers: str) -> None:
+    """A PUT of the line that was refused is no line; one whose answer was lost is sent until it is there."""
+    entry = run(log, load_entry(log.topic))
+    assert entry is not None
+    run(log, begin_deletion(entry, "operator"))
+    log.clock.advance(60)
+    root = run(log, load_roots(PartitionIds(log.topic, TOPIC_ID), [0]))[0]
+    assert root is not None
+    execute, sent = log.store.execute, 0
+
+    def answered(request: StoreRequest) -> Outcome:
+        nonlocal sent
+        if isinstance(request, Put) and request.key.startswith("jobs/gc/"):
+            sent += 1
+            if answers == "refused":
+                raise RemotePermissionError("403")
+            if sent < 3:
+                return PutResult(PutStatus.UNKNOWN, cause="reset")
+        return execute(request)
+
+    log.store.execute = answered  # type: ignore[method-assign]
+    if answers == "refused":
+        with pytest.raises(RemotePermissionError):
+            run(log, destroy(root, 0))
+        assert root.key in below(log)
+        assert not run(log, was_destroyed(TOPIC_ID, 0))
+    else:
+        run(log, destroy(root, 0))
+        assert (sent, run(log, was_destroyed(TOPIC_ID, 0))) == (3, True)
+        assert root.key not in below(log)
 
 
 def test_what_an_entry_names_stays_whatever_a_line_says(log: RemoteLog) -> None:
