@@ -102,7 +102,7 @@ def rebuild_command(app: Application, *, selected: str, accept_loss: bool, dry_r
     changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
 
     What a trim had removed and nobody had collected yet is there again. Every claim ends: the log directory that wrote
-    the partition goes on after `tiered repair rejoin`.
+    the partition goes on after `tiered repair rejoin TOPIC:P`.
 
     \b
     Examples:
@@ -260,7 +260,7 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
         "unused": list(plan.unused),
     }
     done = f"{'dry run: ' if dry_run else ''}version {root.version} {'would be' if dry_run else 'was'} written"
-    lines = [done, "who wrote it goes on after `tiered repair rejoin`"]
+    lines = [done, f"who wrote it goes on after `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir DIR`"]
     return app.out.result(verb, fields, lines, EXIT_WARNINGS if plan.lost else 0)
 
 
