@@ -141,6 +141,14 @@ class ByteSource(Protocol):
         """Releases what the source holds; reading afterwards raises ``ClosedError``."""
 
 
+@runtime_checkable
+class FillingSource(ByteSource, Protocol):
+    """A byte source that fills a buffer of its caller's, which may be used again: nothing is copied twice."""
+
+    def fill_from(self, position: int, buffer: memoryview) -> None:
+        """All of ``buffer``, from ``position`` on; raises ``CorruptionError`` if there is less."""
+
+
 @dataclass(frozen=True, slots=True)
 class BytesSource:
     """A :class:`ByteSource` over memory."""

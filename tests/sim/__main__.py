@@ -71,6 +71,7 @@ def run(world: str, seed: int, folder: Path, *, trace: bool = False) -> tuple[Co
 def run_some(world: str, seeds: range) -> Found:
     """Some seeds, on this process."""
     found = Found()
+    gc.collect()  # else what is frozen keeps the garbage of the seeds before
     gc.freeze()
     gc.set_threshold(GARBAGE)
     memory = Path("/dev/shm")

@@ -52,7 +52,7 @@ class S3Store:
         """One attempt; errors are mapped by ``store.s3_errors``."""
         check_request(request)
         client = self._connected(request)
-        call = call_for(self.target, request)
+        call = call_for(self.target, request, at_once=True)
         try:
             response = getattr(client, call.method)(**call.parameters)
             data = _read_body(request, response) if isinstance(request, Get) else b""

@@ -45,7 +45,7 @@ from tiered.store.base import (
     Uploads,
     UploadStarted,
 )
-from tiered.store.sources import PIECE_BYTES, SourceReader
+from tiered.store.sources import SourceReader, pieces_of
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 READ_TIMEOUT_SECONDS = 30.0
@@ -202,13 +202,13 @@ def decode_crc(text: str | None) -> int | None:
 def checksum_of(source: ByteSource, start: int, end: int) -> int:
     """CRC32C of a range of a source, read in pieces."""
     value = 0
-    for position in range(start, end, PIECE_BYTES):
-        value = crc32c(source.read_at(position, min(PIECE_BYTES, end - position)), value)
+    for piece in pieces_of(source, start, end):
+        value = crc32c(piece, value)
     return value
 
 
-def call_for(target: S3Target, request: StoreRequest) -> S3Call:
-    """What to send for ``request``."""
+def call_for(target: S3Target, request: StoreRequest, *, at_once: bool = False) -> S3Call:
+    """What to send for ``request``. ``at_once``: the client sends what it reads of a body before it reads on."""
     place = target.place()
     match request:
         case List():
@@ -227,12 +227,12 @@ def call_for(target: S3Target, request: StoreRequest) -> S3Call:
         case Head():
             return S3Call("head_object", {**place, "ChecksumMode": "ENABLED"})
         case Put():
-            return _put_call({**place, **target.encryption()}, request)
+            return _put_call({**place, **target.encryption()}, request, at_once)
         case StartUpload(tags=tags):
             begin = {**place, **target.encryption(), **_multipart_checksum(), **_tagging(tags)}
             return S3Call("create_multipart_upload", begin)
         case UploadPart():
-            return _part_call(place, request)
+            return _part_call(place, request, at_once)
         case CompleteUpload():
             return _complete_call(place, request)
         case AbortUpload(upload_id=upload_id):
@@ -271,7 +271,7 @@ def _get_call(place: dict[str, Any], request: Get) -> S3Call:
     return S3Call("get_object", parameters)
 
 
-def _put_call(place: dict[str, Any], request: Put) -> S3Call:
+def _put_call(place: dict[str, Any], request: Put, at_once: bool) -> S3Call:
     body = request.body
     reader: SourceReader | None
     payload: bytes | SourceReader
@@ -282,7 +282,7 @@ def _put_call(place: dict[str, Any], request: Put) -> S3Call:
     else:
         size = body.size
         crc = checksum_of(body, 0, size) if request.crc32c is None else request.crc32c
-        reader = SourceReader(body, 0, size)
+        reader = SourceReader(body, 0, size, at_once=at_once)
         payload = b"" if size == 0 else reader
     condition = {"IfNoneMatch": "*"} if isinstance(request.condition, Absent) else {"IfMatch": request.condition.etag}
     parameters = {
@@ -297,10 +297,10 @@ def _put_call(place: dict[str, Any], request: Put) -> S3Call:
     return S3Call("put_object", parameters, reader)
 
 
-def _part_call(place: dict[str, Any], request: UploadPart) -> S3Call:
+def _part_call(place: dict[str, Any], request: UploadPart, at_once: bool) -> S3Call:
     size = request.end - request.start
     crc = checksum_of(request.body, request.start, request.end) if request.crc32c is None else request.crc32c
-    reader = SourceReader(request.body, request.start, request.end)
+    reader = SourceReader(request.body, request.start, request.end, at_once=at_once)
     parameters = {
         **place,
         **_checksum(crc),

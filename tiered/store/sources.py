@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from typing import Any
 
 from tiered.errors import ClosedError, CorruptionError, NotFoundError, TieredError
-from tiered.model import ByteSource
+from tiered.model import ByteSource, FillingSource
 from tiered.store.base import Get, Head, Missing, Object, Store
 
 PIECE_BYTES = 1024 * 1024
@@ -57,19 +58,36 @@ class ObjectSource:
         self._closed = True
 
 
+def pieces_of(source: ByteSource, start: int, end: int) -> Iterator[bytes | memoryview]:
+    """A range in pieces of ``PIECE_BYTES``, each good until the next one is asked for: a file's share one buffer."""
+    filling = source if isinstance(source, FillingSource) else None
+    buffer = memoryview(bytearray(min(PIECE_BYTES, end - start) if filling is not None else 0))
+    for position in range(start, end, PIECE_BYTES):
+        length = min(PIECE_BYTES, end - position)
+        if filling is None:
+            yield source.read_at(position, length)
+        else:
+            filling.fill_from(position, buffer[:length])
+            yield buffer[:length]
+
+
 class SourceReader(io.RawIOBase):
     """A byte source as the seekable file that SDKs want. Reads ``PIECE_BYTES`` ahead and never more.
 
-    ``failure`` keeps an error of the source: the SDKs wrap it as if the network had failed.
+    ``at_once``: whoever reads sends it before the next read, however much it is. A file's pieces share one buffer then,
+    and :meth:`read` gives views of it, of all that is left of a piece: blocks of the SDK's size cost up to twice as
+    much to send. ``failure`` keeps an error of the source: the SDKs wrap it as if the network had failed.
     """
 
-    def __init__(self, source: ByteSource, start: int, end: int) -> None:
+    def __init__(self, source: ByteSource, start: int, end: int, *, at_once: bool = False) -> None:
         super().__init__()
         self._source = source
+        self._filling = source if at_once and isinstance(source, FillingSource) else None
+        self._buffer = memoryview(b"")
         self._start = start
         self._size = end - start
         self._position = 0
-        self._piece = b""
+        self._piece: bytes | memoryview = b""
         self._piece_start = 0
         self.failure: TieredError | None = None
 
@@ -90,26 +108,40 @@ class SourceReader(io.RawIOBase):
         self._position = max(0, base + offset)
         return self._position
 
-    def read(self, size: int | None = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes | memoryview:  # a view where at_once
         """At most ``size`` and at most one piece: a short read is legal, and holds the memory down."""
         left = self._size - self._position
-        wanted = min(left, PIECE_BYTES, PIECE_BYTES if size is None or size < 0 else size)
+        wanted = min(left, PIECE_BYTES, PIECE_BYTES if size is None or size < 0 or (size and self._filling) else size)
         if wanted <= 0:
             return b""
         at = self._position - self._piece_start
         if not 0 <= at < len(self._piece):
-            length = min(PIECE_BYTES, left)
-            try:
-                self._piece = self._source.read_at(self._start + self._position, length)
-            except TieredError as error:
-                self.failure = error
-                raise
-            self._piece_start, at = self._position, 0
+            self._read_piece(min(PIECE_BYTES, left))
+            at = 0
         data = self._piece[at : at + wanted]
         self._position += len(data)
         return data
 
     def readinto(self, buffer: Any) -> int:
         data = self.read(len(buffer))
+        if len(data) > len(buffer):  # the rest of the piece, of which this has room for a part
+            self._position -= len(data) - len(buffer)
+            data = data[: len(buffer)]
         buffer[: len(data)] = data
         return len(data)
+
+    def _read_piece(self, length: int) -> None:
+        """The next piece, at the position. After an error there is none."""
+        self._piece = b""
+        try:
+            if self._filling is None:
+                self._piece = self._source.read_at(self._start + self._position, length)
+            else:
+                if not self._buffer:
+                    self._buffer = memoryview(bytearray(min(PIECE_BYTES, self._size)))
+                self._filling.fill_from(self._start + self._position, self._buffer[:length])
+                self._piece = self._buffer[:length]
+        except TieredError as error:
+            self.failure = error
+            raise
+        self._piece_start = self._position

@@ -36,7 +36,7 @@ END_OFFSET = attrgetter("end_offset")
 
 
 class FileSource:
-    """A :class:`tiered.model.ByteSource` over the first ``size`` bytes of one file. Thread-safe."""
+    """A :class:`tiered.model.FillingSource` over the first ``size`` bytes of one file. Thread-safe."""
 
     def __init__(self, files: Files, path: Path, size: int, *, sync: bool) -> None:
         self._lock = threading.Lock()
@@ -48,15 +48,20 @@ class FileSource:
             files.sync(self._handle)
 
     def read_at(self, position: int, length: int) -> bytes:
+        buffer = bytearray(length)
+        self.fill_from(position, memoryview(buffer))
+        return bytes(buffer)
+
+    def fill_from(self, position: int, buffer: memoryview) -> None:
         with self._lock:
             if self._handle is None:
                 raise ClosedError(f"{self._path} was closed before")
-            buffer = bytearray(length)
-            if self._files.read_into(self._handle, buffer, position) < length:
+            if self._files.read_into(self._handle, buffer, position) < len(buffer):
                 raise CorruptionError(
-                    f"{self._path} ends before byte {position + length}", path_or_key=str(self._path), position=position
+                    f"{self._path} ends before byte {position + len(buffer)}",
+                    path_or_key=str(self._path),
+                    position=position,
                 )
-        return bytes(buffer)
 
     def close(self) -> None:
         with self._lock:
