@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,9 @@ settings.register_profile(
 settings.register_profile("deep", settings.get_profile("suite"), derandomize=False, max_examples=2000)
 settings.load_profile("suite")
 
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a run in a shell's background, and each program that it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TOGETHER = (
     "tests/spark/test_source.py",  # one session of Spark
