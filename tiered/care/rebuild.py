@@ -16,7 +16,7 @@ pins, with what waited before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -81,8 +81,10 @@ class RebuildPlan:
     the root itself where only pages of it are lost, ``torn_pages`` of them.
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
-    ``damaged`` is what lies there now, None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no
-    object, a hole each.
+    ``bare``: keys of a ``.log`` whose bundle is gone or wrong: the root names it where the copy tells its row, and not
+    where it lies behind the end, as an upload that never ended. ``gone``: offsets at the start that the copy had and no
+    object has, (0, 0) for none: a trim took them, or they are lost. ``damaged`` is what lies there now, None if the
+    root is absent; ``etag`` is its. ``lost``: offsets that are in no object, a hole each.
     """
 
     tp: TopicPartition
@@ -94,6 +96,8 @@ class RebuildPlan:
     etag: str
     lost: tuple[tuple[int, int], ...] = ()
     torn_pages: int = 0
+    bare: tuple[str, ...] = ()
+    gone: tuple[int, int] = (0, 0)
 
 
 class _Listed(NamedTuple):
@@ -118,14 +122,16 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         present = known  # it is the newest: what is wrong with its objects is for other verbs
     else:
         copy, known = yield from _newest_copy(tp, topic_id)
-        present = [row for row in known if not row.size or _is_there(topic_id, tp.partition, row, listed.sizes)]
+        present = [row for row in known if not row.size or _has_log(topic_id, tp.partition, row, listed.sizes)]
         known_end = copy.next_offset if copy is not None else 0
-    others = yield from _unnamed(copy, topic_id, tp.partition, listed, torn)
+    others, untold = yield from _unnamed(copy, topic_id, tp.partition, listed, torn)
     yield from _need_no_decided(tp, topic_id, copy, listed)
 
     def key_of(row: Row) -> str:
         return segment_key(topic_id, tp.partition, row)
 
+    chosen = choose_rows(present, known_end, others, key_of, gaps=True)
+    bare = _need_told(tp, chosen, untold)
     rows = choose_rows(present, known_end, others, key_of, gaps=accept_loss)
     lost: list[tuple[int, int]] = []
     if accept_loss:
@@ -133,6 +139,8 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         yield from _need_harmless(tp, topic_id, rows, lost, known)
     if torn is not None and not lost:
         torn.need_same(tp, rows)
+    elif torn is not None:
+        yield from _need_nothing_staged(tp, torn, listed)
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
         raise CorruptionError(
@@ -152,7 +160,54 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
     found = len(set(rows) - set(known))
     pages = 0 if torn is None else len(torn.lost)
-    return RebuildPlan(tp, root, copy.version if copy else 0, found, tuple(unused), damaged, etag, tuple(lost), pages)
+    bare += [key_of(row) for row in rows if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes)]
+    cut = copy is not None and copy.start_offset < rows[0].base
+    return RebuildPlan(
+        tp,
+        root,
+        copy.version if copy else 0,
+        found,
+        tuple(unused),
+        damaged,
+        etag,
+        tuple(lost),
+        pages,
+        tuple(bare) if torn is None else (),
+        (copy.start_offset, rows[0].base) if cut and copy is not None else (0, 0),
+    )
+
+
+def _need_told(tp: TopicPartition, rows: Sequence[Row], untold: Mapping[str, SegmentName]) -> list[str]:
+    """Raises CorruptionError where a ``.log`` is there without its bundle, and nothing else has its offsets: the next
+    sweep would take it. Gives the keys of those behind the end: uploads that never ended, or what is lost of one."""
+    behind: list[str] = []
+    for key, name in sorted(untold.items(), key=lambda each: each[1].base):
+        if any(row.size and row.base <= name.base < row.next for row in rows):
+            continue
+        if rows and name.base >= rows[-1].next:
+            behind.append(key)
+            continue
+        raise CorruptionError(
+            f"{tp}: {key} is there, from offset {name.base} on, and its .idx is gone or wrong: nothing tells its row",
+            path_or_key=key,
+            offset=name.base,
+            hint="nothing was changed; put the .idx back from a version or a backup of the bucket. Only to give the "
+            "segment up: copy the .log elsewhere, and delete it here",
+        )
+    return behind
+
+
+def _need_nothing_staged(tp: TopicPartition, torn: Torn, listed: _Listed) -> Steps[None]:
+    """Raises CorruptionError if a hole in a page that is lost may lie over what a sink staged, and is still there."""
+    named = yield from torn.named()
+    keys = [key for key in listed.sizes if (parsed := parse_staged_key(key)) is not None and parsed.uid not in named]
+    if keys:
+        raise CorruptionError(
+            f"{tp}: {len(keys)} objects of sinks are there, the first {keys[0]}, which a page that is lost may have "
+            f"named: a hole would let go of them",
+            path_or_key=keys[0],
+            hint="nothing was changed; put the page back from a version or a backup of the bucket",
+        )
 
 
 def _with_holes(rows: list[Row], copy: Root | None) -> Steps[tuple[list[Row], list[tuple[int, int]]]]:
@@ -409,6 +464,10 @@ def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None,
     return None, []
 
 
+def _has_log(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
+    return sizes.get(segment_key(topic_id, partition, row)) == row.size
+
+
 def _is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
     log, index = segment_key(topic_id, partition, row), index_key(topic_id, partition, row)
     return sizes.get(log) == row.size and sizes.get(index) == row.idx_len
@@ -443,9 +502,11 @@ def _need_no_decided(tp: TopicPartition, topic_id: UUID, copy: Root | None, list
         )
 
 
-def _unnamed(copy: Root | None, topic_id: UUID, partition: int, listed: _Listed, torn: Torn | None) -> Steps[list[Row]]:
+def _unnamed(
+    copy: Root | None, topic_id: UUID, partition: int, listed: _Listed, torn: Torn | None
+) -> Steps[tuple[list[Row], dict[str, SegmentName]]]:
     """Rows of whole segments that the copy does not name and that may have been committed after it, or, of one that is
-    ``torn``, that may have been named by what is lost of it."""
+    ``torn``, that may have been named by what is lost of it. By key each ``.log`` whose row no bundle tells."""
     names: dict[str, SegmentName] = {}
     for key in listed.sizes:
         parsed = parse_segment_key(key)
@@ -458,6 +519,7 @@ def _unnamed(copy: Root | None, topic_id: UUID, partition: int, listed: _Listed,
         # An epoch that had ended by then commits nothing more: what the copy does not name of it never was committed.
         names = {uid: name for uid, name in names.items() if name.epoch >= copy.roles[name.role.value].epoch}
     rows: list[Row] = []
+    untold: dict[str, SegmentName] = {}
     every = list(names.values())
     for at in range(0, len(every), HEADS_TOGETHER):
         group = every[at : at + HEADS_TOGETHER]
@@ -465,10 +527,13 @@ def _unnamed(copy: Root | None, topic_id: UUID, partition: int, listed: _Listed,
         answers = yield Together(tuple([Get(key, 0, HEAD_BYTES) for key in keys]))
         for name, key, got in zip(group, keys, answers, strict=True):
             row = _row(name, key, got, topic_id, partition)
+            log = segment_key(topic_id, partition, name)
             if row is not None and _is_there(topic_id, partition, row, listed.sizes):
                 rows.append(row)
+            elif row is None and log in listed.sizes:
+                untold[log] = name
     start = copy.start_offset if copy is not None else 0
-    return [row for row in rows if row.next > start]
+    return [row for row in rows if row.next > start], untold
 
 
 def _row(name: SegmentName, key: str, got: object, topic_id: UUID, partition: int) -> Row | None:

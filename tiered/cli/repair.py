@@ -238,6 +238,13 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
     )
     for start, end in plan.lost:
         app.out.warn(f"{tp}: offsets {start} to {end} are in no object: they are lost, a hole takes their place")
+    if plan.gone[1]:
+        app.out.warn(f"{tp}: offsets {plan.gone[0]} to {plan.gone[1]} are in no object: trimmed before, or lost")
+    for key in plan.bare:
+        app.out.warn(
+            f"{tp}: {key} has no .idx that fits: `tiered repair index {tp.topic}:{tp.partition}` makes it for what the "
+            f"root names; behind the end it is an upload that never ended, or lost records: a sweep takes it, copy it"
+        )
     for key in plan.unused[:UNUSED_SHOWN]:
         app.out.say(f"  not named, and kept: {key}")
     if len(plan.unused) > UNUSED_SHOWN:
@@ -258,10 +265,13 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
         "found": plan.found,
         "lost": [list(each) for each in plan.lost],
         "unused": list(plan.unused),
+        "bare": list(plan.bare),
+        "gone": list(plan.gone),
     }
     done = f"{'dry run: ' if dry_run else ''}version {root.version} {'would be' if dry_run else 'was'} written"
     lines = [done, f"who wrote it goes on after `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir DIR`"]
-    return app.out.result(verb, fields, lines, EXIT_WARNINGS if plan.lost else 0)
+    warned = plan.lost or plan.bare or plan.gone[1]
+    return app.out.result(verb, fields, lines, EXIT_WARNINGS if warned else 0)
 
 
 def _mend(

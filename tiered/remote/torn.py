@@ -36,6 +36,11 @@ class Torn:
     def others(self, names: Mapping[str, SegmentName]) -> Steps[dict[str, SegmentName]]:
         """Of segments, by uid, those that a lost page may have named: of its offsets, and neither named by a page that
         can be read nor replaced since. What a trim took ends below the start."""
+        named = yield from self.named()
+        return {uid: name for uid, name in names.items() if uid not in named and self.covers(name.base)}
+
+    def named(self) -> Steps[set[str]]:
+        """By uid the segments that a page or a row which can be read names, and those that were replaced since."""
         named = {join_uid(row.id_hi, row.id_lo) for row in self.rows}
         waiting = list(self.root.trash)
         while waiting:
@@ -45,7 +50,7 @@ class Torn:
             elif entry.what == TRASH_LIST:
                 content = yield from trash_page(page_key_of(self.root, entry), [PageKind.TRASH])
                 waiting += list(content) if isinstance(content, Trash) else []
-        return {uid: name for uid, name in names.items() if uid not in named and self.covers(name.base)}
+        return named
 
     def need_same(self, tp: TopicPartition, rows: Sequence[Row]) -> None:
         """Raises CorruptionError unless ``rows`` are, in each page that is lost, those that it held.

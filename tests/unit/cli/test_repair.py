@@ -186,6 +186,23 @@ def test_a_lost_root_and_a_lost_object(cli: Cli, url: str, tmp_path: Path) -> No
     assert cli("check", *remote, "--read-data").code == 0
 
 
+def test_a_lost_root_and_a_lost_index(cli: Cli, url: str, tmp_path: Path) -> None:
+    """Its copy tells the row: the root names it again, and the index is made from its data."""
+    before, remote = values(url), ("--remote", url)
+    trim = ("maintain", "run", "t:0", "--only", "retention", "--start-offset", "1", "--yes", *remote)
+    assert cli(*trim).code == 0  # which keeps a copy of before it
+    key = keys(tmp_path, ".log")[2]
+    hurt(url, key[:-3] + "idx")
+    hurt(url, str(root_file(tmp_path).relative_to(tmp_path / "store"))[:-4])
+    done = cli("repair", "rebuild-catalog", "t:0", *remote, "--yes", "--json")
+    assert (done.code, done.summary["lost"], done.summary["bare"]) == (3, [], [key])
+    assert f"{key} has no .idx that fits: `tiered repair index t:0`" in done.err
+    assert cli("check", *remote).code == 13
+    assert cli("repair", "index", "t:0", *remote, "--yes").code == 0
+    assert values(url) == before
+    assert cli("check", *remote, "--read-data").code == 0
+
+
 def test_for_asyncio(url: str, tmp_path: Path) -> None:
     before = values(url)
     hurt(url, keys(tmp_path, ".idx")[1])

@@ -251,6 +251,9 @@ def test_an_end_that_would_go_back_is_refused(bucket: Bucket) -> None:
     row = bucket.rows()[-1]
     bucket.lose()
     bucket.store.execute(Delete((index_key(TOPIC_ID, 0, row),)))
+    with pytest.raises(CorruptionError, match="idx is gone"):  # it alone tells who wrote at the end
+        bucket.plan()
+    bucket.store.execute(Delete((segment_key(TOPIC_ID, 0, row),)))
     with pytest.raises(CorruptionError, match="the objects end at offset 70"):
         bucket.plan()
 

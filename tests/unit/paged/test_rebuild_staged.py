@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.bucket.world import catalogs_of
+from tests.unit.paged.model import TINY
 from tests.unit.remote.building import TRUSTED, RemoteLog, batches, seal
 from tests.unit.remote.staging import stage
 from tiered.care.run import plan_rebuild, rebuild
@@ -96,3 +98,22 @@ def test_what_the_newest_batch_left_undecided_does_not_hinder(log: RemoteLog) ->
     rebuild(log.store, plan_rebuild(log.store, TP, "test"))
     assert log.root is not None
     assert log.root.next_offset == 30
+
+
+@pytest.mark.parametrize("leaf", [0, 1])
+def test_a_lost_page_of_what_sinks_wrote_gets_no_hole(log: RemoteLog, leaf: int) -> None:
+    """What it named is there, and nothing tells at which offsets: a hole would make it garbage."""
+    with catalogs_of(TINY):
+        for batch in range(1, 16):
+            stage(log, [seal(batches(0, 10))], batch)
+    root = log.root
+    assert root is not None
+    keys = [root.page_key(pointer) for pointer in root.leaves]
+    log.store.execute(Delete((keys[leaf],)))
+    for accept_loss in (False, True):
+        with pytest.raises(CorruptionError) as refused:
+            plan_rebuild(log.store, TP, "test", accept_loss=accept_loss)
+    assert log.root == root
+    if leaf == 0:
+        assert "objects of sinks are there" in refused.value.message
+        assert "--accept-loss" not in refused.value.hint
