@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
-from tests.unit.paged.test_rebuild import TP, Bucket
+from tests.unit.paged.rebuilding import TP, Bucket
 from tiered.care.rebuild import plan_rebuild_steps, rebuild_steps
 from tiered.errors import CorruptionError
 from tiered.format.keys import index_key, segment_key
