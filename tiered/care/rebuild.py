@@ -518,6 +518,7 @@ def _unnamed(
         yield from drop_named(Snapshot.of(copy), names)
         # An epoch that had ended by then commits nothing more: what the copy does not name of it never was committed.
         names = {uid: name for uid, name in names.items() if name.epoch >= copy.roles[name.role.value].epoch}
+    start = copy.start_offset if copy is not None else 0
     rows: list[Row] = []
     untold: dict[str, SegmentName] = {}
     every = list(names.values())
@@ -530,9 +531,10 @@ def _unnamed(
             log = segment_key(topic_id, partition, name)
             if row is not None and _is_there(topic_id, partition, row, listed.sizes):
                 rows.append(row)
-            elif row is None and log in listed.sizes:
-                untold[log] = name
-    start = copy.start_offset if copy is not None else 0
+            elif row is None and log in listed.sizes and (name.base >= start or name.role is Role.MAINTAINER):
+                untold[log] = (
+                    name  # an upload below the start was trimmed; a rewrite may begin there and reach above it
+                )
     return [row for row in rows if row.next > start], untold
 
 

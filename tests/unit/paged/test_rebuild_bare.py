@@ -69,3 +69,15 @@ def test_a_start_that_goes_up_is_told(bucket: Bucket) -> None:
     without(bucket, 0, log=True)
     plan = bucket.plan()
     assert (plan.gone, plan.root.start_offset, plan.bare) == ((0, 10), 10, ())
+
+
+def test_what_was_uploaded_below_the_start_hinders_nobody(bucket: Bucket) -> None:
+    """An upload that never ended, of offsets that are trimmed by now."""
+    bucket.trim(30)
+    bucket.replace(*bucket.rows()[-3:-1])  # a copy that begins there
+    bucket.append(1)
+    left = bucket.objects(bucket.writer.row(10, 15))
+    bucket.store.execute(Delete((index_key(TOPIC_ID, 0, left),)))
+    bucket.lose()
+    plan = bucket.plan()
+    assert (plan.bare, plan.root.next_offset) == ((), 90)
