@@ -320,7 +320,7 @@ class Reader:
         until: Time | None,
         columns: list[str] | None,
     ) -> tuple[Sequence[str], Steps[None]]:
-        """Checks what :meth:`to_arrow` was given; gives the columns, and steps that emit lists of record batches."""
+        """The columns, and steps that emit pieces, each some record batches. Checks what :meth:`to_arrow` was given."""
         names = arguments.columns_or_none(columns, COLUMNS) or COLUMNS
         wanted = ReadRange.of_times(since, until, now_ms=self._clock.now_ms())
         arguments.partition_or_none(partition)

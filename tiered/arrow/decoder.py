@@ -14,9 +14,10 @@ from tiered.arrow.arrays import BufferArrays
 from tiered.arrow.schema import COLUMNS, arrow_schema, pyarrow
 from tiered.errors import ConfigError
 from tiered.format import kernels
-from tiered.format.batch import BatchHeader, decode_records
+from tiered.format.batch import BatchHeader, decode_records, read_header
 from tiered.format.columns import ColumnReader, Columns, Int64s
 from tiered.format.pure_kernels import ArrowColumns
+from tiered.format.walk import cut
 from tiered.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -100,6 +101,15 @@ class ArrowDecoder:
         reader.add(header, data)
         if buffers is not None or self._is_full(reader):
             yield from self._of_reader()
+
+    def add_run(self, run: memoryview) -> Iterator[pa.RecordBatch]:
+        """As :meth:`add` for each of verified batches in a row."""
+        buffers = self._buffers
+        for batch in cut(run):
+            if buffers is None or not buffers.add(batch):
+                yield from self.add(read_header(batch), batch)
+            elif self._is_full(buffers):
+                yield from self._of_buffers(buffers)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """What was added and not yet handed on."""

@@ -1,4 +1,5 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from tiered.appending.accumulator import AccumulatedBatch as AccumulatedBatch
 from tiered.appending.accumulator import AccumulatedRecord as AccumulatedRecord
@@ -8,6 +9,8 @@ from tiered.format.pure_kernels import ArrowColumns, ArrowRows, BatchFiller, Buf
 from tiered.format.records import ConsumerRecord as ConsumerRecord
 from tiered.format.records import Record as Record
 from tiered.model import NewRecord
+
+T = TypeVar("T")
 
 COMPILED: str
 
@@ -46,8 +49,16 @@ def consumer_records(
     end: int | None = None,
 ) -> Iterator[ConsumerRecord]: ...
 def scan(
-    data: Buffer, expected: int, limit: int, exact: int, dense: bool, most_bytes: int, stop: int
-) -> tuple[int, int, int]: ...
+    data: Buffer,
+    expected: int,
+    limit: int,
+    exact: int,
+    dense: bool,
+    most_bytes: int,
+    stop: int,
+    latest: int,
+    total: int,
+) -> tuple[int, int, int, int]: ...
 def survey(
     data: Buffer,
     order: tuple[int, int, int],
@@ -56,6 +67,7 @@ def survey(
     pace: tuple[int, int, int, int, int, int, int],
 ) -> Survey | None: ...
 def batch_records(batch: Buffer, shown: Shown | None) -> Iterator[Record] | Iterator[ConsumerRecord] | None: ...
+def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None: ...
 def run_records(batches: Buffer, shown: Shown) -> Iterator[ConsumerRecord] | None: ...
 def group(
     records: Iterable[object], partitions: int, fixed: int, keyless: int

@@ -27,7 +27,7 @@ from cpython.ref cimport Py_INCREF, Py_REFCNT, PyObject
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 cimport cython
-from libc.stdint cimport INT16_MAX, INT16_MIN, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport INT16_MAX, INT16_MIN, INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, UINT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import os
@@ -89,6 +89,9 @@ cdef enum:
     BASE_TIMESTAMP_AT = 27
     MAX_TIMESTAMP_AT = 35
     PRODUCER_ID_AT = 43
+    PRODUCER_EPOCH_AT = 51
+    SEQUENCE_AT = 53
+    HEADER_FIELDS = 13
     COUNT_AT = 57
     CODEC_MASK = 0x07
     LOG_APPEND_TIME_BIT = 0x08
@@ -1064,9 +1067,9 @@ def run_records(batches, shown):
     return records
 
 
-def scan(data, expected, limit, exact, bint dense, most_bytes, stop):
+def scan(data, expected, limit, exact, bint dense, most_bytes, stop, latest, total):
     """As ``pure_kernels.scan``."""
-    cdef int64_t at = 0, reached, beyond, gapless, most, last, base, end
+    cdef int64_t at = 0, reached, beyond, gapless, most, last, base, end, newest, summed
     cdef int64_t first = -1
     cdef Py_ssize_t size
     cdef const unsigned char* start
@@ -1078,8 +1081,10 @@ def scan(data, expected, limit, exact, bint dense, most_bytes, stop):
         and whole(<PyObject*>exact, INT64_MIN, INT64_MAX, &gapless)
         and whole(<PyObject*>most_bytes, INT64_MIN, INT64_MAX, &most)
         and whole(<PyObject*>stop, INT64_MIN, INT64_MAX, &end)
+        and whole(<PyObject*>latest, INT64_MIN, INT64_MAX, &newest)
+        and whole(<PyObject*>total, -1, UINT32_MAX, &summed)
     ):
-        return pure_kernels.scan(data, expected, limit, exact, dense, most_bytes, stop)
+        return pure_kernels.scan(data, expected, limit, exact, dense, most_bytes, stop, latest, total)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         start = <const unsigned char*>view.buf
@@ -1095,11 +1100,14 @@ def scan(data, expected, limit, exact, bint dense, most_bytes, stop):
                 or last >= beyond
                 or base > gapless >= 0
                 or get_fixed(start + at + COUNT_AT, 4) > last - base + 1
+                or get_fixed(start + at + MAX_TIMESTAMP_AT, 8) > newest
             ):
                 break
-            crc = crc32c(PyMemoryView_FromMemory(<char*>start + at + CRC_START, size - CRC_START, PyBUF_READ))
+            crc = crc_of_batch(start + at, size)
             if crc != <uint32_t>get_fixed(start + at + CRC_AT, 4):
                 break
+            if summed >= 0:
+                summed = joined_crc(crc_of_few(<uint32_t>summed, start + at, CRC_START), crc, size - CRC_START)
             if first < 0:
                 first = base
             reached = last + 1
@@ -1108,7 +1116,74 @@ def scan(data, expected, limit, exact, bint dense, most_bytes, stop):
             at += size
     finally:
         PyBuffer_Release(&view)
-    return at, first, reached
+    return at, first, reached, summed
+
+
+@cython.final
+cdef class RunBatches:
+    """Batches of a run, as ``pure_kernels.run_batches`` says."""
+
+    cdef object batches, kind, header, first
+    cdef const unsigned char* bytes
+    cdef Py_ssize_t at, end
+    cdef int64_t start
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef const unsigned char* head
+        cdef Py_ssize_t begin
+        cdef object fields, made
+        while self.at < self.end:
+            begin, head = self.at, self.bytes + self.at
+            self.at += LOG_OVERHEAD_BYTES + get_fixed(head + LENGTH_AT, 4)
+            if get_fixed(head, 8) + get_fixed(head + LAST_DELTA_AT, 4) < self.start:
+                continue
+            fields = bare_tuple(self.header, HEADER_FIELDS)
+            fill_header(fields, head)
+            made = bare_tuple(self.kind, 3)
+            set_field(made, 0, self.first)
+            set_field(made, 1, fields)
+            set_field(made, 2, self.batches[begin:self.at])
+            return made
+        raise StopIteration
+
+
+cdef void fill_header(object fields, const unsigned char* head):
+    set_field(fields, 0, get_fixed(head, 8))
+    set_field(fields, 1, get_fixed(head + LENGTH_AT, 4))
+    set_field(fields, 2, get_fixed(head + LEADER_EPOCH_AT, 4))
+    set_field(fields, 3, get_fixed(head + MAGIC_AT, 1))
+    set_field(fields, 4, <uint32_t>get_fixed(head + CRC_AT, 4))
+    set_field(fields, 5, get_fixed(head + ATTRIBUTES_AT, 2))
+    set_field(fields, 6, get_fixed(head + LAST_DELTA_AT, 4))
+    set_field(fields, 7, get_fixed(head + BASE_TIMESTAMP_AT, 8))
+    set_field(fields, 8, get_fixed(head + MAX_TIMESTAMP_AT, 8))
+    set_field(fields, 9, get_fixed(head + PRODUCER_ID_AT, 8))
+    set_field(fields, 10, get_fixed(head + PRODUCER_EPOCH_AT, 2))
+    set_field(fields, 11, get_fixed(head + SEQUENCE_AT, 4))
+    set_field(fields, 12, get_fixed(head + COUNT_AT, 4))
+
+
+def run_batches(batches, kind, header, first, start):
+    """As ``pure_kernels.run_batches`` says."""
+    cdef RunBatches made = RunBatches.__new__(RunBatches)
+    cdef Py_buffer* view
+    cdef Py_ssize_t at = 0, size
+    if not PyMemoryView_Check(batches) or not whole(<PyObject*>start, INT64_MIN, INT64_MAX, &made.start):
+        return pure_kernels.run_batches(batches, kind, header, first, start)
+    view = PyMemoryView_GET_BUFFER(batches)
+    if view.itemsize != 1 or view.ndim != 1 or (view.strides != NULL and view.strides[0] != 1):
+        return pure_kernels.run_batches(batches, kind, header, first, start)
+    made.batches, made.kind, made.header, made.first = batches, kind, header, first
+    made.bytes, made.end = <const unsigned char*>view.buf, view.len
+    while at != made.end:
+        size = batch_size(made.bytes + at, made.bytes + made.end)
+        if size == ODD:
+            return None
+        at += size
+    return made
 
 
 cdef void as_run(Records records):
@@ -1226,5 +1301,6 @@ def group(records, int partitions, int fixed, int keyless):
 include "_arrow_kernels.pxi"
 include "_arrow_encoder.pxi"
 include "_accumulator.pxi"
+include "_crc_kernels.pxi"
 include "_survey_kernels.pxi"
 include "_key_kernels.pxi"

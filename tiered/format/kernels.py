@@ -31,6 +31,7 @@ __all__ = [
     "group",
     "key_hashes",
     "murmur2",
+    "run_batches",
     "run_records",
     "scan",
     "survey",
@@ -69,6 +70,7 @@ encode_records = pure_kernels.encode_records
 group = pure_kernels.group
 key_hashes = pure_kernels.key_hashes
 murmur2 = pure_kernels.murmur2
+run_batches = pure_kernels.run_batches
 run_records = pure_kernels.run_records
 scan = pure_kernels.scan
 survey = pure_kernels.survey
@@ -103,6 +105,7 @@ if not _asked(_NO_EXTENSION):
         group = _kernels.group
         key_hashes = _kernels.key_hashes
         murmur2 = _kernels.murmur2
+        run_batches = _kernels.run_batches
         run_records = _kernels.run_records
         scan = _kernels.scan
         survey = _kernels.survey

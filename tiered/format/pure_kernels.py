@@ -23,7 +23,7 @@ from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
@@ -32,7 +32,8 @@ from tiered.format.records import ConsumerRecord, Record
 from tiered.model import HeaderName, Headers, NewRecord
 
 MIN_RECORD_BYTES = 7  # length, attributes, two deltas, two lengths and a header count of one byte each
-_BATCH = struct.Struct(">qi4xbI2xi30xi")  # base, length, magic, CRC, last offset delta, records count
+_BATCH = struct.Struct(">qi4xbI2xi8xq14xi")  # base, length, magic, CRC, last delta, max timestamp, records count
+_FIELDS = struct.Struct(">qiibIhiqqqhii")  # the whole header of a batch
 _FULL_BATCH = struct.Struct(">qiibIhi8xqq6xi")
 """Base, length, leader epoch, magic, CRC, attributes, last offset delta, largest timestamp, producer id, count."""
 _LOG_OVERHEAD_BYTES = 12
@@ -56,6 +57,9 @@ _MORE: list[bytes] = [bytes((z & 0x7F | 0x80, z >> 7 | 0x80)) for z in range(2 *
 # By the number itself, from 0 up: lengths and offset deltas. And with the attributes byte before it.
 _SMALL: list[bytes] = _LAST[0::2]
 _HEAD: list[bytes] = [b"\0" + v for v in _SMALL]
+
+
+T = TypeVar("T")
 
 
 class Block(bytearray):
@@ -540,29 +544,69 @@ def consumer_records(  # noqa: PLR0917 - as decode_records
 
 
 def scan(  # noqa: PLR0917 - the state of a walk, in its order
-    data: Buffer, expected: int, limit: int, exact: int, dense: bool, most_bytes: int, stop: int
-) -> tuple[int, int, int]:
-    """How far whole v2 batches in a row are as they should be: bytes, offset of the first one (-1: none), next offset.
+    data: Buffer,
+    expected: int,
+    limit: int,
+    exact: int,
+    dense: bool,
+    most_bytes: int,
+    stop: int,
+    latest: int,
+    total: int,
+) -> tuple[int, int, int, int]:
+    """How far whole v2 batches in a row are as they should be: bytes, first offset (-1: none), next one, their CRC.
 
     Each begins at or behind ``expected``, which the one before it moves on, and below ``stop``, ends below ``limit``,
-    has ``most_bytes`` at most and a CRC that is right. ``exact``: the first one begins no later; -1: it may; ``dense``:
-    nor do those after it. Ends before what is odd in any way, which the caller looks at itself, and where ``stop`` is
-    reached.
+    has ``most_bytes`` at most, no timestamp above ``latest`` and a CRC that is right. ``exact``: the first one begins
+    no later; -1: it may; ``dense``: nor do those after it. Ends before what is odd in any way, which the caller looks
+    at itself, and where ``stop`` is reached. ``total``: CRC-32C of the bytes before these, that of all is given back;
+    -1: it is not wanted.
     """
     view, at, first = memoryview(data), 0, -1
     while expected < stop and len(view) - at >= _BATCH.size:
-        base, length, magic, crc, delta, count = _BATCH.unpack_from(view, at)
+        base, length, magic, crc, delta, newest, count = _BATCH.unpack_from(view, at)
         size, last = length + _LOG_OVERHEAD_BYTES, base + delta
         possible = magic == 2 and _BATCH.size <= size <= min(most_bytes, len(view) - at) and base >= 0 <= delta
         if not possible or not expected <= base < stop or last >= min(limit, _MAX_OFFSET) or base > exact >= 0:
             break
-        if not 0 <= count <= delta + 1 or crc32c(view[at + _CRC_START : at + size]) != crc:
+        if newest > latest or not 0 <= count <= delta + 1 or crc32c(view[at + _CRC_START : at + size]) != crc:
             break
         first = base if first < 0 else first
         expected = last + 1
         exact = expected if dense else exact
         at += size
-    return at, first, expected
+    return at, first, expected, total if total < 0 else crc32c(view[:at], total)
+
+
+def run_batches(batches: memoryview, kind: type[T], header: type, first: object, start: int) -> Iterator[T] | None:
+    """Each of verified batches in a row as ``kind``, a NamedTuple of ``first``, its ``header`` and a view of it.
+
+    ``header`` is a NamedTuple of the fields of a v2 header. Batches wholly below offset ``start`` are left out. None:
+    one of them is no plain v2 batch.
+    """
+    ends, at = [], 0
+    while at < len(batches):
+        if len(batches) - at < _FIELDS.size:
+            return None
+        fields = _FIELDS.unpack_from(batches, at)
+        base, size, delta = fields[0], fields[1] + _LOG_OVERHEAD_BYTES, fields[6]
+        possible = _FIELDS.size <= size <= len(batches) - at and base >= 0 <= delta and fields[12] >= 0
+        if fields[3] != 2 or not possible or base + delta >= _MAX_OFFSET:
+            return None
+        at += size
+        ends.append(at)
+    return _run_batches(batches, ends, kind, header, first, start)
+
+
+def _run_batches(  # noqa: PLR0917 - as run_batches
+    batches: memoryview, ends: Iterable[int], kind: type[T], header: type, first: object, start: int
+) -> Iterator[T]:
+    at, made = 0, tuple.__new__
+    for end in ends:
+        fields = _FIELDS.unpack_from(batches, at)
+        if fields[0] + fields[6] >= start:
+            yield made(kind, (first, made(header, fields), batches[at:end]))  # type: ignore[type-var]
+        at = end
 
 
 class Survey(NamedTuple):

@@ -33,6 +33,7 @@ NO_LIMIT = 2**63 - 1
 """Above every offset and every size: the end of a range that nobody knows."""
 
 _PREFIX = struct.Struct(">qiib")
+_LENGTH = struct.Struct(">8xi")
 _LAST_OFFSET_DELTA = struct.Struct(">i")
 _PLACE = struct.Struct(">qi4xb6xi")  # base, length, magic, last offset delta of a v2 batch
 _PLACE_BYTES = _PLACE.size
@@ -56,11 +57,15 @@ class Span(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Verified v2 batches in a row: offsets ``base_offset`` to ``next_offset`` (exclusive)."""
+    """Verified v2 batches in a row: offsets ``base_offset`` to ``next_offset`` (exclusive).
+
+    ``total``: CRC-32C of their bytes and of all before them; -1 where nobody asked for it.
+    """
 
     data: memoryview
     base_offset: int
     next_offset: int
+    total: int = -1
 
 
 class Damage(Protocol):
@@ -132,22 +137,27 @@ class BatchWalk:
             yield new(Span, (start + at, size, base, last)), view[at : at + size]
             at += size
 
-    def verified(self, view: memoryview, stop: int) -> Run | None:
+    def verified(
+        self, view: memoryview, stop: int, *, most_bytes: int = NO_LIMIT, latest: int = NO_LIMIT, total: int = -1
+    ) -> Run | None:
         """The batches at the start of a view that begins at ``position``, as far as all is well with each; CRCs too.
 
-        None: the first one is a partial one, out of order or odd in some way, or begins at or above offset ``stop``:
-        :meth:`whole` takes it, or says what is wrong. The batch that reaches ``stop`` is the last one. Only for a walk
-        that was told its offsets.
+        None: the first one is a partial one, out of order or odd in some way, has more than ``most_bytes`` or a
+        timestamp above ``latest``, or begins at or above offset ``stop``: :meth:`whole` takes it, or says what is
+        wrong. The batch that reaches ``stop`` is the last one. ``total``: CRC-32C of what lies before the view, for
+        that of the run. Only for a walk that was told its offsets.
         """
-        most_bytes = self._most_length + LOG_OVERHEAD_BYTES
-        used, first, after = kernels.scan(view, self.expected, self._limit, self._exact, self._dense, most_bytes, stop)
+        most_bytes = min(most_bytes, self._most_length + LOG_OVERHEAD_BYTES)
+        used, first, after, total = kernels.scan(
+            view, self.expected, self._limit, self._exact, self._dense, most_bytes, stop, latest, total
+        )
         if not used:
             return None
         self.position += used
         self.expected = after
         if self._dense:
             self._exact = after
-        return Run(view[:used], first, after)
+        return Run(view[:used], first, after, total)
 
     def survey(
         self,
@@ -223,6 +233,15 @@ def walk_headers(buf: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHea
     view = memoryview(buf)
     for span, batch in BatchWalk(corrupt_at, position=position).whole(view[position:]):
         yield span.position, read_header(batch)
+
+
+def cut(run: memoryview) -> Iterator[memoryview]:
+    """Each of verified batches in a row (``Run.data``)."""
+    at, unpack = 0, _LENGTH.unpack_from
+    while at < len(run):
+        behind = at + LOG_OVERHEAD_BYTES + unpack(run, at)[0]
+        yield run[at:behind]
+        at = behind
 
 
 def hop(header_at: Callable[[int], BatchHeader], position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:

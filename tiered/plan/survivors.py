@@ -323,9 +323,13 @@ _SHARE = 15
 
 @dataclass(slots=True)
 class Sample:
-    """Phase 1 of one part, as it was tried. ``keys``: those of a fixed share of all digests."""
+    """Phase 1 of one part, as it was tried. ``keys``: those of a fixed share of all digests.
+
+    ``dirty``: the part lies behind ``first_dirty``, where a key is named once; before it each record names its own.
+    """
 
     records: int = 0
+    dirty: bool = True
     pairs: int = 0
     keys: set[int] = field(default_factory=set)
 
@@ -348,16 +352,30 @@ class Forecast:
         return round(self.pairs * PAIR_BYTES + self.survivors * SURVIVOR_BYTES)
 
 
-def forecast(records: int, samples: Sequence[Sample]) -> Forecast:
-    """Of a log of ``records``; without samples the most that it can be.
+def to_be_tried(wanted: int, kinds: Sequence[bool]) -> list[int]:
+    """Which parts are sampled, by their kinds (dirty or not): all over the log, half of ``wanted`` of each kind.
 
-    Parts give pairs as the samples did. How many keys there are in all is told by how many of them two samples share
-    (capture and recapture); where they share none, keys do not come again in another part.
+    At least one of each.
     """
+    chosen: list[int] = []
+    for kind in (False, True):
+        its = [number for number, each in enumerate(kinds) if each is kind]
+        count = min(len(its), max(1, (wanted + kind) // 2) if not all(kinds) and any(kinds) else wanted)
+        chosen += sorted({its[at * (len(its) - 1) // max(count - 1, 1)] for at in range(count)})
+    return chosen
+
+
+def forecast(clean: int, dirty: int, samples: Sequence[Sample]) -> Forecast:
+    """Of a log with so many ``clean`` and ``dirty`` records; without samples the most that it can be.
+
+    Parts give pairs as the samples of their kind did. How many keys there are in all is told by how many of them two
+    samples share (capture and recapture); where they share none, keys do not come again in another part.
+    """
+    records = clean + dirty
     seen = sum(sample.records for sample in samples)
     if not seen:
         return Forecast(records, records)
-    pairs = round(records * sum(sample.pairs for sample in samples) / seen)
+    pairs = round(sum(count * _rate(samples, dirty=kind) for count, kind in ((clean, False), (dirty, True))))
     couples = list(itertools.combinations(samples, 2))
     shared = sum(len(one.keys & other.keys) for one, other in couples)
     if not shared:
@@ -367,3 +385,9 @@ def forecast(records: int, samples: Sequence[Sample]) -> Forecast:
     parts = records * len(samples) / seen
     met = keys * (1 - (1 - min(a_part / keys, 1)) ** parts)
     return Forecast(pairs, min(pairs, round(met)))
+
+
+def _rate(samples: Sequence[Sample], *, dirty: bool) -> float:
+    """Pairs for a record of that kind; of all samples where none is of it."""
+    kind = [sample for sample in samples if sample.dirty is dirty and sample.records] or samples
+    return sum(sample.pairs for sample in kind) / sum(sample.records for sample in kind)

@@ -357,6 +357,11 @@ class TierStream:
                 if still_missing or replans > MAX_REPLANS or not earliest <= at <= latest:
                     raise
 
+    def batch_runs(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Steps[None]:
+        """As :meth:`batches`, in iterators of as many as were read at once: a step for each batch would cost more."""
+        run_shape = partial(_batches_of_run, start)
+        yield from self.batches(start, end, on_trimmed=on_trimmed, shape=_alone, run_shape=run_shape)
+
     def _read_local(self, start: int, end: int, take: Callable[[Run], Iterator[object]]) -> Steps[None]:
         """Emits what ``take`` makes of the runs of batches on disk. Those before a damage come before its error."""
         if self._local is None:
@@ -417,6 +422,15 @@ class TierStream:
             if pinned is not None:
                 found.update((yield from self._remote.aborted_txns(start, stop)))
         return sorted(found, key=lambda txn: txn.first_offset)
+
+
+def _alone(batch: TierBatch) -> tuple[TierBatch]:
+    return (batch,)
+
+
+def _batches_of_run(start: int, tier: Tier, run: Run) -> Iterator[TierBatch] | None:
+    """Those that touch ``start`` or what is behind it; None where each has to be looked at."""
+    return kernels.run_batches(run.data, TierBatch, BatchHeader, tier, start)
 
 
 def _passed(through: Through, shape: Callable[..., Any], *found: object) -> Iterator[ConsumerRecord] | None:

@@ -11,8 +11,9 @@ from tiered import arguments
 from tiered.arrow.schema import COLUMNS, RecordBatches, arrow_schema
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.kernels import ConsumerRecord
+from tiered.format.walk import Run
 from tiered.model import Positions, TopicPartition
-from tiered.plan.read import LocalSpan, RemoteSpan
+from tiered.plan.read import LocalSpan, RemoteSpan, Tier
 from tiered.plan.visibility import Hidden
 from tiered.read.stream import ISOLATION_LEVELS, ON_TRIMMED, LocalPartition, ReadRange, TierBatch, TierStream, Window
 from tiered.store.base import Emit, Steps
@@ -88,7 +89,7 @@ class PartitionStream:
 
     def batches(self, start: int, end: int | None = None, *, on_trimmed: str = "raise") -> Iterator[TierBatch]:
         """As ``TierStream.batches``."""
-        return self._runner.stream(self.steps.batches(start, end, on_trimmed=on_trimmed))
+        return chain.from_iterable(self._runner.stream(self.steps.batch_runs(start, end, on_trimmed=on_trimmed)))
 
     def records(
         self, wanted: ReadRange, *, isolation: str = "read_uncommitted", on_trimmed: str = "raise"
@@ -208,7 +209,7 @@ class TopicReads:
     def _reading_arrow(
         self, chosen: Iterable[int], wanted: ReadRange, isolation: str, on_trimmed: str, columns: Sequence[str]
     ) -> Steps[None]:
-        """Emits lists of record batches, for whoever runs steps."""
+        """Emits pieces, each some record batches, for whoever runs steps."""
         from tiered.arrow.decoder import ArrowDecoder  # noqa: PLC0415  with numpy
 
         for partition in chosen:
@@ -217,8 +218,8 @@ class TopicReads:
                 decoder = ArrowDecoder(
                     stream.tp, columns=columns, start=start, end=end, since_ms=wanted.since_ms, until_ms=wanted.until_ms
                 )
-                shape = partial(_decoded, decoder, hidden)
-                yield from stream.batches(start, end, on_trimmed=on_trimmed, shape=shape)
+                shape, run_shape = partial(_decoded, decoder, hidden), partial(_run_decoded, decoder, hidden)
+                yield from stream.batches(start, end, on_trimmed=on_trimmed, shape=shape, run_shape=run_shape)
                 yield Emit(list(decoder.finish()))
             yield from stream.release()
 
@@ -255,6 +256,13 @@ class TopicReads:
                 f"topic {self.name} has no partition {partition}", hint=f"it has 0 to {self.partitions - 1}"
             )
         return partition
+
+
+def _run_decoded(
+    decoder: ArrowDecoder, hidden: Hidden | None, tier: Tier, run: Run
+) -> Iterator[pyarrow.RecordBatch] | None:
+    """None where each batch has to be looked at."""
+    return None if hidden is not None and hidden.hides_any else decoder.add_run(run.data)
 
 
 def _decoded(decoder: ArrowDecoder, hidden: Hidden | None, batch: TierBatch) -> list[pyarrow.RecordBatch] | None:

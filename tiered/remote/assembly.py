@@ -15,21 +15,17 @@ on lies behind the row's base, under the row's leader epoch.
 from __future__ import annotations
 
 import copy
-import struct
 from collections.abc import Iterator
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import BatchHeader, read_header, rebased, verify_batch
 from tiered.format.crc import crc32c
-from tiered.format.header import LOG_OVERHEAD_BYTES
 from tiered.format.keys import FLAG_STAGED
 from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Run, Span, walk_headers
 from tiered.model import Row, TopicPartition
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """Largest batch that a reader accepts; the whole of one has to be in memory."""
-
-_LENGTH_AND_LATEST = struct.Struct(">8xi23xq")  # of a v2 batch: its length behind 12 bytes, its largest timestamp
 
 _PREFIX_BYTES = MIN_TAIL_BYTES  # enough to know the size of any batch, and too little to be one
 
@@ -86,6 +82,7 @@ class SegmentScan:
         self._walk = BatchWalk(self._damage, position=position, offsets=self._offsets, dense=dense)
         self._crc = 0
         self._counted = 0 if verify_crc and position == 0 else -1
+        self._summing = False
         self._held: list[memoryview] = []
         self._held_bytes = 0
         self._held_size = _PREFIX_BYTES
@@ -113,17 +110,19 @@ class SegmentScan:
     def runs(self, data: bytes | memoryview) -> Iterator[tuple[BatchHeader, memoryview] | Run]:
         """As :meth:`feed`; batches that are plain (v2, in order, of the wanted offsets) come as runs, unread."""
         view = memoryview(data)
-        if self._counted >= 0:
-            self._count(view)
+        summing = self._begin_piece(view)
         pieces = [] if self.done else [view]
         if self._held_bytes:
             at = self._hold(view)
+            if summing:
+                self._crc = crc32c(view[:at], self._crc)
             if self._held_bytes < self._held_size:
                 return
             pieces = [memoryview(b"".join(self._held)), view[at:]]
             self._held, self._held_bytes, self._held_size = [], 0, _PREFIX_BYTES
         for piece in pieces:
             before, at = self._walk.position, 0
+            self._summing = summing and piece is pieces[-1]  # what was held is summed
             while not self.done:
                 run = self._run(piece[at:])
                 if run is not None:
@@ -132,10 +131,14 @@ class SegmentScan:
                     found = next(self._walk.whole(piece[at:]), None)
                     if found is None:
                         break
+                    if self._summing:
+                        self._crc = crc32c(found[1], self._crc)
                     header = self._accept(*found)
                     if header is not None:
                         yield self._handed(header, found[1])
                 at = self._walk.position - before
+            if summing and (self._summing or self.done):
+                self._crc = crc32c(pieces[-1][at if self._summing else 0 :], self._crc)
             if self.done:
                 return
             if at < len(piece):
@@ -155,16 +158,12 @@ class SegmentScan:
             return None
         if self._walk.expected < self._start or len(piece) <= MIN_TAIL_BYTES:
             return None
-        probe = copy.copy(self._walk)
-        run = probe.verified(piece, self._end)
+        total = self._crc if self._summing else -1
+        run = self._walk.verified(piece, self._end, most_bytes=MAX_BATCH_BYTES, latest=self._row.max_ts, total=total)
         if run is None:
             return None
-        largest, latest = _extremes(run.data)
-        if largest > MAX_BATCH_BYTES:
-            return None
-        if latest > self._row.max_ts:
-            return None
-        self._walk = probe
+        if self._summing:
+            self._crc = run.total
         self._first = False
         self._next = run.next_offset
         self.done = run.next_offset >= self._end
@@ -181,13 +180,19 @@ class SegmentScan:
         if self._dense and self._next < self._offsets.next:
             raise self._corrupt(f"offsets {self._next} to {self._offsets.next} are missing")
 
-    def _count(self, view: memoryview) -> None:
-        """Raises SegmentDiffers where the last byte of the segment was counted and the checksum is another one.
+    def _begin_piece(self, view: memoryview) -> bool:
+        """Whether the CRC of ``view`` is put together on the way, out of those of its batches.
 
-        Unless a batch of this piece is damaged by itself: the error is then that batch's, with its place.
+        Not of the last piece of a segment: nothing of it is handed on before the checksum of all is known. Raises
+        SegmentDiffers where that is another one, unless a batch of this piece is damaged by itself: the error is then
+        that batch's, with its place.
         """
-        self._crc = crc32c(view, self._crc)
+        if self._counted < 0:
+            return False
         self._counted += len(view)
+        if self._counted < self._row.size and not self.done:
+            return True
+        self._crc = crc32c(view, self._crc)
         if self._counted == self._row.size and self._crc != self._row.crc and not self._is_damaged(view):
             raise SegmentDiffers(
                 f"{self._tp}: {self._key} (offsets {self._row.base} to {self._row.next}) has CRC32C {self._crc:#010x}, "
@@ -195,6 +200,7 @@ class SegmentScan:
                 key=self._key,
                 row=self._row,
             )
+        return False
 
     def _is_damaged(self, view: memoryview) -> bool:
         probe = copy.copy(self)
@@ -294,14 +300,3 @@ class SegmentScan:
             hint="compare the object with its checksum in the catalog (check), and upload the segment again if a "
             "disk still has it",
         )
-
-
-def _extremes(run: memoryview) -> tuple[int, int]:
-    """The bytes of the largest of the v2 batches in a row, and the largest timestamp that their headers tell."""
-    at, largest, latest, unpack = 0, 0, -1, _LENGTH_AND_LATEST.unpack_from
-    while at < len(run):
-        length, timestamp = unpack(run, at)
-        latest = max(latest, timestamp)
-        largest = max(largest, length)
-        at += LOG_OVERHEAD_BYTES + length
-    return largest + LOG_OVERHEAD_BYTES, latest

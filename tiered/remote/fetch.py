@@ -55,12 +55,12 @@ class Fetch:
 
     def request(self) -> Get:
         """The GET of a sequential read."""
-        return Get(self.key, self.range.start, self.range.end)
+        return Get(self.key, self.range.start, self.range.end, lend=True)
 
     def received(self, tp: TopicPartition, found: object) -> memoryview:
         """What the answer of :meth:`request` holds. Raises as :meth:`steps`."""
         row = self.segment.row
-        return memoryview(_checked(tp, Get(self.key, self.range.start, self.range.end), row, found, row.size))
+        return memoryview(_checked(tp, self.request(), row, found, row.size).body)
 
 
 def fetches(
@@ -77,29 +77,29 @@ def fetches(
 def read_range(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
     """Exactly the bytes ``start`` to ``end`` of the ``.log`` of ``row``. Raises SegmentGone, CorruptionError."""
     wanted = Get(key, start, end)
-    return _checked(tp, wanted, row, (yield wanted), row.size)
+    return _checked(tp, wanted, row, (yield wanted), row.size).data
 
 
 def read_bundle(tp: TopicPartition, key: str, row: Row, start: int, end: int) -> Steps[bytes]:
     """Exactly the bytes ``start`` to ``end`` of the index bundle of segment ``row``. Raises as :func:`read_range`."""
     wanted = Get(key, start, end)
-    return _checked(tp, wanted, row, (yield wanted), row.idx_len)
+    return _checked(tp, wanted, row, (yield wanted), row.idx_len).data
 
 
-def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int) -> bytes:
-    """The bytes that were asked for, of an object of ``size`` bytes."""
+def _checked(tp: TopicPartition, wanted: Get, row: Row, found: object, size: int) -> Object:
+    """The answer that holds the bytes that were asked for, of an object of ``size`` bytes."""
     key, start, end = wanted.key, wanted.start, wanted.end or 0
     if isinstance(found, Missing):
         raise SegmentGone(key, row)
     if not isinstance(found, Object):
         raise TypeError(f"a GET gave {found!r}")
-    if len(found.data) != end - start or found.size != size:
+    if len(found.body) != end - start or found.size != size:
         raise CorruptionError(
-            f"{tp}: {key} gave {len(found.data)} of the bytes {start} to {end}; the object has {found.size} bytes, the "
+            f"{tp}: {key} gave {len(found.body)} of the bytes {start} to {end}; the object has {found.size} bytes, the "
             f"catalog says {size}",
             path_or_key=key,
-            position=start + len(found.data),
+            position=start + len(found.body),
             offset=row.base,
             hint="the object is not the one that was committed: run check",
         )
-    return found.data
+    return found

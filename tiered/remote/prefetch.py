@@ -14,7 +14,7 @@ from collections.abc import Callable
 from tiered.errors import TieredError
 from tiered.model import TopicPartition
 from tiered.remote.cache import ByteCache
-from tiered.remote.fetch import Fetch
+from tiered.remote.fetch import Fetch, SegmentGone
 from tiered.store.base import Begin, Steps, Take
 
 REQUESTS_AHEAD = 4
@@ -43,6 +43,7 @@ class Prefetch:
         self._max_requests = max_requests
         self._begun = False
         self._ended = False
+        self._failure: Exception | None = None
         self._waiting: Fetch | None = None
         self._ahead: deque[tuple[Fetch, object]] = deque()
         self._ahead_bytes = 0
@@ -58,11 +59,16 @@ class Prefetch:
             return first, (yield from first.steps(self._tp, self._cache))
         yield from self._fill()
         if not self._ahead:
+            if self._failure is not None:
+                raise self._failure
             return None
         fetch, ticket = self._ahead.popleft()
         found = yield Take(ticket)
         self._ahead_bytes -= fetch.size_bytes
-        return fetch, fetch.received(self._tp, found)
+        data = fetch.received(self._tp, found)
+        del found  # the consumer's is to be the only reference
+        yield from self._fill()  # goes on while the consumer is at work
+        return fetch, data
 
     def abandon(self) -> Steps[None]:
         """Waits for what was begun: for a consumer that stops and goes on with something else in the same steps."""
@@ -76,7 +82,10 @@ class Prefetch:
     def _fill(self) -> Steps[None]:
         while not self._ended:
             if self._waiting is None:
-                self._waiting = yield from self._source()
+                try:
+                    self._waiting = yield from self._source()
+                except (TieredError, SegmentGone) as error:
+                    self._failure = error  # for its turn: what was begun before comes first
                 if self._waiting is None:
                     self._ended = True
                     return

@@ -66,7 +66,8 @@ class Get:
 
     A range that begins at or beyond the size gives an :class:`Object` with no data. ``if_none_match``: an
     ETag; gives :class:`NotModified` while it is current. A body larger than ``max_bytes``, of a GET without
-    ``end``, is refused with CorruptionError before it is in memory.
+    ``end``, is refused with CorruptionError before it is in memory. ``lend``: the body may come in a buffer that is
+    used again when nobody refers to it (``Object.lent``).
     """
 
     key: str
@@ -74,6 +75,7 @@ class Get:
     end: int | None = None
     if_none_match: str | None = None
     max_bytes: int = MAX_BODY_BYTES
+    lend: bool = False
 
     @property
     def body_limit(self) -> int:
@@ -261,7 +263,8 @@ class Object:
     """An object or a range of it. ``size`` is that of the whole object.
 
     ``crc32c`` is the stored full-object checksum, None if the store returns none. ``date_ms`` is the store's clock.
-    ``encryption``: method and key of it, as the store tells; empty if it tells none.
+    ``encryption``: method and key of it, as the store tells; empty if it tells none. ``lent``: the bytes of a GET that
+    said ``lend``, read-only, of a store that does; ``data`` is empty then.
     """
 
     data: bytes = field(repr=False)
@@ -271,6 +274,12 @@ class Object:
     date_ms: int = 0
     crc32c: int | None = None
     encryption: str = ""
+    lent: memoryview | None = field(default=None, repr=False)
+
+    @property
+    def body(self) -> bytes | memoryview:
+        """The bytes, lent or not."""
+        return self.data if self.lent is None else self.lent
 
 
 @dataclass(frozen=True, slots=True)

@@ -274,7 +274,7 @@ class Limits:
         received = self._bytes
         if isinstance(answer, Object):
             if received is not None:
-                received.take(len(answer.data))
+                received.take(len(answer.body))
         elif isinstance(answer, PutResult | RemoteUnavailableError) and answer.slow_down:
             slowed = self.paces.slow_down(request, self.clock.monotonic())
             if slowed is not None and self._said is not None:

@@ -76,7 +76,7 @@ class StoreMetrics:
         """Adds one request. ``answer`` is its outcome, or what it raised instead."""
         received = 0
         if isinstance(answer, Object):
-            status, received = "ok", len(answer.data)
+            status, received = "ok", len(answer.body)
         elif isinstance(answer, PutResult):
             status = answer.status.value
         elif isinstance(answer, BaseException):

@@ -370,8 +370,10 @@ def _strangeness(request: StoreRequest, response: dict[str, Any]) -> str:
     return f"no {' and no '.join(lacking)}" if lacking else ""
 
 
-def outcome_of(target: S3Target, request: StoreRequest, response: dict[str, Any], data: bytes = b"") -> Outcome:
-    """The outcome of a successful call; ``data`` is the body of a GET, read to its end.
+def outcome_of(
+    target: S3Target, request: StoreRequest, response: dict[str, Any], data: bytes | memoryview = b""
+) -> Outcome:
+    """The outcome of a successful call; ``data`` is the body of a GET, read to its end: a view, if it is lent.
 
     Raises ConfigError for an answer that is not S3's. A conditional write that is answered so may have landed: UNKNOWN.
     """
@@ -409,7 +411,7 @@ def outcome_of(target: S3Target, request: StoreRequest, response: dict[str, Any]
             return None
 
 
-def _object(target: S3Target, request: Get, response: dict[str, Any], data: bytes) -> Object:
+def _object(target: S3Target, request: Get, response: dict[str, Any], data: bytes | memoryview) -> Object:
     if request.end is not None and request.end == request.start:
         return _described(response, b"", response["ContentLength"])
     if len(data) != response.get("ContentLength", len(data)):
@@ -426,15 +428,16 @@ def _object(target: S3Target, request: Get, response: dict[str, Any], data: byte
     return _described(response, data, size)
 
 
-def _described(response: dict[str, Any], data: bytes, size: int) -> Object:
+def _described(response: dict[str, Any], data: bytes | memoryview, size: int) -> Object:
     return Object(
-        data,
+        data if isinstance(data, bytes) else b"",
         response["ETag"],
         size,
         _ms(response.get("LastModified")),
         _date_ms(response),
         decode_crc(response.get("ChecksumCRC32C")),
         " ".join(filter(None, (response.get("ServerSideEncryption"), response.get("SSEKMSKeyId")))),
+        data if isinstance(data, memoryview) else None,
     )
 
 

@@ -176,7 +176,9 @@ class FaultStore(StoreAround):
             body = damage(kind, request.body.read_at(request.start, request.end - request.start))
             return self.inner.execute(replace(request, body=BytesSource(body), start=0, end=len(body), crc32c=None))
         outcome = self.inner.execute(request)
-        return replace(outcome, data=damage(kind, outcome.data)) if isinstance(outcome, Object) else outcome
+        if not isinstance(outcome, Object):
+            return outcome
+        return replace(outcome, data=damage(kind, bytes(outcome.body)), lent=None)
 
     def _apply_late(self, request: StoreRequest) -> None:
         try:

@@ -319,6 +319,21 @@ class StoreContract:
             same((start, end, got.data, got.size), (start, end, wanted, 10))
             true(bool(got.etag), "a range has an ETag")
 
+    def test_a_body_that_may_be_lent_is_the_same_and_stays_so(self) -> None:
+        store = self.store()
+        body = os.urandom(3 * 1024 * 1024)
+        landed(store.execute(Put("k", body, ABSENT)))
+        kept = [(start, found(store.execute(Get("k", start, start + 2**21, lend=True)))) for start in (0, 7, 2**20)]
+        for start, got in (*kept, (2**21, found(store.execute(Get("k", 2**21, 2**23, lend=True))))):
+            true(
+                bytes(got.body) == body[start : start + 2**21],
+                f"the bytes from {start} on, however many were asked for",
+            )
+            same((got.size, bool(got.etag)), (len(body), True))
+            true(memoryview(got.body).readonly, "nobody writes into what others may look at")
+        true(bytes(found(store.execute(Get("k", lend=True))).body) == body, "a whole object")
+        same(store.execute(Get("absent", 0, 2**21, lend=True)), Missing())
+
     def test_a_body_above_its_limit_is_refused(self) -> None:
         store = self.store()
         landed(store.execute(Put("k", b"0123456789", ABSENT)))

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from tests.unit.format import strategies
 from tests.unit.format.twins import compiled, needs_both, outcome
 from tiered.format import pure_kernels, records
-from tiered.format.batch import encode_batch, read_header, rebuild_batch, verify_batch
+from tiered.format.batch import BatchHeader, encode_batch, read_header, rebuild_batch, verify_batch
 from tiered.format.codecs import Codec, decompress
 from tiered.format.crc import crc32c
 from tiered.format.kernels import ConsumerRecord, Record
 from tiered.format.pure_kernels import Block, Shown, encode_record_at, encode_varint
 from tiered.format.walk import walk_headers
 from tiered.model import HeaderName, NewRecord, TimestampType
+from tiered.plan.read import Tier
+from tiered.read.stream import TierBatch
 
 pytestmark = needs_both
 
@@ -290,6 +292,35 @@ def test_a_damaged_run_is_the_same_damage_to_both() -> None:
     assert errors > MUTATIONS // 100
 
 
+def test_both_twins_cut_runs_into_the_same_batches() -> None:
+    rng = random.Random(SEED)
+    print(f"TIERED_MUTATIONS_SEED={SEED}")
+    refused = 0
+    for _ in range(MUTATIONS // 2):
+        made = batches(rng)
+        wanted = [(read_header(each), bytes(each)) for each in made]
+        data = bytearray(b"".join(made))
+        if rng.random() < 0.5:
+            data[rng.randrange(min(len(data), 70))] ^= 1 << rng.randrange(8)
+        start = rng.choice((0, 0, 9, wanted[-1][0].next_offset))
+        for view in (memoryview(data), memoryview(bytes(data))[: len(data) - rng.choice((0, 0, 1, len(made[-1])))]):
+            arguments = (view, TierBatch, BatchHeader, Tier.REMOTE, start)
+            ours, pure = compiled.run_batches(*arguments), pure_kernels.run_batches(*arguments)
+            assert (ours is None) == (pure is None), bytes(view)
+            if ours is None or pure is None:
+                refused += 1
+                continue
+            found = list(ours)
+            assert found == list(pure)
+            assert [type(each) for each in found] == [TierBatch] * len(found)
+            whole = [(header, bytes(view[at : at + header.size_bytes])) for at, header in walk_headers(view)]
+            assert [(each.header, bytes(each.data)) for each in found] == [
+                each for each in whole if each[0].next_offset > start
+            ]
+            assert all(type(each.header) is BatchHeader and each.tier is Tier.REMOTE for each in found)
+    assert MUTATIONS // 100 < refused < MUTATIONS
+
+
 def test_both_twins_scan_as_far() -> None:
     rng = random.Random(SEED)
     print(f"TIERED_MUTATIONS_SEED={SEED}")
@@ -297,6 +328,7 @@ def test_both_twins_scan_as_far() -> None:
     for _ in range(MUTATIONS):
         made = batches(rng)
         first, end = read_header(made[0]).base_offset, read_header(made[-1]).next_offset
+        newest = max(read_header(each).max_timestamp for each in made)
         if rng.random() < 0.7:
             one = rng.choice(made)
             for _ in range(rng.randrange(1, 3)):
@@ -312,11 +344,15 @@ def test_both_twins_scan_as_far() -> None:
             rng.random() < 0.5,
             rng.choice((2**31, 200)),
             rng.choice((2**63 - 1, end, end - 2)),
+            rng.choice((2**63 - 1, newest, newest - 1)),
+            rng.choice((-1, 0, rng.getrandbits(32))),
         )
         ours, pure = outcome(lambda a=arguments: compiled.scan(*a)), outcome(lambda a=arguments: pure_kernels.scan(*a))
         assert ours == pure, arguments
         assert isinstance(ours, tuple)
-        used, base, after = ours
+        used, base, after, total = ours
+        before = arguments[-1]
+        assert total == (-1 if before < 0 else crc32c(data[:used], before))
         assert (used == 0) == (base == -1)
         walked = [header for _, header in walk_headers(bytes(arguments[0][:used]))]
         assert sum(header.size_bytes for header in walked) == used

@@ -17,7 +17,7 @@ from tiered.format.codecs import Codec, compress
 from tiered.format.crc import crc32c
 from tiered.format.walk import Run
 from tiered.model import Row, TopicPartition
-from tiered.remote.assembly import SegmentScan
+from tiered.remote.assembly import SegmentDiffers, SegmentScan
 
 TP = TopicPartition("flights", 0)
 PARTS = batches(0, 60)
@@ -43,6 +43,20 @@ def test_wherever_the_pieces_are_cut(cuts: list[int], start: int, length: int) -
     assert found == PARTS[start // 10 : (end - 1) // 10 + 1]
     assert reader.done
     assert reader.next_offset == ((end - 1) // 10 + 1) * 10
+
+
+@given(st.lists(st.integers(0, len(DATA)), max_size=12), st.integers(0, 5), st.integers(12, 15), st.integers(1, 60))
+def test_what_no_batch_sums_is_missed_by_the_sum_of_all_wherever_it_is_cut(
+    cuts: list[int], batch: int, place: int, end: int
+) -> None:
+    """A leader epoch that is another one: no CRC of a batch covers it. Pieces behind the wanted end count, too."""
+    data = bytearray(DATA)
+    data[sum(map(len, PARTS[:batch])) + place] ^= 1
+    edges = [0, *sorted(cuts), len(DATA)]
+    reader = scan(0, end)
+    found = (each for low, high in itertools.pairwise(edges) for each in reader.feed(bytes(data[low:high])))
+    with pytest.raises(SegmentDiffers, match="the catalog says"):
+        list(found)
 
 
 def test_plain_batches_come_as_one_run() -> None:

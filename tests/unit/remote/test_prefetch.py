@@ -109,7 +109,8 @@ async def test_nothing_is_asked_for_before_it_is_wanted_on_asyncio() -> None:
         assert await anext(reading) == 0
         assert store.inner.asked == [0]
         assert await anext(reading) == 10
-        assert source.taken == 1 + REQUESTS_AHEAD + 1
+        # The first, the one in hand, those ahead while the consumer is at work, and the next one, which is known.
+        assert source.taken == 1 + 1 + REQUESTS_AHEAD + 1
 
 
 def test_the_first_read_is_on_the_callers_thread_and_alone() -> None:
@@ -136,6 +137,26 @@ def test_bytes_and_requests_ahead_are_bounded() -> None:
 def test_one_request_larger_than_the_bound_still_goes() -> None:
     with stream(Source(4, 1000), max_bytes=1) as found:
         assert list(found) == [0, 1000, 2000, 3000]
+
+
+def test_reads_go_on_while_the_consumer_is_at_work() -> None:
+    source, store = Source(20), Numbers()
+    with stream(source, store, max_requests=2) as found:
+        assert [next(found) for _ in range(3)] == [0, 10, 20]
+        assert source.taken == 3 + 2 + 1
+
+
+def test_an_error_of_the_source_comes_behind_what_was_begun() -> None:
+    class Breaks(Source):
+        def next(self) -> Steps[Fetch | None]:
+            if self.taken == 4:
+                raise RemoteUnavailableError("no index")
+            return (yield from super().next())
+
+    with stream(Breaks(10)) as found:
+        assert [next(found) for _ in range(4)] == [0, 10, 20, 30]
+        with pytest.raises(RemoteUnavailableError, match="no index"):
+            next(found)
 
 
 def test_an_error_comes_at_its_turn() -> None:

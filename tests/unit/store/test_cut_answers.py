@@ -11,6 +11,7 @@ from tiered.errors import RemoteUnavailableError
 from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import ABSENT, Get, List, Missing, Object, Page, Put, PutResult, PutStatus, StoreRequest
 from tiered.store.location import StoreLocation
+from tiered.store.s3 import LEND_BYTES
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
 
@@ -23,14 +24,22 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
         yield one
 
 
-CUT = [(Get("absent"), Missing), (Get("there"), Object), (List(""), Page)]
+LARGE = 2 * LEND_BYTES
+CUT = [
+    (Get("absent"), Missing),
+    (Get("there"), Object),
+    (List(""), Page),
+    (Get("large", 0, LARGE, lend=True), Object),
+]
+NAMES = ["absent", "there", "list", "lent"]
 
 
-@pytest.mark.parametrize(("request_", "whole"), CUT, ids=["absent", "there", "list"])
+@pytest.mark.parametrize(("request_", "whole"), CUT, ids=NAMES)
 def test_a_cut_answer_is_an_outage(proxy: FaultProxy, request_: StoreRequest, whole: type) -> None:
     store = StoreLocation.parse("s3://cut-answers/log", endpoint_url=proxy.url).raw_store()
     try:
         store.execute(Put("there", b"data" * 100, ABSENT))
+        store.execute(Put("large", bytes(LARGE), ABSENT))
         proxy.add(Fault(FaultKind.TRUNCATE))
         with pytest.raises(RemoteUnavailableError):
             store.execute(request_)
@@ -39,11 +48,12 @@ def test_a_cut_answer_is_an_outage(proxy: FaultProxy, request_: StoreRequest, wh
         store.close()
 
 
-@pytest.mark.parametrize(("request_", "whole"), CUT, ids=["absent", "there", "list"])
+@pytest.mark.parametrize(("request_", "whole"), CUT, ids=NAMES)
 async def test_the_same_for_asyncio(proxy: FaultProxy, request_: StoreRequest, whole: type) -> None:
     store = AioS3Store(StoreLocation.parse("s3://cut-answers/log", endpoint_url=proxy.url).target)
     try:
         await store.execute(Put("there", b"data" * 100, ABSENT))
+        await store.execute(Put("large", bytes(LARGE), ABSENT))
         proxy.add(Fault(FaultKind.TRUNCATE))
         with pytest.raises(RemoteUnavailableError):
             await store.execute(request_)

@@ -1,26 +1,32 @@
-"""The clients of one process: credentials of their own, one reading of what the SDK knows of S3."""
+"""The clients of one process: shared by stores of the same settings and credentials, and by no others."""
 
 from __future__ import annotations
 
+import dataclasses
+import os
+from pathlib import Path
 from typing import Any
 
 import botocore.loaders
 import pytest
 
-from tiered.store import s3
-from tiered.store.base import Get
-from tiered.store.s3 import S3Store
+from tiered.store.s3_clients import S3Clients
 from tiered.store.s3_requests import S3Target
 
+TARGET = S3Target("bucket", endpoint_url="http://127.0.0.1:9", region="us-east-1")
 
-def connected(key: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "first")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    store = S3Store(S3Target("bucket", endpoint_url="http://127.0.0.1:9", region="us-east-1"))
-    try:
-        return store._connected(Get("key"))
-    finally:
-        store.close()
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    return tmp_path / "credentials"
+
+
+def access_key(client: Any) -> str:
+    key: str = client.boto._request_signer._credentials.access_key
+    return key
 
 
 def test_the_model_is_read_once_and_credentials_are_found_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,8 +37,73 @@ def test_the_model_is_read_once_and_credentials_are_found_each_time(monkeypatch:
         loaders.append(make(*args, **kwargs))
         return loaders[-1]
 
-    monkeypatch.setattr(s3, "_loader", None)
     monkeypatch.setattr(botocore.loaders, "create_loader", counted)
-    first, second = connected("first", monkeypatch), connected("second", monkeypatch)
+    clients = S3Clients()
+    first = clients.lease(TARGET)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
+    second = clients.lease(TARGET)
     assert len(loaders) == 1
-    assert [each._request_signer._credentials.access_key for each in (first, second)] == ["first", "second"]
+    assert [access_key(each) for each in (first, second)] == ["first", "second"]
+
+
+def test_stores_of_one_endpoint_share_a_client_also_one_after_the_other() -> None:
+    clients = S3Clients()
+    first = clients.lease(TARGET)
+    assert clients.lease(dataclasses.replace(TARGET, bucket="other", prefix="p")) is first
+    assert (first.stores, clients.in_use) == (2, 1)
+    clients.release(first)
+    clients.release(first)
+    assert (first.stores, clients.in_use) == (0, 0)
+    assert clients.lease(TARGET) is first
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"endpoint_url": "http://127.0.0.1:10"}, {"region": "eu-west-1"}, {"path_style": False}, {"pool_connections": 3}],
+)
+def test_other_settings_have_a_client_of_their_own(other: dict[str, Any]) -> None:
+    clients = S3Clients()
+    assert clients.lease(TARGET) is not clients.lease(dataclasses.replace(TARGET, **other))
+
+
+def test_a_file_of_credentials_that_changes_is_read_anew(monkeypatch: pytest.MonkeyPatch, credentials: Path) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    clients, found = S3Clients(), []
+    for key in ("one", "three"):
+        credentials.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = s\n")
+        found.append(access_key(clients.lease(TARGET)))
+    assert found == ["one", "three"]
+
+
+def test_connections_are_closed_with_the_last_store_and_only_some_clients_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clients, closed = S3Clients(idle=2), []
+    targets = [dataclasses.replace(TARGET, pool_connections=1 + at) for at in range(4)]
+    held = [clients.lease(target) for target in targets]
+    for at, client in enumerate(held):
+        monkeypatch.setattr(client.boto, "close", lambda at=at: closed.append(at))
+    clients.lease(targets[0])
+    for client in held:
+        clients.release(client)
+    assert closed == [1, 2, 3]
+    assert clients.in_use == 1
+    again = [clients.lease(target) for target in targets]
+    assert [old is new for old, new in zip(held, again, strict=True)] == [True, False, True, True]
+
+
+def test_a_forked_child_has_clients_of_its_own() -> None:
+    clients = S3Clients()
+    client = clients.lease(TARGET)
+    with clients._lock:  # as a thread of the parent may have it
+        clients.forget()
+        assert clients.lease(TARGET) is not client
+    clients.release(client)  # of a store that was open before
+
+
+def test_no_secret_stands_in_what_is_kept() -> None:
+    clients = S3Clients()
+    clients.lease(TARGET)
+    assert "secret" not in repr(clients._held)
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == "secret"

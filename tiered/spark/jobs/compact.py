@@ -9,9 +9,9 @@ from tiered.errors import TieredError
 from tiered.plan.jobs import TWO_PHASE_RECORDS
 from tiered.plan.maintenance import Kind
 from tiered.plan.offset_map import OffsetMap
-from tiered.plan.survivors import Forecast, Sample, forecast
+from tiered.plan.survivors import Forecast, Sample, forecast, to_be_tried
 from tiered.program.output import columns, counted, human_bytes
-from tiered.remote.compact_parts import plan_round, scan_part
+from tiered.remote.compact_parts import Part, plan_round, scan_part
 from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
 from tiered.spark.jobs.receipts import JobFolder
 from tiered.spark.jobs.rounds import bench_of, entry_of, rewrite
@@ -98,21 +98,26 @@ def _forecast(store: Store, due: Mapping[str, Any], arguments: Mapping[str, Any]
     """Of a log; parts that are tried lie all over it."""
     wanted = arguments["sample"]
     if not wanted:
-        return forecast(due["records"], ())
+        return forecast(0, due["records"], ())
     bench = bench_of(store, entry_of(store, due["topic"]), due["partition"])
     planned = drive(store, plan_round(bench.view, bench.config, bench.shop, part_bytes=arguments["task_bytes"]))
     if planned is None:
         return Forecast(0, 0)
     round_, parts = planned
     most_keys = OffsetMap(arguments["memory_bytes"]).capacity
-    count = min(wanted, len(parts))
-    chosen = sorted({at * (len(parts) - 1) // max(count - 1, 1) for at in range(count)})
+    kinds = [_is_dirty(part, round_.first_dirty) for part in parts]
     samples = []
-    for number in chosen:
-        sample = Sample(parts[number].records)
+    for number in to_be_tried(wanted, kinds):
+        sample = Sample(parts[number].records, kinds[number])
         steps = scan_part(
             bench.view, bench.shop, parts[number], number=number, first_dirty=round_.first_dirty, most_keys=most_keys
         )
         drive(store, steps, take=sample.take)
         samples.append(sample)
-    return forecast(sum(part.records for part in parts), samples)
+    dirty = sum(part.records for part, kind in zip(parts, kinds, strict=True) if kind)
+    return forecast(sum(part.records for part in parts) - dirty, dirty, samples)
+
+
+def _is_dirty(part: Part, first_dirty: int) -> bool:
+    """Whether most of its offsets lie behind what an earlier round has cleaned."""
+    return part.start + part.end > 2 * first_dirty

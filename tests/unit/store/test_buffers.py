@@ -1,0 +1,55 @@
+"""Buffers of bodies: used again when nobody looks into them, and never before."""
+
+from __future__ import annotations
+
+from tiered.store.buffers import LEAST_BYTES, BufferPool
+
+MIB = 1024 * 1024
+
+
+def test_a_buffer_is_used_again_when_the_last_view_of_it_is_gone() -> None:
+    pool = BufferPool()
+    first = pool.take(3 * MIB)
+    first[:4] = b"kept"
+    view = memoryview(first)[:4]
+    part = view[1:]
+    place = id(first)
+    del first, view
+    other = pool.take(3 * MIB)
+    other[:4] = b"othr"
+    assert bytes(part) == b"ept"
+    assert id(other) != place
+    del part
+    assert id(pool.take(3 * MIB)) == place
+
+
+def test_sizes_are_powers_of_two_and_the_smallest_that_fits_is_taken() -> None:
+    pool = BufferPool()
+    taken = [pool.take(size) for size in (1, MIB + 1, 16 * MIB)]
+    assert [len(each) for each in taken] == [LEAST_BYTES, 2 * MIB, 16 * MIB]
+    del taken
+    assert [len(pool.take(size)) for size in (MIB, 2 * MIB, 3 * MIB)] == [MIB, 2 * MIB, 16 * MIB]
+
+
+def test_no_more_is_kept_than_the_bound() -> None:
+    pool = BufferPool(4 * MIB)
+    held = [pool.take(2 * MIB) for _ in range(5)]
+    assert len({id(each) for each in held}) == 5
+    assert pool.size_bytes == 4 * MIB
+    del held
+    large = pool.take(4 * MIB)  # in place of smaller ones that nobody uses
+    assert pool.size_bytes == 4 * MIB
+    assert len(pool.take(MIB)) == MIB
+    assert pool.size_bytes == len(large)
+    assert len(pool.take(64 * MIB)) == 64 * MIB
+    assert pool.size_bytes == 4 * MIB
+
+
+def test_forgotten_buffers_live_as_long_as_their_views() -> None:
+    pool = BufferPool()
+    view = memoryview(pool.take(MIB))[:3]
+    view[:] = b"abc"
+    pool.forget()
+    assert pool.size_bytes == 0
+    pool.take(MIB)[:3] = b"xyz"
+    assert bytes(view) == b"abc"

@@ -1,0 +1,120 @@
+"""boto3 clients of S3: the stores of one process that have the same settings and credentials share one.
+
+The first client of a process costs some 0.5 s of CPU, each further one about 0.1 s, and its kept connections are what
+the next store would have to make anew. boto3 is imported with the first client.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tiered.errors import ConfigError
+from tiered.store.s3_requests import S3Target, forbid_redirect, tell_page
+
+IDLE_CLIENTS = 4
+"""Clients that no store uses, and which are kept for the next one; their connections are closed."""
+
+_CREDENTIAL_FILES = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+
+
+@dataclass(slots=True, eq=False)
+class S3Client:
+    """A boto3 client, the errors that it raises, and how many stores use it."""
+
+    boto: Any
+    sdk_errors: tuple[type[Exception], ...]
+    stores: int = 0
+
+
+class S3Clients:
+    """Clients by settings and credentials. Thread-safe; a forked child begins without any."""
+
+    def __init__(self, idle: int = IDLE_CLIENTS) -> None:
+        self._idle = idle
+        self._loader: Any = None  # of botocore: it keeps S3's model, which costs five times what the rest does
+        self.forget()
+
+    def forget(self) -> None:
+        """For a forked child: the connections are its parent's, and a thread of the parent may hold the lock."""
+        self._lock = threading.Lock()
+        self._held: dict[bytes, S3Client] = {}
+
+    @property
+    def in_use(self) -> int:
+        """Clients that a store uses."""
+        with self._lock:
+            return sum(1 for each in self._held.values() if each.stores)
+
+    def lease(self, target: S3Target) -> S3Client:
+        """The client for ``target``, until :meth:`release`. Raises ConfigError where none can be made."""
+        with self._lock:
+            key = _key(target)
+            client = self._held.pop(key, None) or self._made(target)
+            self._held[key] = client  # the last one used stands last
+            client.stores += 1
+            return client
+
+    def release(self, client: S3Client) -> None:
+        """One store less uses it; with the last one its connections are closed."""
+        with self._lock:
+            client.stores -= 1
+            if client.stores:
+                return
+            client.boto.close()  # closes connections; the next request would make new ones
+            unused = [key for key, each in self._held.items() if not each.stores]
+            for key in unused[: max(0, len(unused) - self._idle)]:
+                del self._held[key]
+
+    def _made(self, target: S3Target) -> S3Client:
+        try:
+            boto3_session = importlib.import_module("boto3.session")
+            core_session = importlib.import_module("botocore.session")
+            loaders = importlib.import_module("botocore.loaders")
+            exceptions = importlib.import_module("botocore.exceptions")
+            config = importlib.import_module("botocore.config")
+            parsers = importlib.import_module("botocore.parsers")
+        except ImportError as error:
+            raise ConfigError("s3:// needs boto3", hint="pip install 'tieredlog[s3]'") from error
+        if self._loader is None:
+            self._loader = loaders.create_loader()
+        core = core_session.get_session()
+        core.register_component("data_loader", self._loader)
+        try:
+            boto = boto3_session.Session(botocore_session=core).client(
+                "s3", config=config.Config(**target.config_arguments()), **target.client_arguments()
+            )
+        except (exceptions.BotoCoreError, ValueError) as error:
+            raise ConfigError(f"cannot connect to {target.url}: {error}", hint="check region and endpoint") from error
+        boto.meta.events.register("before-call.s3", forbid_redirect)
+        boto.meta.events.register("response-received.s3", tell_page)
+        return S3Client(boto, (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError, OSError))
+
+
+def _key(target: S3Target) -> bytes:
+    """What a client depends on, hashed, since secrets may be in it: its settings and where its credentials come from.
+
+    Credentials that expire are renewed inside a client; other ones in the environment or in a file make another key.
+    """
+    sources: list[object] = [target.client_arguments(), target.config_arguments()]
+    sources += sorted((name, value) for name, value in os.environ.items() if name.startswith("AWS_"))
+    for variable, default in _CREDENTIAL_FILES:
+        path = Path(os.environ.get(variable) or default).expanduser()
+        try:
+            found = path.stat()
+        except OSError:
+            sources.append((str(path), None))
+        else:
+            sources.append((str(path), found.st_ino, found.st_mtime_ns, found.st_size))
+    return hashlib.sha256(repr(sources).encode()).digest()
+
+
+CLIENTS = S3Clients()
+"""Those of this process."""
+
+os.register_at_fork(after_in_child=CLIENTS.forget)
