@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from http.client import HTTPResponse
 from typing import Any
 
 from tiered.errors import ClosedError, TieredError
+from tiered.format.buffers import BufferPool
 from tiered.store.base import Get, Outcome, StoreRequest
-from tiered.store.buffers import BufferPool
 from tiered.store.key_rules import check_request
 from tiered.store.s3_clients import CLIENTS, S3Client
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
@@ -20,10 +19,11 @@ from tiered.store.sources import PIECE_BYTES
 LEND_BYTES = 1024 * 1024
 """Bodies from this size on are lent, where the request allows it: of small ones a fresh buffer costs nothing."""
 
-BUFFERS = BufferPool()
-"""Of this process; empty while no store of it is open."""
+POOL_BYTES = 64 * 1024 * 1024
+"""Most bytes of buffers of bodies that one process keeps."""
 
-os.register_at_fork(after_in_child=BUFFERS.forget)
+BUFFERS = BufferPool(POOL_BYTES, LEND_BYTES)
+"""Of this process; empty while no store of it is open."""
 
 
 class S3Store:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from sys import getrefcount
 
 from tiered.errors import CorruptionError
 from tiered.format.batch import HEADER_BYTES, BatchHeader, read_header, verify_batch
+from tiered.format.buffers import BufferPool
 from tiered.format.pure_kernels import Block
 from tiered.format.walk import MIN_TAIL_BYTES, BatchWalk, Offsets, Span
 from tiered.local.disk.files import Files
@@ -19,34 +19,30 @@ from tiered.local.disk.files import Files
 BUFFER_BYTES = 256 * 1024
 """Default size of the reused buffer; a larger batch gets a buffer of its own, bounded by the file."""
 
-_MINE = 2  # references to a block that only its list has: that one, and the argument of getrefcount
-
 FIRST_BYTES = 16 * 1024
 """The first piece of a walk is not larger: who wants one record, behind an entry of the index, needs no more."""
 
 
-BLOCKS = 3
-"""Buffers of a walk whose pieces may be kept: one is filled while others hold the two before it."""
+POOL_BYTES = 8 * 1024 * 1024
+"""Most bytes of buffers of reads of the local tier that one process keeps."""
+
+BUFFERS = BufferPool(POOL_BYTES, BUFFER_BYTES)
+"""Of this process, for walks whose pieces may be kept."""
 
 
 class _Buffers:
-    """The buffers of one walk: the only one is filled again and again, one that may be ``kept`` when nobody has it."""
+    """The buffers of one walk: the only one is filled again and again, one that may be ``kept`` comes from the pool."""
 
-    def __init__(self, size_bytes: int, *, kept: bool) -> None:
-        self._size_bytes = size_bytes
-        self._only = None if kept else bytearray(size_bytes)
-        self._blocks: list[Block] = []
+    def __init__(self, *, kept: bool) -> None:
+        self._only = None if kept else bytearray()
 
-    def take(self) -> bytearray:
+    def take(self, size_bytes: int) -> memoryview:
         """One to be filled."""
-        if self._only is not None:
-            return self._only
-        for at in range(len(self._blocks)):
-            if getrefcount(self._blocks[at]) <= _MINE:
-                return self._blocks[at]
-        made = Block(self._size_bytes)
-        self._blocks = [*self._blocks[1 - BLOCKS :], made]
-        return made
+        if self._only is None:
+            return memoryview(BUFFERS.take(size_bytes))[:size_bytes]
+        if len(self._only) < size_bytes:
+            self._only = bytearray(size_bytes)
+        return memoryview(self._only)[:size_bytes]
 
 
 class LogFile:
@@ -139,29 +135,27 @@ class LogFile:
         ``kept``: each is valid as long as anybody refers to it.
         Whoever asks for the next one has taken all whole batches of this one. Raises as :meth:`segment` at the end.
         """
-        buffers: _Buffers | None = None
+        buffers, size_bytes = _Buffers(kept=kept), 0
         while end - walk.position > MIN_TAIL_BYTES:
             position = walk.position
-            if buffers is None:
+            if not size_bytes:
                 wanted = min(FIRST_BYTES, buffer_bytes, end - position)
                 view = self._first_piece(position, end, wanted)
             else:
-                buffer = buffers.take()
-                wanted = min(len(buffer), end - position)
-                view = memoryview(buffer)[:wanted]
-                del buffer
+                wanted = min(size_bytes, end - position)
+                view = buffers.take(wanted)
                 view = view[: self._files.read_into(self._handle, view, position)]
             filled = len(view)
             yield view.toreadonly()
             if walk.position > position:
-                buffers = buffers or _Buffers(max(1, min(buffer_bytes, end - walk.position)), kept=kept)
+                size_bytes = size_bytes or buffer_bytes
                 continue
             if filled < wanted:
                 break  # the file is shorter than its declared end
             size = walk.size_at(view)
             if size > end - position:
                 break
-            buffers = _Buffers(max(size, buffer_bytes), kept=kept)
+            size_bytes = max(size, buffer_bytes)
         walk.finish(end, reach=reach)
 
     def _first_piece(self, position: int, end: int, wanted: int) -> memoryview:

@@ -1,14 +1,18 @@
-"""Buffers of bodies: used again when nobody looks into them, and never before."""
+"""Buffers of a pool: used again when nobody looks into them, and never before."""
 
 from __future__ import annotations
 
-from tiered.store.buffers import LEAST_BYTES, BufferPool
+from tiered.format.buffers import BufferPool
 
 MIB = 1024 * 1024
 
 
+def pool_of(max_bytes: int = 64 * MIB) -> BufferPool:
+    return BufferPool(max_bytes, MIB)
+
+
 def test_a_buffer_is_used_again_when_the_last_view_of_it_is_gone() -> None:
-    pool = BufferPool()
+    pool = pool_of()
     first = pool.take(3 * MIB)
     first[:4] = b"kept"
     view = memoryview(first)[:4]
@@ -24,15 +28,15 @@ def test_a_buffer_is_used_again_when_the_last_view_of_it_is_gone() -> None:
 
 
 def test_sizes_are_powers_of_two_and_the_smallest_that_fits_is_taken() -> None:
-    pool = BufferPool()
+    pool = pool_of()
     taken = [pool.take(size) for size in (1, MIB + 1, 16 * MIB)]
-    assert [len(each) for each in taken] == [LEAST_BYTES, 2 * MIB, 16 * MIB]
+    assert [len(each) for each in taken] == [MIB, 2 * MIB, 16 * MIB]
     del taken
     assert [len(pool.take(size)) for size in (MIB, 2 * MIB, 3 * MIB)] == [MIB, 2 * MIB, 16 * MIB]
 
 
 def test_no_more_is_kept_than_the_bound() -> None:
-    pool = BufferPool(4 * MIB)
+    pool = pool_of(4 * MIB)
     held = [pool.take(2 * MIB) for _ in range(5)]
     assert len({id(each) for each in held}) == 5
     assert pool.size_bytes == 4 * MIB
@@ -46,7 +50,7 @@ def test_no_more_is_kept_than_the_bound() -> None:
 
 
 def test_forgotten_buffers_live_as_long_as_their_views() -> None:
-    pool = BufferPool()
+    pool = pool_of()
     view = memoryview(pool.take(MIB))[:3]
     view[:] = b"abc"
     pool.forget()

@@ -1,33 +1,38 @@
-"""Buffers that bodies of answers are read into, used again when nobody refers to what they hold.
+"""Buffers that files and bodies of answers are read into, used again when nobody refers to what they hold.
 
-A fresh buffer of 16 MiB costs as much CPU for its pages as the bytes cost on their way from the socket.
+The pages of a fresh buffer cost as much CPU as the bytes that come into them from a socket.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from sys import getrefcount
 
 from tiered.format.pure_kernels import Block
 
-POOL_BYTES = 64 * 1024 * 1024
-"""Most bytes of buffers that one process keeps; who needs more at once gets fresh ones, kept by nobody."""
-
-LEAST_BYTES = 1024 * 1024
-"""Smallest buffer."""
-
 _MINE = 2  # references to a block that only the list has: that one, and the argument of getrefcount
 
 
-class BufferPool:
-    """Thread-safe. A buffer belongs to whoever took it, and to all views of it, until the last of them is gone."""
+_POOLS: weakref.WeakSet[BufferPool] = weakref.WeakSet()
 
-    def __init__(self, max_bytes: int = POOL_BYTES) -> None:
+
+class BufferPool:
+    """Thread-safe. A buffer belongs to whoever took it, and to all views of it, until the last of them is gone.
+
+    At most ``max_bytes`` are kept: who needs more at once gets fresh buffers, kept by nobody. None is smaller than
+    ``least_bytes``. A forked child begins without any.
+    """
+
+    def __init__(self, max_bytes: int, least_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._least_bytes = least_bytes
         self.forget()
+        _POOLS.add(self)
 
     def forget(self) -> None:
-        """Without any buffer; those in use are freed by their last view. For a forked child, too: its lock is new."""
+        """Without any buffer; those in use are freed by their last view. The lock is new, too, for a forked child."""
         self._lock = threading.Lock()
         self._blocks: list[Block] = []
 
@@ -39,7 +44,7 @@ class BufferPool:
 
     def take(self, size_bytes: int) -> Block:
         """A buffer of ``size_bytes`` at least; what it holds is anything."""
-        wanted = 1 << (max(size_bytes, LEAST_BYTES) - 1).bit_length()
+        wanted = 1 << (max(size_bytes, self._least_bytes) - 1).bit_length()
         with self._lock:
             blocks = self._blocks
             free = [at for at in range(len(blocks)) if getrefcount(blocks[at]) <= _MINE]
@@ -55,3 +60,11 @@ class BufferPool:
             if held + wanted <= self._max_bytes:
                 blocks.append(made)
             return made
+
+
+def _forget_all() -> None:
+    for pool in tuple(_POOLS):
+        pool.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
