@@ -4,7 +4,9 @@
 # batch is taken whole or not at all. Room is made before a record is looked at: nobody's lengths are believed for it, only
 # the bytes that are there.
 
+from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.ref cimport Py_XDECREF
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
 cdef extern from "Python.h":
@@ -17,7 +19,7 @@ cdef enum:
 @cython.final
 @cython.no_gc
 cdef class Growing:
-    """Bytes that become an Arrow buffer; what is not used of them is given back when they are taken."""
+    """Bytes that grow; what is not used of them is given back when they are taken."""
 
     cdef PyObject* held
     cdef unsigned char* start
@@ -57,6 +59,112 @@ cdef class Growing:
         return made
 
 
+cdef enum:
+    MOST_KEPT = 256
+    MOST_KEPT_BYTES = 67108864
+    SMALL_BYTES = 65536  # up to here bytes are copied out, and the memory stays where it is
+
+cdef struct Memory:
+    unsigned char* start
+    Py_ssize_t room
+
+cdef Memory[MOST_KEPT] kept_memory  # that nobody uses: the pages of fresh memory cost more than what is written there
+cdef int kept_count = 0
+cdef Py_ssize_t kept_bytes = 0
+
+
+cdef Memory take_memory(Py_ssize_t size) noexcept:
+    """Room for ``size`` bytes at least, the smallest that is kept and not more than twice as large; NULL: none."""
+    global kept_count, kept_bytes
+    cdef Memory found
+    cdef int i, best = -1
+    for i in range(kept_count):
+        if size <= kept_memory[i].room <= 2 * size and (best < 0 or kept_memory[i].room < kept_memory[best].room):
+            best = i
+    if best < 0:
+        found.room = size
+        found.start = <unsigned char*>malloc(size)
+        return found
+    found = kept_memory[best]
+    kept_count -= 1
+    kept_memory[best] = kept_memory[kept_count]
+    kept_bytes -= found.room
+    return found
+
+
+cdef void give_memory(Memory memory) noexcept:
+    global kept_count, kept_bytes
+    if memory.start == NULL:
+        return
+    if kept_count == MOST_KEPT or kept_bytes + memory.room > MOST_KEPT_BYTES:
+        free(memory.start)
+        return
+    kept_memory[kept_count] = memory
+    kept_count += 1
+    kept_bytes += memory.room
+
+
+@cython.final
+@cython.no_gc
+cdef class Chunk:
+    """The bytes of an Arrow buffer; its memory goes back when the last one that looks into it has gone."""
+
+    cdef Memory memory
+    cdef Py_ssize_t size
+
+    def __dealloc__(self):
+        give_memory(self.memory)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.memory.start, self.size, 1, flags)
+
+
+@cython.final
+@cython.no_gc
+cdef class Lent:
+    """As :class:`Growing`, in memory that is used again."""
+
+    cdef Memory memory
+    cdef unsigned char* start
+    cdef Py_ssize_t size
+    cdef Py_ssize_t usual  # what was taken last, and some more
+
+    def __dealloc__(self):
+        give_memory(self.memory)
+
+    cdef int reserve(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room = self.size + more
+        cdef Memory made
+        if room <= self.memory.room and self.start != NULL:
+            return 0
+        made = take_memory(max(room, self.usual if self.start == NULL else self.memory.room + self.memory.room // 2))
+        if made.start == NULL:
+            raise MemoryError
+        if self.start != NULL:
+            memcpy(made.start, self.start, self.memory.room)
+            give_memory(self.memory)
+        self.memory, self.start = made, made.start
+        return 0
+
+    cdef object take(self):
+        """What was written, read-only; nothing is left."""
+        cdef Chunk made
+        cdef unsigned char* shorter
+        cdef Py_ssize_t size = self.size
+        self.size = 0
+        if size <= SMALL_BYTES:
+            return PyBytes_FromStringAndSize(<char*>self.start, size) if size else b""
+        self.usual = size + size // 8
+        made = Chunk.__new__(Chunk)
+        made.memory, made.size = self.memory, size
+        self.memory.start, self.start, self.memory.room = NULL, NULL, 0
+        if 4 * size < 3 * made.memory.room:
+            shorter = <unsigned char*>realloc(made.memory.start, size)
+            if shorter != NULL:
+                made.memory.start, made.memory.room = shorter, size
+        return memoryview(made)
+
+
 cdef struct Binary:
     int32_t* ends  # where each element ends, behind a 0
     unsigned char* data
@@ -71,11 +179,11 @@ cdef struct Binary:
 cdef class BinaryColumn:
     """An Arrow ``binary`` or, by ``open_list``, the places of a ``list``."""
 
-    cdef Growing ends, data, valid
+    cdef Lent ends, data, valid
     cdef Binary at
 
     def __cinit__(self):
-        self.ends, self.data, self.valid = Growing.__new__(Growing), Growing.__new__(Growing), Growing.__new__(Growing)
+        self.ends, self.data, self.valid = Lent.__new__(Lent), Lent.__new__(Lent), Lent.__new__(Lent)
 
     cdef int reserve(self, int64_t elements, int64_t data_bytes) except -1:
         cdef int64_t first = self.at.count >> 3, behind = (self.at.count + elements + 7) >> 3
@@ -94,7 +202,7 @@ cdef class BinaryColumn:
     cdef object take(self):
         """As ``pure_kernels.ArrowBinary``; nothing is left."""
         cdef Binary at = self.at
-        if self.ends.held == NULL:
+        if self.ends.start == NULL:
             self.reserve(0, 0)
         self.ends.size, self.data.size, self.valid.size = 4 * (at.count + 1), at.size, (at.count + 7) >> 3
         valid = self.valid.take()
@@ -212,11 +320,11 @@ cdef class ArrowColumns:
     cdef Bounds bounds
     cdef readonly int64_t rows
     cdef readonly int64_t size_bytes
-    cdef Growing offsets, times, kinds
+    cdef Lent offsets, times, kinds
     cdef BinaryColumn keys, values, lists, names, insides
 
     def __cinit__(self):
-        self.offsets, self.times, self.kinds = Growing.__new__(Growing), Growing.__new__(Growing), Growing.__new__(Growing)
+        self.offsets, self.times, self.kinds = Lent.__new__(Lent), Lent.__new__(Lent), Lent.__new__(Lent)
         self.keys, self.values = BinaryColumn.__new__(BinaryColumn), BinaryColumn.__new__(BinaryColumn)
         self.lists, self.names = BinaryColumn.__new__(BinaryColumn), BinaryColumn.__new__(BinaryColumn)
         self.insides = BinaryColumn.__new__(BinaryColumn)

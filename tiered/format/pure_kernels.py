@@ -732,9 +732,9 @@ def chosen(records: Iterator[Record], shown: Shown) -> Iterator[ConsumerRecord]:
 class ArrowBinary(NamedTuple):
     """The buffers of an Arrow ``binary`` or ``list`` array, whose ``data`` is empty; ``validity`` None: no nulls."""
 
-    ends: bytes
-    data: bytes
-    validity: bytes | None
+    ends: Buffer
+    data: Buffer
+    validity: Buffer | None
     nulls: int
 
 
@@ -742,9 +742,9 @@ class ArrowBuffers(NamedTuple):
     """Rows as the buffers of Arrow arrays; None: that column was not asked for. ``headers``: lists, names, values."""
 
     rows: int
-    offsets: bytes
-    timestamps: bytes | None
-    kinds: bytes | None
+    offsets: Buffer
+    timestamps: Buffer | None
+    kinds: Buffer | None
     keys: ArrowBinary | None
     values: ArrowBinary | None
     headers: tuple[ArrowBinary, ArrowBinary, ArrowBinary] | None

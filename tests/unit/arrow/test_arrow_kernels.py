@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from tests.unit.arrow.drawing import TP, new_records
 from tests.unit.format.twins import at_work, both, compiled, needs_both, outcome
 from tiered.arrow import COLUMNS, ArrowDecoder
+from tiered.arrow.arrays import BufferArrays
 from tiered.format import pure_kernels
 from tiered.format.batch import encode_batch, read_header
 from tiered.format.codecs import Codec
@@ -159,3 +163,51 @@ def test_a_column_ends_before_its_offsets_overflow(monkeypatch: pytest.MonkeyPat
         (read_header(each), each) for each in parts
     )
     assert [piece.num_rows for piece in pieces] == [4, 1, 4]
+
+
+def filled(columns: Any, byte: bytes) -> pure_kernels.ArrowBuffers:
+    """Columns of 200 values of a KiB."""
+    assert columns.add(encode_batch([NewRecord(byte * 1024, None, at) for at in range(200)]))
+    found: pure_kernels.ArrowBuffers = columns.take()
+    return found
+
+
+def test_what_was_taken_stays_as_it_is_while_anybody_looks_into_it() -> None:
+    columns = compiled.arrow_columns(("value",), 0, None, None, None, False)
+    kept = [filled(columns, bytes([byte])) for byte in range(65, 75)]
+    part = memoryview(kept[3].values.data)[1024:2048] if kept[3].values is not None else None
+    del kept[3]
+    gc.collect()
+    later = [filled(columns, b"x") for _ in range(5)]
+    assert part == b"D" * 1024
+    for byte, found in zip([65, 66, 67, 69, 70, 71, 72, 73, 74], kept, strict=True):
+        assert found.values is not None
+        assert found.values.data == bytes([byte]) * 204_800
+        assert memoryview(found.values.data).readonly
+    assert {each.values.data == b"x" * 204_800 for each in later if each.values is not None} == {True}
+
+
+def test_memory_is_used_again_when_nobody_looks_into_it() -> None:
+    columns = compiled.arrow_columns(("value",), 0, None, None, None, False)
+
+    def place() -> int:
+        found = filled(columns, b"v")
+        assert found.values is not None
+        return int(np.frombuffer(found.values.data, np.uint8).__array_interface__["data"][0])
+
+    first = place()
+    places = {place() for _ in range(20)}
+    assert len(places | {first}) <= 3
+
+
+def test_columns_that_grow_keep_what_they_have() -> None:
+    """Batch by batch, over several sizes of memory, with nulls in the middle of a byte of the validity."""
+    columns = compiled.arrow_columns(("key", "value", "timestamp"), 0, None, None, None, False)
+    wanted = [NewRecord(b"v%d" % at * (at % 90), None if at % 7 == 3 else b"k%d" % at, at) for at in range(30_000)]
+    for at in range(0, len(wanted), 37):
+        assert columns.add(encode_batch(wanted[at : at + 37], base_offset=at))
+    found = columns.take()
+    arrays = BufferArrays(TopicPartition("t", 0), {name: pa.binary() for name in ("key", "value")})
+    assert arrays.array("key", found).to_pylist() == [each.key for each in wanted]
+    assert arrays.array("value", found).to_pylist() == [each.value for each in wanted]
+    assert np.frombuffer(found.timestamps, np.int64).tolist() == list(range(30_000))
