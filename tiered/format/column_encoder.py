@@ -75,7 +75,9 @@ class RecordColumns:
 
     def sizes(self) -> Int64s:
         """Bytes that each record takes in a batch at most, before compression."""
-        sizes = _lengths(self.values) + _lengths(self.keys) + RECORD_OVERHEAD_BYTES
+        sizes = _lengths(self.values)
+        sizes += _lengths(self.keys)
+        sizes += RECORD_OVERHEAD_BYTES
         if self.headers is None or not len(self.headers.flatten()):
             return sizes
         elements = self.headers.flatten()
@@ -252,12 +254,14 @@ def _bytes_of(joined: pa.Array) -> memoryview:
 
 def _lengths(column: pa.Array) -> Int64s:
     """Bytes of each element, 0 for a null."""
-    return np.maximum(_field_lengths(column), 0)
+    lengths = _field_lengths(column)
+    return np.maximum(lengths, 0, out=lengths) if column.null_count else lengths
 
 
 def _field_lengths(column: pa.Array) -> Int64s:
     """Bytes of each element, -1 for a null."""
-    lengths = np.diff(_starts(column)).astype(np.int64)
+    starts = _starts(column)
+    lengths: Int64s = np.subtract(starts[1:], starts[:-1], dtype=np.int64)
     if column.null_count:
         lengths[column.is_null().to_numpy(zero_copy_only=False)] = _NULL
     return lengths

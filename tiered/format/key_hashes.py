@@ -44,6 +44,8 @@ def partitions_of(hashes: npt.NDArray[np.uint32], partitions: npt.NDArray[np.int
 
 def rows_by_partition(partitions: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
     """The places of the rows of each partition, in their order; ``partitions`` has that of each row, from 0 up."""
+    if len(partitions) and partitions[0] == partitions.min() == partitions.max():
+        return [np.arange(len(partitions))]
     narrow = partitions.max(initial=0) < 2**16
     order = np.argsort(partitions.astype(np.uint16) if narrow else partitions, kind="stable")  # 16 bits: by radix
     return np.split(order, np.flatnonzero(np.diff(partitions[order])) + 1)
