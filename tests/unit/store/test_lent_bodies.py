@@ -6,9 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tiered.format.buffers import BufferPool
+from tiered.store import s3
 from tiered.store.base import ABSENT, Get, Object, Put
 from tiered.store.location import StoreLocation
-from tiered.store.s3 import BUFFERS, LEND_BYTES, S3Store
+from tiered.store.s3 import LEND_BYTES, POOL_BYTES, S3Store
+from tiered.store.s3_clients import S3Clients
 from tiered.testing.moto import CREDENTIALS, locked_moto, make_bucket
 
 SIZE = 4 * LEND_BYTES
@@ -19,6 +22,9 @@ BODY = b"".join(number.to_bytes(8, "big") for number in range(SIZE // 8))
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
+    # Stores of other tests may be open.
+    monkeypatch.setattr(s3, "CLIENTS", S3Clients())
+    monkeypatch.setattr(s3, "BUFFERS", BufferPool(POOL_BYTES, LEND_BYTES))
     with locked_moto() as url:
         make_bucket(url, "lent-bodies")
         store = StoreLocation.parse("s3://lent-bodies/log", endpoint_url=url).raw_store()
@@ -41,11 +47,11 @@ def test_a_buffer_comes_back_when_nobody_looks_into_it(store: S3Store) -> None:
         assert found.data == b""
         assert found.lent == BODY[start : start + LEND_BYTES]
         del found
-    assert BUFFERS.size_bytes == LEND_BYTES
+    assert s3.BUFFERS.size_bytes == LEND_BYTES
     kept = got(store, 0, LEND_BYTES).lent
     assert got(store, LEND_BYTES, 2 * LEND_BYTES).lent == BODY[LEND_BYTES : 2 * LEND_BYTES]
     assert kept == BODY[:LEND_BYTES]
-    assert BUFFERS.size_bytes == 2 * LEND_BYTES
+    assert s3.BUFFERS.size_bytes == 2 * LEND_BYTES
 
 
 def test_one_connection_serves_all(store: S3Store) -> None:
@@ -72,7 +78,7 @@ def test_no_buffer_is_kept_when_the_last_store_is_closed(store: S3Store) -> None
     other = S3Store(store.target)
     other.execute(Get("k", 0, 8))
     store.close()
-    assert BUFFERS.size_bytes == LEND_BYTES
+    assert s3.BUFFERS.size_bytes == LEND_BYTES
     other.close()
-    assert BUFFERS.size_bytes == 0
+    assert s3.BUFFERS.size_bytes == 0
     assert lent == BODY[:LEND_BYTES]
