@@ -1,7 +1,7 @@
 # The verbs of this repository. Each makes its own virtual environment from requirements.lock; repeat runs are quick.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format test-servers test-terraform crash crash-matrix chaos sweep explore explore-mutants
+.PHONY: help demo test lint format test-servers test-terraform test-spark-alone crash crash-matrix chaos sweep explore explore-mutants
 .PHONY: spark-restarts sim sim-mutants mutants cases bench wheels clean setup
 
 VENV   ?= .venv
@@ -58,6 +58,10 @@ test-terraform:  ## validate, test and apply the modules against a local endpoin
 
 cases: $(STAMP)  ## the acceptance cases of Kafka's log, and which of them pass
 	@$(PY) scripts/cases.py --run
+
+test-spark-alone: $(STAMP)  ## all jobs in an environment that has tieredlog[spark] and nothing else
+	@scripts/java-check
+	@scripts/spark-alone
 
 crash: $(STAMP)  ## kill -9 of writer and daemon, 50 rounds (ROUNDS=n for another number)
 	@TIERED_CRASH_ROUNDS=$(if $(ROUNDS),$(ROUNDS),50) $(PY) -m pytest -m crash -q tests/crash

@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
+def lacking(what: str, error: ImportError) -> ConfigError:
+    """Says which module ``what`` lacks, or that one is too old for it."""
+    hint = "pip install 'tieredlog[spark]'"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return ConfigError(f"{what} needs {error.name.partition('.')[0]}, which is not installed", hint=hint)
+    return ConfigError(f"{what} needs pyspark 4.2 and pyarrow: {error}", hint=hint)
+
+
 def register(spark: SparkSession) -> None:
     """Makes ``format("tiered")`` known to a session. Raises ConfigError without pyspark's data source API (4.2).
 
@@ -37,9 +45,7 @@ def register(spark: SparkSession) -> None:
     try:
         from tiered.spark.source import TieredDataSource  # noqa: PLC0415  pyspark is an optional import
     except ImportError as error:
-        raise ConfigError(
-            f"the Spark source needs pyspark 4.2 and pyarrow: {error}", hint="pip install 'tieredlog[spark]'"
-        ) from error
+        raise lacking("the Spark source", error) from error
     if not os.environ.get("PYSPARK_PYTHON") and not spark.conf.get("spark.pyspark.python", ""):
         warnings.warn(
             f"workers use the python3 on PATH; set PYSPARK_PYTHON={sys.executable} before the session starts",

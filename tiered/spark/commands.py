@@ -24,6 +24,7 @@ from tiered.program.erasure import selection_of, selection_options
 from tiered.program.output import human_bytes
 from tiered.program.stores import location, open_remote, store_options
 from tiered.program.tiers import refuse_internal
+from tiered.spark import lacking
 
 PROGRAM = "tiered spark"
 
@@ -365,9 +366,7 @@ def _run(
         from tiered.spark.jobs.erase import blind_arguments  # noqa: PLC0415
         from tiered.spark.jobs.runner import Asks, Order, SparkOptions, Where, run_job  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError(
-            f"jobs need pyspark 4.2 and pyarrow: {error}", hint="pip install 'tieredlog[spark]'"
-        ) from error
+        raise lacking(f"the job {job}", error) from error
     store = open_remote(app)
     try:
         where = Where(store, url, store_options(app, url))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import sys
+import threading
+
 from tiered.format.buffers import BufferPool
 
 MIB = 1024 * 1024
@@ -57,3 +61,34 @@ def test_forgotten_buffers_live_as_long_as_their_views() -> None:
     assert pool.size_bytes == 0
     pool.take(MIB)[:3] = b"xyz"
     assert bytes(view) == b"abc"
+
+
+def test_threads_never_share_a_buffer() -> None:
+    pool, mixed = BufferPool(8 * MIB, 1 << 16), []
+
+    def use(seed: int) -> None:
+        dice, held = random.Random(seed), []
+        for number in range(2_000):
+            view = memoryview(pool.take(dice.choice((1_000, 70_000, 300_000))))[:8]
+            mark = seed.to_bytes(4, "big") + number.to_bytes(4, "big")
+            view[:] = mark
+            held.append((view, mark))
+            del view
+            if len(held) > dice.randrange(1, 30):
+                kept, mark = held.pop(dice.randrange(len(held)))
+                if kept != mark:
+                    mixed.append(mark)
+                del kept
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(6)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert mixed == []
+    assert pool.size_bytes <= 8 * MIB + 6 * (1 << 19)  # each thread may add one more than fits

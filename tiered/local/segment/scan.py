@@ -149,6 +149,7 @@ class LogFile:
             yield view.toreadonly()
             if walk.position > position:
                 size_bytes = size_bytes or buffer_bytes
+                del view  # its buffer is the first one to be filled again
                 continue
             if filled < wanted:
                 break  # the file is shorter than its declared end

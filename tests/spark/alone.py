@@ -1,0 +1,97 @@
+"""Nine jobs, one after the other, by the program alone: run by ``scripts/spark-alone`` where nothing else is installed.
+
+Not a test module: it imports what ``tieredlog[spark]`` brings, and asserts by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+import tiered
+from tiered.format.kernels import AT_WORK
+
+ABSENT = ("pandas", "pytest", "moto", "deltalake", "pyiceberg", "aiobotocore", "grpc", "prometheus_client")
+KEYS, RECORDS = 10, 400
+
+
+def filled(folder: Path) -> str:
+    """A bucket with two topics, one of them compacted; its URL."""
+    url = f"file://{folder / 'bucket'}"
+    small = {"segment.bytes": "4096", "min.cleanable.dirty.ratio": "0", "min.compaction.lag.ms": "0"}
+    with tiered.open(folder / "log", remote=url) as log:
+        flights = log.topic("flights", partitions=1, create=True, config=small)
+        users = log.topic("users", partitions=1, create=True, config={**small, "cleanup.policy": "compact"})
+        for at in range(0, RECORDS, 20):
+            numbers = range(at, at + 20)
+            flights.append_many([(b"value-%06d" % number * 5, b"key-%d" % (number % KEYS)) for number in numbers])
+            users.append_many([(b"user-%06d" % number, b"key-%d" % (number % KEYS)) for number in numbers])
+        log.sync(timeout=60)
+    return url
+
+
+def ran(program: str, url: str, job: str, *words: str) -> dict[str, Any]:
+    """What a job says of itself in JSON."""
+    done = subprocess.run(
+        [program, "spark", job, *words, "--remote", url, "--master", "local[2]", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (job, done.returncode, done.stderr[-2000:])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    print(f"spark-alone: {job}: {json.dumps(found['done'])[:160]}", flush=True)
+    return found
+
+
+def values(url: str, topic: str) -> list[bytes | None]:
+    """All of a topic."""
+    with tiered.open_reader(url) as reader:
+        return [record.value for record in reader.topic(topic).read()]
+
+
+def main() -> int:
+    """Raises AssertionError for whatever is not as it should be."""
+    program, folder = sys.argv[1], Path(sys.argv[2])
+    assert [name for name in ABSENT if find_spec(name) is not None] == []
+    assert AT_WORK.startswith("compiled"), AT_WORK
+    url = filled(folder)
+    ran(program, url, "stats")
+    ran(program, url, "scrub")
+    ran(program, url, "export", "flights", "--format", "parquet", "--to", f"file://{folder}/out")
+    assert pq.read_table(folder / "out").num_rows == RECORDS
+    refused = subprocess.run(
+        [program, "spark", "export", "flights", "--format", "delta", "--to", f"file://{folder}/d", "--remote", url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode, refused.stdout
+    assert "tieredlog[delta]" in refused.stderr, refused.stderr
+    subprocess.run([program, "topics", "create", "imported", "--remote", url, "-q"], check=True)
+    (folder / "in.json").write_text('{"delay": 1}\n{"delay": 2}\n')
+    ran(program, url, "import", f"{folder}/in.json", "--format", "json", "--into", "imported")
+    assert len(values(url, "imported")) == 2
+    ran(program, url, "compact", "users")
+    assert sorted(values(url, "users"))[-1] == b"user-%06d" % (RECORDS - 1)
+    assert len(values(url, "users")) < RECORDS
+    ran(program, url, "reencode", "flights", "--codec", "zstd")
+    ran(program, url, "erase", "flights", "--key", "key-1", "--now", "--yes")
+    left = values(url, "flights")
+    assert len(left) == RECORDS - RECORDS // KEYS, len(left)
+    ran(program, url, "merge", "flights")
+    assert values(url, "flights") == left
+    ran(program, url, "retention")
+    ran(program, url, "scrub")
+    print("spark-alone: nine jobs with tieredlog[spark] alone, kernels", AT_WORK)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
