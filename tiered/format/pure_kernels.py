@@ -50,16 +50,28 @@ _BYTE_FORMATS = ("B", "b", "c")
 _MAX_VARINT_SHIFT = 35
 _MAX_VARLONG_SHIFT = 70
 
-_UNZIGZAG: list[int] = [(z >> 1) ^ -(z & 1) for z in range(2 * _SPAN)]
-# The last one or two bytes of a varint, and two bytes that are followed by more, by their 14 bits.
-_LAST: list[bytes] = [bytes((z,)) if z < 0x80 else bytes((z & 0x7F | 0x80, z >> 7)) for z in range(2 * _SPAN)]
-_MORE: list[bytes] = [bytes((z & 0x7F | 0x80, z >> 7 | 0x80)) for z in range(2 * _SPAN)]
-# By the number itself, from 0 up: lengths and offset deltas. And with the attributes byte before it.
-_SMALL: list[bytes] = _LAST[0::2]
-_HEAD: list[bytes] = [b"\0" + v for v in _SMALL]
-
-
 T = TypeVar("T")
+
+# Tables, empty until the first varint: where the compiled twin is at work nobody asks for them.
+_UNZIGZAG: list[int] = []
+# The last one or two bytes of a varint, and two bytes that are followed by more, by their 14 bits.
+_LAST: list[bytes] = []
+_MORE: list[bytes] = []
+# By the number itself, from 0 up: lengths and offset deltas. And with the attributes byte before it.
+_SMALL: list[bytes] = []
+_HEAD: list[bytes] = []
+
+
+def _filled(table: list[T]) -> list[T]:
+    """``table``, once all are made. Each changes at one stroke: another thread sees none of it, or all."""
+    if not table:
+        last = [bytes((z,)) if z < 0x80 else bytes((z & 0x7F | 0x80, z >> 7)) for z in range(2 * _SPAN)]
+        _MORE[:] = [bytes((z & 0x7F | 0x80, z >> 7 | 0x80)) for z in range(2 * _SPAN)]
+        _UNZIGZAG[:] = [(z >> 1) ^ -(z & 1) for z in range(2 * _SPAN)]
+        _SMALL[:] = last[0::2]
+        _HEAD[:] = [b"\0" + v for v in last[0::2]]
+        _LAST[:] = last
+    return table
 
 
 class Block(bytearray):
@@ -127,13 +139,14 @@ def encode_varint(n: int) -> bytes:
     else:
         n = _wrap64(n)
         z = (n << 1) ^ (n >> 63)
+    last = _LAST or _filled(_LAST)
     if z < 2 * _SPAN:
-        return _LAST[z]
+        return last[z]
     out = b""
     while z >= 2 * _SPAN:
         out += _MORE[z & 0x3FFF]
         z >>= 14
-    return out + _LAST[z]
+    return out + last[z]
 
 
 def as_bytes(field: object) -> bytes:
@@ -173,7 +186,8 @@ def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[b
     are taken as given. Raises ``InvalidTimestampError`` below -1; a value of the wrong type surfaces as
     ``TypeError`` or ``ValueError``, which the caller turns into an error with the record's index.
     """
-    small, head, span, more, last, wide_span = _SMALL, _HEAD, _SPAN, _MORE, _LAST, _WIDE_SPAN
+    last, span, wide_span = _filled(_LAST), _SPAN, _WIDE_SPAN  # the last table to be made
+    small, head, more = _SMALL, _HEAD, _MORE
     parts: list[bytes] = []
     add = parts.append
     join = b"".join
@@ -469,7 +483,7 @@ def _decoded(  # noqa: PLR0915 - unrolled: a call per varint would double the ti
     if count == 0:
         return
     check_count(data, count)
-    unzigzag, new, cls, position = _UNZIGZAG, Record.__new__, Record, 0
+    unzigzag, new, cls, position = _filled(_UNZIGZAG), Record.__new__, Record, 0
     wraps = not -_PLAIN < base_timestamp < _PLAIN
     for _ in range(count):
         start = position
