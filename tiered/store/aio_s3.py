@@ -10,6 +10,7 @@ from typing import Any
 from tiered.errors import ClosedError, ConfigError, TieredError
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
+from tiered.store.s3 import BUFFERS, lendable_bytes
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, forbid_redirect, outcome_of, tell_page
 from tiered.store.sources import PIECE_BYTES
@@ -114,15 +115,20 @@ def _single_attempt(base: Any) -> Any:
     return SingleAttemptSession
 
 
-async def _read_body(request: Get, response: dict[str, Any]) -> bytes:
+async def _read_body(request: Get, response: dict[str, Any]) -> bytes | memoryview:
     if "Body" not in response:
         return b""
-    pieces: list[bytes] = []
     size = 0
+    lent = lendable_bytes(request, response)
+    view = memoryview(BUFFERS.take(lent))[:lent] if lent else None
+    pieces: list[bytes] = []
     async with response["Body"] as body:
         request.check_body(response.get("ContentLength") or 0)
         while piece := await body.read(PIECE_BYTES):
+            request.check_body(size + len(piece))
+            if view is None:
+                pieces.append(piece)
+            else:
+                view[size : size + len(piece)] = piece
             size += len(piece)
-            request.check_body(size)
-            pieces.append(piece)
-    return b"".join(pieces)
+    return b"".join(pieces) if view is None else view[:size].toreadonly()

@@ -82,6 +82,13 @@ class S3Store:
             return self._client
 
 
+def lendable_bytes(request: Get, response: dict[str, Any]) -> int:
+    """Bytes of a body that goes into a buffer of the pool: exactly the range that was asked for; 0: it does not."""
+    size = 0 if request.end is None else request.end - request.start
+    whole = size == response.get("ContentLength") and "ContentRange" in response
+    return size if request.lend and whole and size >= LEND_BYTES else 0
+
+
 def _read_body(request: Get, response: dict[str, Any]) -> bytes | memoryview:
     if "Body" not in response:
         return b""
@@ -107,12 +114,16 @@ def _lent_body(request: Get, response: dict[str, Any], body: Any) -> memoryview 
     The SDK has no door to that: ``readinto`` of its body, and of urllib3's below, copies what it has read. Too few
     bytes are for the caller to refuse, as of any other answer.
     """
-    size = 0 if request.end is None else request.end - request.start
-    if not request.lend or size < LEND_BYTES or size != response.get("ContentLength") or "ContentRange" not in response:
-        return None
+    size = lendable_bytes(request, response)
     answer: Any = getattr(body, "_raw_stream", None)
     plain = getattr(answer, "_fp", None)
-    if type(plain) is not HTTPResponse or plain.chunked or plain.length != size or plain.headers["Content-Encoding"]:
+    if (
+        not size
+        or type(plain) is not HTTPResponse
+        or plain.chunked
+        or plain.length != size
+        or plain.headers["Content-Encoding"]
+    ):
         return None
     view, filled = memoryview(BUFFERS.take(size))[:size], 0
     while filled < size and (got := plain.readinto(view[filled:])):

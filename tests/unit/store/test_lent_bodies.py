@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from tiered.format.buffers import BufferPool
-from tiered.store import s3
+from tiered.store import aio_s3, s3
+from tiered.store.aio_s3 import AioS3Store
 from tiered.store.base import ABSENT, Get, Object, Put
 from tiered.store.location import StoreLocation
 from tiered.store.s3 import LEND_BYTES, POOL_BYTES, S3Store
@@ -82,3 +83,22 @@ def test_no_buffer_is_kept_when_the_last_store_is_closed(store: S3Store) -> None
     other.close()
     assert s3.BUFFERS.size_bytes == 0
     assert lent == BODY[:LEND_BYTES]
+
+
+async def test_the_same_for_asyncio(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = BufferPool(POOL_BYTES, LEND_BYTES)
+    monkeypatch.setattr(aio_s3, "BUFFERS", pool)
+    other = AioS3Store(store.target)
+    try:
+        for start in range(0, SIZE, LEND_BYTES):
+            found = await other.execute(Get("k", start, start + LEND_BYTES, lend=True))
+            assert isinstance(found, Object)
+            assert found.lent == BODY[start : start + LEND_BYTES]
+            assert found.lent.readonly
+            del found
+        assert pool.size_bytes == LEND_BYTES
+        whole = await other.execute(Get("k", lend=True))
+        assert isinstance(whole, Object)
+        assert (whole.lent, whole.data) == (None, BODY)
+    finally:
+        await other.close()
