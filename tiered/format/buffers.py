@@ -1,4 +1,4 @@
-"""Buffers that files and bodies of answers are read into, used again when nobody refers to what they hold.
+"""Buffers that files and bodies of answers are read into, used again when nobody looks into them.
 
 The pages of a fresh buffer cost as much CPU as the bytes that come into them from a socket.
 """
@@ -6,11 +6,9 @@ The pages of a fresh buffer cost as much CPU as the bytes that come into them fr
 from __future__ import annotations
 
 from collections import deque
-from sys import getrefcount
 
 from tiered.format.pure_kernels import Block
 
-_MINE = 2  # references to a block that only one variable has: that one, and the argument of getrefcount
 _LARGER = (1, 2, 4)
 """How many times as large as needed a buffer may be, in the order in which they are looked for."""
 
@@ -37,48 +35,52 @@ class BufferPool:
         """Of the buffers that are kept, in use or not."""
         return sum(size * len(blocks) for size, blocks in tuple(self._blocks.items()))
 
-    def take(self, size_bytes: int) -> Block:
-        """A buffer of ``size_bytes`` at least; what it holds is anything."""
+    def take(self, size_bytes: int) -> memoryview:
+        """``size_bytes`` to be filled; what they hold is anything."""
         wanted = 1 << (max(size_bytes, self._least_bytes) - 1).bit_length()
         for times in _LARGER:
             found = _idle(self._blocks.get(times * wanted))
             if found is not None:
-                return found
+                return found[:size_bytes]
         made = Block(wanted)
+        view = memoryview(made)
         if self.size_bytes + wanted > self._max_bytes:
             self._make_room(wanted)
         if self.size_bytes + wanted <= self._max_bytes:
             self._blocks.setdefault(wanted, deque()).append(made)
-        return made
+        return view[:size_bytes]
 
     def _make_room(self, wanted: int) -> None:
         """Lets go of buffers of other sizes that nobody uses."""
         for blocks in tuple(self._blocks.values()):
-            while self.size_bytes + wanted > self._max_bytes and (block := _idle(blocks)) is not None:
-                _drop(blocks, block)
+            for _ in range(len(blocks)):
+                if self.size_bytes + wanted <= self._max_bytes or not blocks:
+                    break
+                block = blocks.popleft()
+                if _view_alone(block) is None:
+                    blocks.append(block)
 
 
-def _idle(blocks: deque[Block] | None) -> Block | None:
-    """The one that nobody uses and that was used last: its bytes may still be in a CPU's cache."""
+def _idle(blocks: deque[Block] | None) -> memoryview | None:
+    """A view of the one that nobody uses and that was used last: its bytes may still be in a CPU's cache."""
     for _ in range(len(blocks or ())):
         try:
             block = blocks.pop()  # type: ignore[union-attr]  # an empty range for None
         except IndexError:
             return None  # other threads look through them
-        if getrefcount(block) <= _MINE:
+        view = _view_alone(block)
+        if view is not None:
             blocks.append(block)  # type: ignore[union-attr]
-            return block
+            return view
         blocks.appendleft(block)  # type: ignore[union-attr]
     return None
 
 
-def _drop(blocks: deque[Block], block: Block) -> None:
-    """By identity: two buffers may hold the same bytes."""
-    for _ in range(len(blocks)):
-        try:
-            one = blocks.pop()
-        except IndexError:
-            return
-        if one is block:
-            return
-        blocks.appendleft(one)
+def _view_alone(block: Block) -> memoryview | None:
+    """A view of ``block``; None if there is one already: Python lets nobody change the length of such a block."""
+    try:
+        last = block.pop()
+    except BufferError:
+        return None
+    block.append(last)  # within what is allocated: nothing is moved
+    return memoryview(block)

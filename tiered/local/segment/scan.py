@@ -39,7 +39,7 @@ class _Buffers:
     def take(self, size_bytes: int) -> memoryview:
         """One to be filled."""
         if self._only is None:
-            return memoryview(BUFFERS.take(size_bytes))[:size_bytes]
+            return BUFFERS.take(size_bytes)
         if len(self._only) < size_bytes:
             self._only = bytearray(size_bytes)
         return memoryview(self._only)[:size_bytes]
