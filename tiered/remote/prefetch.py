@@ -59,8 +59,9 @@ class Prefetch:
             return first, (yield from first.steps(self._tp, self._cache))
         yield from self._fill()
         if not self._ahead:
-            if self._failure is not None:
-                raise self._failure
+            failure, self._failure = self._failure, None
+            if failure is not None:
+                raise failure
             return None
         fetch, ticket = self._ahead.popleft()
         found = yield Take(ticket)

@@ -10,7 +10,7 @@ from typing import Any
 from tiered.errors import ClosedError, ConfigError, TieredError
 from tiered.store.base import Get, Outcome, StoreRequest
 from tiered.store.key_rules import check_request
-from tiered.store.s3 import BUFFERS, lendable_bytes
+from tiered.store.s3 import BUFFERS, free_buffers, lendable_bytes
 from tiered.store.s3_errors import NeedsGet, NeedsHead, follow_up_of, translate, without_data
 from tiered.store.s3_requests import S3Target, call_for, forbid_redirect, outcome_of, tell_page
 from tiered.store.sources import PIECE_BYTES
@@ -44,6 +44,7 @@ class AioS3Store:
             self._closed = True
             self._client = None
             await self._exits.aclose()
+        free_buffers()
 
     async def execute(self, request: StoreRequest) -> Outcome:
         """One attempt; errors are mapped by ``store.s3_errors``."""

@@ -53,8 +53,7 @@ class S3Store:
             client, self._client = self._client, None
         if client is not None:
             CLIENTS.release(client)
-            if not CLIENTS.in_use:
-                BUFFERS.forget()
+            free_buffers()
 
     def execute(self, request: StoreRequest) -> Outcome:
         """One attempt; errors are mapped by ``store.s3_errors``."""
@@ -80,6 +79,12 @@ class S3Store:
             if self._client is None:
                 self._client = CLIENTS.lease(self.target)
             return self._client
+
+
+def free_buffers() -> None:
+    """Where no store of boto3's is open, no buffer is kept; those that somebody looks into stay until then."""
+    if not CLIENTS.in_use:
+        BUFFERS.forget()
 
 
 def lendable_bytes(request: Get, response: dict[str, Any]) -> int:

@@ -293,6 +293,8 @@ def _network_hint(names: set[str], text: str) -> str:
         return "the store did not answer in time"
     if "EndpointConnectionError" in names or "ConnectTimeoutError" in names:
         return "nothing answers there: check the endpoint, the network and that the server runs"
+    if "TimeoutError" in names:  # of the socket, in the middle of a body
+        return "the store did not answer in time"
     return "check the network; it is tried again later"
 
 
