@@ -23,6 +23,7 @@ from bench.directories import many_partitions, unclean_open
 from bench.disk_cases import group_commit, random_reads, transactions
 from bench.local_cases import compaction
 from bench.measure import Figure, compare
+from bench.minio_cases import minio
 from bench.recovery_cases import cold_start, recovery
 from bench.remote_cases import catch_up, daemon_memory, rewrites, upload_cost
 from bench.spark_cases import scrub, spark_planning, spark_staging, spark_triggers
@@ -292,6 +293,7 @@ CASES = (
     scrub,
     catalog,
     upload_cost,
+    minio,
     rewrites,
     catch_up,
     daemon_memory,

@@ -33,6 +33,11 @@ TARGETS: Mapping[str, float] = {
     "recover a segment without a recovery point": 0.5,
     "upload of a segment and its indexes, CPU, beside a socket": 0.77,
     "upload of a segment and its indexes, CPU, beside boto3": 1.43,
+    "seal, upload and commit on MinIO, CPU, beside a socket": 0.77,
+    "seal, upload and commit on MinIO, CPU, beside boto3": 1.43,
+    "cold read on MinIO, CPU, beside boto3": 1.25,
+    "cold read on MinIO, CPU, beside obstore": 0.83,
+    "cold read on MinIO, wall, beside obstore": 1.0,
 }
 """The ratio that is aimed at, by row."""
 
