@@ -132,6 +132,8 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
 
     chosen = choose_rows(present, known_end, others, key_of, gaps=True)
     bare = _need_told(tp, chosen, untold)
+    if torn is not None and not torn.is_filled_by(chosen):
+        yield from _need_nothing_staged(tp, torn, listed)
     rows = choose_rows(present, known_end, others, key_of, gaps=accept_loss)
     lost: list[tuple[int, int]] = []
     if accept_loss:
@@ -139,8 +141,6 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         yield from _need_harmless(tp, topic_id, rows, lost, known)
     if torn is not None and not lost:
         torn.need_same(tp, rows)
-    elif torn is not None:
-        yield from _need_nothing_staged(tp, torn, listed)
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
         raise CorruptionError(

@@ -52,6 +52,15 @@ class Torn:
                 waiting += list(content) if isinstance(content, Trash) else []
         return named
 
+    def is_filled_by(self, rows: Sequence[Row]) -> bool:
+        """Whether ``rows``, in order, leave no offset of the log out."""
+        at = self.root.start_offset
+        for row in rows:
+            if row.base > at:
+                return False
+            at = row.next
+        return at >= self.root.next_offset
+
     def need_same(self, tp: TopicPartition, rows: Sequence[Row]) -> None:
         """Raises CorruptionError unless ``rows`` are, in each page that is lost, those that it held.
 
