@@ -106,11 +106,22 @@ def plan_round(
 ) -> Steps[tuple[Round, list[Part]] | None]:
     """What a round over the newest root covers, whatever the dirty ratio; None where nothing is dirty.
 
-    A part has at least ``part_bytes``, but for the last one.
+    A part has at least ``part_bytes``, but for the last one. Raises NotFoundError where what the root named was
+    replaced or destroyed while it was read, CorruptionError.
     """
     snapshot = yield from view.pin()
     if snapshot is None:
         return None
+    try:
+        return (yield from _planned(snapshot, config, shop, part_bytes))
+    except SegmentGone as gone:
+        yield from need_superseded(shop.tp, view, gone)
+        raise _changed(shop.tp, gone) from gone
+
+
+def _planned(
+    snapshot: Snapshot, config: TopicConfig, shop: Workshop, part_bytes: int
+) -> Steps[tuple[Round, list[Part]] | None]:
     start, now_ms, lookup = snapshot.start_offset, (yield Now()).now_ms, shop.lookup
     stable = yield from lookup.last_stable_offset(snapshot)
     planner = compaction_planner(shop.tp, config, snapshot, start=start, stable=stable, now_ms=now_ms)

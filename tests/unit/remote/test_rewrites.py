@@ -17,7 +17,7 @@ from tests.unit.remote.recording import RecordingStore
 from tests.unit.remote.rewriting import Rewriter
 from tiered.care.inspection import Expectations, LogInspection, compare_descriptor
 from tiered.config import TopicConfig
-from tiered.errors import CorruptionError, RemoteUnavailableError
+from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
 from tiered.findings import Finding, Findings
 from tiered.format.batch import BatchHeader, decode_records, encode_batch
 from tiered.format.keys import FLAG_HOLE, FLAG_MAINTAINER, parse_segment_key
@@ -27,12 +27,16 @@ from tiered.format.txn_index import decode_txns
 from tiered.format.walk import walk_headers
 from tiered.model import AbortedTxn, BytesSource, EpochEntry, NewRecord, Row
 from tiered.plan.offset_map import ENTRY_BYTES
+from tiered.remote.compact_parts import plan_round
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import hole, in_turn
+from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
 from tiered.store.base import (
     AbortUpload,
     Begin,
     CompleteUpload,
+    Delete,
     Get,
     List,
     Object,
@@ -44,6 +48,7 @@ from tiered.store.base import (
     Take,
     UploadPart,
 )
+from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
 CONFIG = TopicConfig(cleanup_policy="compact", index_interval_bytes=256)
@@ -401,3 +406,30 @@ def test_who_stops_early_leaves_nothing_under_way(log: RemoteLog) -> None:
     with pytest.raises(CorruptionError):
         tickets.run(Rewriter(log, CONFIG).shop().read(in_turn(rows), taking(10**6), ended.append))
     assert tickets.held == []
+
+
+class StoodStill(RootView):
+    """First of all it gives what was newest a while ago."""
+
+    held: Snapshot | None = None
+
+    def pin(self) -> Steps[Snapshot | None]:
+        held, self.held = self.held, None
+        return held if held is not None else (yield from super().pin())
+
+
+@pytest.mark.parametrize("destroyed", [False, True])
+def test_a_round_over_what_is_gone_is_planned_anew_or_names_the_loss(
+    log: RemoteLog, rewriter: Rewriter, destroyed: bool
+) -> None:
+    """Simulation, seed 19729: a planner that stood still while its topic was destroyed met a bare SegmentGone."""
+    log.add(seal(batches(0, 20)))
+    root, shop, view = log.root, rewriter.shop(), StoodStill(TOPIC_ID, log.partition, log.topic)
+    assert root is not None
+    view.held = Snapshot.of(root)
+    key = log.idx_key(list(root.rows)[-1])
+    log.store.execute(Delete((key, *([root.key] if destroyed else []))))
+    expected = NotFoundError if destroyed else CorruptionError
+    with pytest.raises(expected, match="was replaced while it was read" if destroyed else "still names it") as told:
+        drive(log.store, plan_round(view, CONFIG, shop, part_bytes=1))
+    assert (told.type, key in told.value.message) == (expected, True)
