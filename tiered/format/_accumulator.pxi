@@ -145,7 +145,7 @@ cdef class AccumulatedBatch:
         at = put_fixed(at, -1, 2)
         at = put_fixed(at, -1, 4)
         put_fixed(at, self.count, 4)
-        put_fixed(start + CRC_AT, crc32c(memoryview(self.data)[CRC_START:]), 4)
+        put_fixed(start + CRC_AT, crc_of_batch(start, self.used), 4)
         return PackedBatch(self.data, self.count, self.first, self.least, self.greatest, self.keyed)
 
     def let_go(self):

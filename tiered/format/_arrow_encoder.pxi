@@ -255,8 +255,7 @@ cdef class BatchFiller:
         at = put_fixed(at, -1, 2)
         at = put_fixed(at, -1, 4)
         put_fixed(at, self.count, 4)
-        crc = crc32c(PyMemoryView_FromMemory(<char*>start + CRC_START, size - CRC_START, PyBUF_READ))
-        put_fixed(start + CRC_AT, <uint32_t>crc, 4)
+        put_fixed(start + CRC_AT, crc_of_batch(start, size), 4)
         self.count = self.size_bytes = 0
         return self.held.take()
 

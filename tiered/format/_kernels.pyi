@@ -13,6 +13,9 @@ from tiered.model import NewRecord
 T = TypeVar("T")
 
 COMPILED: str
+CRC_WAYS: tuple[int, ...]
+
+def crc32c(data: Buffer, value: int = 0, /, *, way: int | None = None) -> int: ...
 
 def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[bytes, int]: ...
 def encode_batch(

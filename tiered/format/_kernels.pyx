@@ -32,9 +32,10 @@ from libc.string cimport memcpy
 
 import os
 
+from crc32c import crc32c as wheel_crc32c
+
 from tiered.format import pure_kernels
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
-from tiered.format.crc import crc32c
 from tiered.format.records import datetime_of, hash_of, made_again, shown_fields, values_of
 from tiered.model import NO_TIMESTAMP, NewRecord, PackedBatch
 
@@ -402,7 +403,7 @@ cdef tuple assemble(
     at = put_fixed(at, sequence, 4)
     at = put_fixed(at, m.count, 4)
     fill(at, m)
-    crc = crc32c(PyMemoryView_FromMemory(<char*>start + CRC_START, size - CRC_START, PyBUF_READ))
+    crc = crc_of_batch(start, size)
     put_fixed(start + CRC_AT, crc, 4)
     return data, m.first, m.least, m.greatest
 
@@ -1107,7 +1108,7 @@ def scan(data, expected, limit, exact, bint dense, most_bytes, stop, latest, tot
             if crc != <uint32_t>get_fixed(start + at + CRC_AT, 4):
                 break
             if summed >= 0:
-                summed = joined_crc(crc_of_few(<uint32_t>summed, start + at, CRC_START), crc, size - CRC_START)
+                summed = joined_crc(crc_of(<uint32_t>summed, start + at, CRC_START), crc, size - CRC_START)
             if first < 0:
                 first = base
             reached = last + 1

@@ -80,7 +80,3 @@ def survey(data, order, bint dense, epoch, pace):
         at, opening, reached, last_at, before, first_stamp, producers, transactional, since, (largest, largest_at),
         bytes(offsets), bytes(times),
     )
-
-
-cdef inline uint32_t crc_of_batch(const unsigned char* head, Py_ssize_t size) except? 0xFFFFFFFF:
-    return crc32c(PyMemoryView_FromMemory(<char*>head + CRC_START, size - CRC_START, PyBUF_READ))

@@ -24,6 +24,7 @@ __all__ = [
     "batch_filler",
     "batch_records",
     "consumer_records",
+    "crc32c",
     "decode_records",
     "encode_batch",
     "encode_record_at",
@@ -63,6 +64,7 @@ assign_offsets = pure_kernels.assign_offsets
 batch_filler = pure_kernels.batch_filler
 batch_records = pure_kernels.batch_records
 consumer_records = pure_kernels.consumer_records
+crc32c = pure_kernels.crc32c
 decode_records = pure_kernels.decode_records
 encode_batch = pure_kernels.encode_batch
 encode_record_at = pure_kernels.encode_record_at
@@ -99,6 +101,7 @@ if not _asked(_NO_EXTENSION):
         batch_filler = _kernels.batch_filler
         batch_records = _kernels.batch_records
         consumer_records = _kernels.consumer_records
+        crc32c = _kernels.crc32c
         decode_records = _kernels.decode_records
         encode_batch = _kernels.encode_batch
         encode_records = _kernels.encode_records

@@ -25,9 +25,10 @@ from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeVar
 
+from crc32c import crc32c as _crc32c
+
 from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
-from tiered.format.crc import crc32c
 from tiered.format.records import ConsumerRecord, Record
 from tiered.model import HeaderName, Headers, NewRecord
 
@@ -51,6 +52,15 @@ _MAX_VARINT_SHIFT = 35
 _MAX_VARLONG_SHIFT = 70
 
 T = TypeVar("T")
+
+
+class Checksum(Protocol):
+    """The CRC-32C of ``data``, behind bytes whose CRC is ``value``."""
+
+    def __call__(self, data: Buffer, value: int = 0, /) -> int: ...
+
+
+crc32c: Checksum = _crc32c
 
 # Tables, empty until the first varint: where the compiled twin is at work nobody asks for them.
 _UNZIGZAG: list[int] = []

@@ -20,12 +20,6 @@ from tiered.plan.visibility import aborted_within
 RELATIVE_MAX = 2**31 - 1
 
 
-def test_crc32c_is_castagnoli_and_continues() -> None:
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(b"6789", crc32c(b"12345")) == 0xE3069283
-    assert crc32c(memoryview(b"123456789")) == crc32c(bytearray(b"123456789")) == 0xE3069283
-
-
 # --- offset index ---------------------------------------------------------------------------------------------
 
 
