@@ -115,7 +115,7 @@ cdef inline bint is_for_wheel(Py_ssize_t size) noexcept:
 
 cdef inline uint32_t crc_of(uint32_t before, const unsigned char* at, Py_ssize_t size) except? 0xFFFFFFFF:
     if is_for_wheel(size):
-        return wheel_crc32c(PyMemoryView_FromMemory(<char*>at, size, PyBUF_READ), before)
+        return pure_kernels.crc32c(PyMemoryView_FromMemory(<char*>at, size, PyBUF_READ), before)
     return crc_by(CRC_WAY, before, at, size)
 
 
@@ -134,11 +134,11 @@ def crc32c(data, value=0, /, *, way=None):
             raise ValueError(f"this processor cannot sum by way {way}")
         by = way
     if not whole(<PyObject*>value, 0, UINT32_MAX, &before):
-        return wheel_crc32c(data, value)
+        return pure_kernels.crc32c(data, value)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if way is None and is_for_wheel(view.len):
-            return wheel_crc32c(data, value)
+            return pure_kernels.crc32c(data, value)
         if view.len < SHARED_BYTES:
             crc = crc_by(by, <uint32_t>before, <const unsigned char*>view.buf, view.len)
         else:

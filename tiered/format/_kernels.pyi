@@ -16,7 +16,6 @@ COMPILED: str
 CRC_WAYS: tuple[int, ...]
 
 def crc32c(data: Buffer, value: int = 0, /, *, way: int | None = None) -> int: ...
-
 def encode_records(records: Sequence[NewRecord], base_timestamp: int) -> tuple[bytes, int]: ...
 def encode_batch(
     records: Sequence[NewRecord],

@@ -32,8 +32,6 @@ from libc.string cimport memcpy
 
 import os
 
-from crc32c import crc32c as wheel_crc32c
-
 from tiered.format import pure_kernels
 from tiered.format.codecs import MAX_DECOMPRESSED_BYTES, codec_of, decompress
 from tiered.format.records import datetime_of, hash_of, made_again, shown_fields, values_of

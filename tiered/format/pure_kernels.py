@@ -20,12 +20,11 @@ from __future__ import annotations
 import codecs
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cache
 from hashlib import blake2b
 from itertools import chain
 from typing import NamedTuple, Protocol, TypeVar
-
-from crc32c import crc32c as _crc32c
 
 from tiered import partitioner
 from tiered.errors import CorruptionError, InvalidTimestampError
@@ -53,15 +52,6 @@ _MAX_VARLONG_SHIFT = 70
 
 T = TypeVar("T")
 
-
-class Checksum(Protocol):
-    """The CRC-32C of ``data``, behind bytes whose CRC is ``value``."""
-
-    def __call__(self, data: Buffer, value: int = 0, /) -> int: ...
-
-
-crc32c: Checksum = _crc32c
-
 # Tables, empty until the first varint: where the compiled twin is at work nobody asks for them.
 _UNZIGZAG: list[int] = []
 # The last one or two bytes of a varint, and two bytes that are followed by more, by their 14 bits.
@@ -82,6 +72,18 @@ def _filled(table: list[T]) -> list[T]:
         _HEAD[:] = [b"\0" + v for v in last[0::2]]
         _LAST[:] = last
     return table
+
+
+@cache
+def _wheel() -> Callable[[Buffer, int], int]:
+    from crc32c import crc32c as sum_of  # noqa: PLC0415  it reads what is installed: 20 ms, for nothing where the twin sums
+
+    return sum_of
+
+
+def crc32c(data: Buffer, value: int = 0, /) -> int:
+    """The CRC-32C of ``data``, behind bytes whose CRC is ``value``: what the wheel says."""
+    return _wheel()(data, value)
 
 
 class Block(bytearray):
