@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import threading
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -500,9 +502,11 @@ def test_a_commit_holds_no_more_than_it_is_counted_with(world: World, rows: int)
     end = 10 * rows
     some = [desk.row(end + 10 * at, end + 10 * at + 10) for at in range(64)]
     counted_with = desk.catalog.commit_bytes(len(some))
-    steps = desk.catalog.append(some)
+    steps, loaded = desk.catalog.append(some), set(sys.modules)
     tracemalloc.start()
     world.run(steps)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert peak < counted_with < 4 * 1024 * 1024
+    others = set(sys.modules) - loaded, [thread.name for thread in threading.enumerate()]
+    assert peak < counted_with, others  # what else was counted
+    assert counted_with < 4 * 1024 * 1024
