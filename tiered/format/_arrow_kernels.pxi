@@ -7,7 +7,7 @@
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.ref cimport Py_XDECREF
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memmove, memset
 
 cdef extern from "Python.h":
     int resize_bytes "_PyBytes_Resize"(PyObject**, Py_ssize_t) except -1
@@ -74,11 +74,14 @@ cdef Py_ssize_t kept_bytes = 0
 
 
 cdef Memory take_memory(Py_ssize_t size) noexcept:
-    """Room for ``size`` bytes at least, the smallest that is kept and not more than twice as large; NULL: none."""
+    """Room for ``size`` bytes at least, the smallest that is kept and not more than twice as large; NULL: none.
+
+    Of equal ones that which was given back last: its bytes may still be in a CPU's cache.
+    """
     global kept_count, kept_bytes
     cdef Memory found
     cdef int i, best = -1
-    for i in range(kept_count):
+    for i in range(kept_count - 1, -1, -1):
         if size <= kept_memory[i].room <= 2 * size and (best < 0 or kept_memory[i].room < kept_memory[best].room):
             best = i
     if best < 0:
@@ -87,18 +90,26 @@ cdef Memory take_memory(Py_ssize_t size) noexcept:
         return found
     found = kept_memory[best]
     kept_count -= 1
-    kept_memory[best] = kept_memory[kept_count]
+    memmove(&kept_memory[best], &kept_memory[best + 1], (kept_count - best) * sizeof(Memory))
     kept_bytes -= found.room
     return found
 
 
 cdef void give_memory(Memory memory) noexcept:
+    """Keeps it, and for that lets go of what was given back longest ago: other sizes may be asked for now."""
     global kept_count, kept_bytes
+    cdef int gone = 0
     if memory.start == NULL:
         return
-    if kept_count == MOST_KEPT or kept_bytes + memory.room > MOST_KEPT_BYTES:
+    if memory.room > MOST_KEPT_BYTES:
         free(memory.start)
         return
+    while kept_count - gone == MOST_KEPT or kept_bytes + memory.room > MOST_KEPT_BYTES:
+        kept_bytes -= kept_memory[gone].room
+        free(kept_memory[gone].start)
+        gone += 1
+    kept_count -= gone
+    memmove(kept_memory, &kept_memory[gone], kept_count * sizeof(Memory))
     kept_memory[kept_count] = memory
     kept_count += 1
     kept_bytes += memory.room

@@ -165,9 +165,9 @@ def test_a_column_ends_before_its_offsets_overflow(monkeypatch: pytest.MonkeyPat
     assert [piece.num_rows for piece in pieces] == [4, 1, 4]
 
 
-def filled(columns: Any, byte: bytes) -> pure_kernels.ArrowBuffers:
-    """Columns of 200 values of a KiB."""
-    assert columns.add(encode_batch([NewRecord(byte * 1024, None, at) for at in range(200)]))
+def filled(columns: Any, byte: bytes, values: int = 200) -> pure_kernels.ArrowBuffers:
+    """Columns of values of a KiB."""
+    assert columns.add(encode_batch([NewRecord(byte * 1024, None, at) for at in range(values)]))
     found: pure_kernels.ArrowBuffers = columns.take()
     return found
 
@@ -187,17 +187,30 @@ def test_what_was_taken_stays_as_it_is_while_anybody_looks_into_it() -> None:
     assert {each.values.data == b"x" * 204_800 for each in later if each.values is not None} == {True}
 
 
-def test_memory_is_used_again_when_nobody_looks_into_it() -> None:
+@pytest.mark.parametrize("others", [0, 20, 300])
+def test_memory_is_used_again_when_nobody_looks_into_it(others: int) -> None:
+    """Also where many others had some before: 300 small ones are more than are kept.
+
+    What is given back to the allocator goes to others, ``taken``.
+    """
+    small = compiled.arrow_columns(("value",), 0, None, None, None, False)
+    sizes = [1024 * (70 + at % 50) for at in range(others)]
+    many = [small.add(encode_batch([NewRecord(bytes(size))])) and small.take() for size in sizes]
+    del many
+    gc.collect()
     columns = compiled.arrow_columns(("value",), 0, None, None, None, False)
+    values, taken = 200 + 2 * others, list[bytearray]()  # a size that no other case leaves behind
 
     def place() -> int:
-        found = filled(columns, b"v")
+        taken.extend(bytearray(size) for size in range(values * 1000, values * 1200, 4096))
+        found = filled(columns, b"v", values)
         assert found.values is not None
         return int(np.frombuffer(found.values.data, np.uint8).__array_interface__["data"][0])
 
     first = place()
-    places = {place() for _ in range(20)}
-    assert len(places | {first}) <= 3
+    places = [place() for _ in range(20)]
+    assert len({*places, first}) <= 3
+    assert len(set(places[1:])) == 1  # once the size is known
 
 
 def test_columns_that_grow_keep_what_they_have() -> None:
