@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Collection
 from typing import NamedTuple
 
+from tiered.clock import SystemClock
 from tiered.format.wire import WireReader, WireWriter
 from tiered.model import TopicPartition
 
@@ -15,6 +16,8 @@ OFFSET_FOR_LEADER_EPOCH = 23
 UNKNOWN = -1
 CORRELATION_ID = 1
 TIMEOUT_SECONDS = 30
+COORDINATOR_LOAD_IN_PROGRESS = 14
+LOAD_POLL_SECONDS = 0.05
 
 
 class ActiveProducer(NamedTuple):
@@ -109,13 +112,18 @@ def epoch_ends(
 
 
 def list_transactions(bootstrap: str) -> list[ListedTransaction]:
-    """All transactional ids that the broker's coordinator knows."""
+    """All transactional ids that the broker's coordinator knows, as soon as it has loaded its log."""
     writer = WireWriter(flexible=True)
     for _ in ("state filters", "producer id filters"):
         writer.length(0)
     writer.varint(0)
+    clock = SystemClock()
+    deadline = clock.monotonic() + TIMEOUT_SECONDS
     reader = _ask(bootstrap, LIST_TRANSACTIONS, writer)
-    code = reader.int16()
+    while (code := reader.int16()) == COORDINATOR_LOAD_IN_PROGRESS:
+        assert clock.monotonic() < deadline, "the broker's coordinator loads its log, and does not end"
+        clock.sleep(LOAD_POLL_SECONDS)
+        reader = _ask(bootstrap, LIST_TRANSACTIONS, writer)
     assert code == 0, code
     reader.array(reader.string, item_bytes=1)
 
