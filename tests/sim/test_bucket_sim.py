@@ -25,7 +25,8 @@ pytestmark = pytest.mark.no_cover  # seeds tell nothing of coverage, and its tra
 RANDOM_SEED = random.SystemRandom().randrange(2**32)
 """Another one in each run; a failure prints it."""
 SEEDS = 200
-AT_A_TIME = 20
+AT_A_TIME = 100
+"""Many at once: what happens rarely happens in each hundred, whatever a change of the product makes of one seed."""
 TRIES = 40
 """Seeds in which a broken variant has to be caught once."""
 
@@ -43,12 +44,12 @@ def test_no_seed_violates_an_invariant(first: int) -> None:
     totals: Counter[str] = Counter()
     for seed in range(first, first + AT_A_TIME):
         totals.update(run(seed).counts)
-    least_of = {"acknowledged": 1000, "crashes": 20, "replace": 40, "collect": 40, "deleted": 1000, "orphans": 80}
-    least_of |= {"snapshots": 10, "read": 100, "read as of": 15, "destroyed": 3, "superseded": 300, "trim": 10}
-    least_of |= {"batches": 100, "unstaged": 400, "handed over": 1, "erasures": 2, "erased": 20}
-    least_of |= {"reencode": 10, "compact in parts": 1, "groups of parts": 1}
+    least_of = {"acknowledged": 5000, "crashes": 100, "replace": 200, "collect": 200, "deleted": 5000, "orphans": 400}
+    least_of |= {"snapshots": 50, "read": 500, "read as of": 75, "destroyed": 15, "superseded": 1500, "trim": 50}
+    least_of |= {"batches": 500, "unstaged": 2000, "handed over": 5, "erasures": 10, "erased": 100}
+    least_of |= {"reencode": 50, "compact in parts": 5, "groups of parts": 5}
     for what, least in least_of.items():
-        assert totals[what] >= least, totals  # a simulation in which nothing happens proves nothing
+        assert totals[what] >= least, (what, totals)  # a simulation in which nothing happens proves nothing
 
 
 def test_a_seed_that_nobody_has_run() -> None:
