@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tiered.clock import Clock, IdSource, SystemClock, SystemIds
 from tiered.errors import (
     ClosedError,
     ConfigError,
+    CorruptionError,
     NotFoundError,
     RemotePermissionError,
     RemoteUnavailableError,
@@ -55,9 +58,23 @@ from tiered.store.base import (
     UploadStarted,
 )
 from tiered.store.directory_files import DirectoryFiles, pieces_of, sync_dir, write_all
-from tiered.store.directory_paths import ObjectInfo, object_path, read_body, read_info, refuse_store_file, walk_keys
+from tiered.store.directory_paths import (
+    ObjectInfo,
+    damaged,
+    info_of_file,
+    object_path,
+    open_object,
+    read_body,
+    read_info,
+    refuse_store_file,
+    walk_keys,
+)
 from tiered.store.key_rules import check_request
 
+MAX_TOLD = 100
+"""Damaged files that a store tells of, each once: a check names all of them."""
+
+_logger = logging.getLogger("tiered.store")
 _UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
 
 
@@ -83,6 +100,7 @@ class DirectoryStore:
         self._ids = ids or SystemIds()
         self._min_part_bytes = min_part_bytes
         self._closed = False
+        self._told: set[str] = set()
         if create:
             try:
                 self._root.mkdir(parents=True, exist_ok=True)
@@ -122,8 +140,8 @@ class DirectoryStore:
             case Get():
                 return self._get(request)
             case Head():
-                with self._opened(request.key) as (_, info):
-                    return Missing() if info is None else self._object(info, b"")
+                info = self._standing(request.key)
+                return Missing() if info is None else self._object(info, b"")
             case List():
                 return self._list(request)
             case ListUploads():
@@ -150,21 +168,40 @@ class DirectoryStore:
     def _opened(self, key: str) -> Iterator[tuple[int, ObjectInfo | None]]:
         path = object_path(self._root, key)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_object(path)
         except FileNotFoundError:
             self._require_root()
             yield -1, None
             return
+        except CorruptionError:
+            self._require_root()  # else it is the folder of the store itself
+            raise
         try:
-            info = read_info(fd, path)
-            if info.key != key:
+            try:
+                info = read_info(fd, path)
+            except CorruptionError as damage:
+                self._tell(damage)
+                info = info_of_file(os.fstat(fd), key)
+            if info.key != key and _folded(info.key) == _folded(key):
                 raise ConfigError(
                     f"{path} holds the key {info.key!r}, not {key!r}: the file system folds names",
                     hint="use a folder on a file system that keeps upper and lower case apart",
                 )
+            if info.key != key:
+                raise damaged(path, info.size, f"it ends in the key {info.key!r}: its end is damaged, or it was moved")
             yield fd, info
         finally:
             os.close(fd)
+
+    def _tell(self, damage: CorruptionError) -> None:
+        if damage.message not in self._told and len(self._told) < MAX_TOLD:
+            self._told.add(damage.message)
+            fields = {"remote": self.url, "key": damage.path_or_key}
+            _logger.warning(
+                "%s; what is left of it is judged as it is",
+                damage.message,
+                extra={"tiered_event": "object_damaged", "tiered_fields": fields},
+            )
 
     def _get(self, request: Get) -> Outcome:
         with self._opened(request.key) as (fd, info):
@@ -198,12 +235,25 @@ class DirectoryStore:
         return PutResult(PutStatus.LANDED, info.etag, info.crc32c)
 
     def _judge(self, key: str, condition: Condition) -> PutResult | None:
-        with self._opened(key) as (_, info):
-            if isinstance(condition, Absent):
-                return None if info is None else PutResult(PutStatus.LOST)
-            if info is None:
-                return PutResult(PutStatus.ABSENT)
-            return None if info.etag == condition.etag else PutResult(PutStatus.LOST)
+        info = self._standing(key)
+        if isinstance(condition, Absent):
+            return None if info is None else PutResult(PutStatus.LOST)
+        if info is None:
+            return PutResult(PutStatus.ABSENT)
+        return None if info.etag == condition.etag else PutResult(PutStatus.LOST)
+
+    def _standing(self, key: str) -> ObjectInfo | None:
+        """What stands under a key, whole or damaged: the one is in the way of a PUT as the other is.
+
+        Of what is no object of this key, its file: it has another size than the object, and no checksum.
+        """
+        try:
+            with self._opened(key) as (_, info):
+                return info
+        except CorruptionError:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                return info_of_file(os.lstat(object_path(self._root, key)), key)
+            return None
 
     def _delete(self, request: Delete) -> Deleted:
         failed: list[tuple[str, str]] = []
@@ -216,7 +266,7 @@ class DirectoryStore:
                 folders.add(path.parent)
             except FileNotFoundError:
                 continue
-            except PermissionError as error:
+            except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
                 failed.append((key, error.strerror or "permission denied"))
         for folder in folders:
             sync_dir(folder)  # an object that a power cut brings back would stay for ever
@@ -227,9 +277,9 @@ class DirectoryStore:
         entries: list[ListEntry] = []
         keys = walk_keys(self._root, request.prefix, request.start_after)
         for key in keys:
-            with self._opened(key) as (_, info):
-                if info is not None:
-                    entries.append(ListEntry(key, info.size, info.etag, info.modified_ms))
+            info = self._standing(key)
+            if info is not None:
+                entries.append(ListEntry(key, info.size, info.etag, info.modified_ms))
             if len(entries) == request.limit:
                 return Page(tuple(entries), next(keys, None) is not None, self._clock.now_ms())
         return Page(tuple(entries), False, self._clock.now_ms())
@@ -342,3 +392,8 @@ class DirectoryStore:
             return ConfigError(where, hint="the URL must name a folder")
         hint = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk or the mount"
         return RemoteUnavailableError(where, hint=hint)
+
+
+def _folded(key: str) -> str:
+    """As a file system may fold names: it keeps neither case nor how letters with marks are put together."""
+    return unicodedata.normalize("NFC", key).casefold()

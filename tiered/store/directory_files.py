@@ -19,7 +19,15 @@ from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c
 from tiered.model import ByteSource
 from tiered.store.base import Body
-from tiered.store.directory_paths import INTERNAL_DIR, NAME_FILE, ObjectInfo, encode_tail, folder_name, object_path
+from tiered.store.directory_paths import (
+    INTERNAL_DIR,
+    NAME_FILE,
+    ObjectInfo,
+    damaged,
+    encode_tail,
+    folder_name,
+    object_path,
+)
 
 PIECE_BYTES = 1024 * 1024
 """Bodies are copied in pieces of this size; an object is never held whole."""
@@ -141,7 +149,10 @@ class DirectoryFiles:
         if path in self._durable or path == self.root:
             return
         self._make_durable_dir(path.parent)
-        path.mkdir(exist_ok=True)
+        try:
+            path.mkdir(exist_ok=True)
+        except FileExistsError:
+            raise damaged(str(path), 0, "a file stands where a folder of keys has to be") from None
         sync_dir(path.parent)
         self._durable.add(path)
 

@@ -6,6 +6,10 @@
   ``~``) becomes ``~`` and 32 hex digits of its BLAKE2b. Such a folder holds its true name in the file ``.name``.
 * Everything internal begins with ``.``, which no object does.
 
+A file whose trailer is torn or damaged is handed out whole, as a body under an ETag of its own, and a line is logged:
+what is left of it is judged by whoever knows what has to be in it, and mended by the same verbs as on S3, where damage
+lies in bodies alone. Such a body never passes for the one that was stored: the end of the file is part of it.
+
 One object is one file: the body first, then what S3 would keep beside it::
 
     0            body
@@ -27,9 +31,11 @@ parts are hashed, and because a file system that folds case would hand out the w
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -102,9 +108,11 @@ def _walk(directory: Path, base: str, prefix: bytes, start_after: bytes) -> Iter
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
-                if entry.name.startswith("."):
+                if entry.name.startswith(".") or not _is_utf8(entry.name):
                     continue
-                if entry.is_dir(follow_symlinks=False):
+                # A folder of that name is none of ours: it stands where an object has to be.
+                in_the_way = entry.name.endswith(OBJECT_SUFFIX) and not entry.name.startswith("~")
+                if entry.is_dir(follow_symlinks=False) and not in_the_way:
                     part = _folder_part(directory / entry.name, entry.name)
                     if part is not None:
                         key = f"{base}{part}/"
@@ -139,13 +147,22 @@ def _file_part(path: Path, name: str) -> str | None:
     if not name.startswith("~"):
         return name.removesuffix(OBJECT_SUFFIX)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_object(path)
     except FileNotFoundError:
         return None  # deleted since the folder was read
     try:
         return read_info(fd, str(path)).key.rpartition("/")[2]
     finally:
         os.close(fd)
+
+
+def _is_utf8(name: str) -> bool:
+    """No name of ours is anything else: keys are UTF-8, and what is not was made by somebody else, or by damage."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_special(part: str) -> bool:
@@ -158,22 +175,48 @@ def _hashed(part: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What the trailer says. ``etag`` is quoted as S3's are."""
+    """What the trailer says. ``etag`` is quoted as S3's are. ``crc32c`` is None for a file with no whole trailer."""
 
     key: str
     etag: str
     size: int
     modified_ms: int
-    crc32c: int
+    crc32c: int | None
 
 
 def encode_tail(info: ObjectInfo) -> bytes:
     """Key and trailer, to be written after the body."""
+    assert info.crc32c is not None  # noqa: S101 - what is written was summed
     key = info.key.encode()
     head = _TRAILER.pack(
         _MAGIC, bytes.fromhex(info.etag.strip('"')), info.size, info.modified_ms, len(key), info.crc32c
     )
     return key + head + struct.pack("<I", crc32c(head))
+
+
+def open_object(path: str | Path) -> int:
+    """A file descriptor to read from. Raises ``CorruptionError`` for what is no regular file, and for no way to it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a named pipe would wait for a writer
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENXIO):
+            raise
+        raise damaged(str(path), 0, f"it cannot be opened ({error.strerror})") from error
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise damaged(str(path), 0, "it is no regular file")
+
+
+def info_of_file(found: os.stat_result, key: str) -> ObjectInfo:
+    """Of a file that does not end as an object does: what its folder tells of it, and an ETag of this very file.
+
+    Whoever replaces a damaged object does so under a condition, as always: it holds while nobody else has replaced it.
+    """
+    is_file = stat.S_ISREG(found.st_mode)
+    version = f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_mode}"
+    etag = blake2b(version.encode(), digest_size=16).hexdigest()
+    return ObjectInfo(key, f'"{etag}"', found.st_size if is_file else 0, found.st_mtime_ns // 1_000_000, None)
 
 
 def read_info(fd: int, path: str) -> ObjectInfo:
@@ -182,18 +225,18 @@ def read_info(fd: int, path: str) -> ObjectInfo:
     tail = os.pread(fd, MAX_KEY_BYTES + TRAILER_BYTES, max(0, file_bytes - MAX_KEY_BYTES - TRAILER_BYTES))
     trailer = tail[-TRAILER_BYTES:]
     if len(trailer) < TRAILER_BYTES or trailer[:8] != _MAGIC:
-        raise _damaged(path, file_bytes, "it does not end in the trailer of an object")
+        raise damaged(path, file_bytes, "it does not end in the trailer of an object")
     head = trailer[:-4]
     (crc,) = struct.unpack("<I", trailer[-4:])
     if crc != crc32c(head):
-        raise _damaged(path, file_bytes, "its trailer fails its checksum")
+        raise damaged(path, file_bytes, "its trailer fails its checksum")
     _, etag, size, modified_ms, key_bytes, body_crc = _TRAILER.unpack(head)
     if key_bytes > MAX_KEY_BYTES or size + key_bytes + TRAILER_BYTES != file_bytes:
-        raise _damaged(path, file_bytes, f"its trailer names {size} bytes of body and {key_bytes} of key")
+        raise damaged(path, file_bytes, f"its trailer names {size} bytes of body and {key_bytes} of key")
     try:
         key = tail[-TRAILER_BYTES - key_bytes : -TRAILER_BYTES].decode()
     except UnicodeDecodeError as error:
-        raise _damaged(path, file_bytes, "its key is not UTF-8") from error
+        raise damaged(path, file_bytes, "its key is not UTF-8") from error
     return ObjectInfo(key, f'"{etag.hex()}"', size, modified_ms, body_crc)
 
 
@@ -204,13 +247,14 @@ def read_body(fd: int, start: int, end: int, path: str) -> bytes:
     while position < end:
         piece = os.pread(fd, end - position, position)
         if not piece:
-            raise _damaged(path, os.fstat(fd).st_size, f"it ended at byte {position} of {start}..{end}")
+            raise damaged(path, os.fstat(fd).st_size, f"it ended at byte {position} of {start}..{end}")
         pieces.append(piece)
         position += len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _damaged(path: str, file_bytes: int, why: str) -> CorruptionError:
+def damaged(path: str, file_bytes: int, why: str) -> CorruptionError:
+    """That what lies at ``path`` is no whole object."""
     return CorruptionError(
         f"{path} ({file_bytes} bytes) is not an object of this store: {why}",
         path_or_key=path,

@@ -25,6 +25,7 @@ from tiered.store.base import (
     AbortUpload,
     CompleteUpload,
     Delete,
+    Deleted,
     Get,
     Head,
     List,
@@ -150,21 +151,124 @@ def test_readers_write_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "s").iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip trailer", "grow", "empty", "swap"])
-def test_damage_is_found_and_named(store: DirectoryStore, damage: str) -> None:
+def hurt(path: Path, damage: str) -> None:
+    data = path.read_bytes()
+    trailer, key = bytearray(data), bytearray(data)
+    trailer[-30] ^= 1
+    key[-66] ^= 1
+    other = path.with_name("other.obj").read_bytes()
+    path.unlink()
+    match damage:
+        case "folder":
+            path.mkdir()
+        case "loop":
+            path.symlink_to(path.name)
+        case "pipe":
+            os.mkfifo(path)
+        case _:
+            flips = {"flip trailer": bytes(trailer), "flip key": bytes(key)}
+            path.write_bytes({"cut": data[:-1], "grow": b"x" + data, "empty": b"", "swap": other, **flips}[damage])
+
+
+TORN = ["cut", "flip trailer", "grow", "empty"]
+ANOTHER = ["flip key", "swap"]
+IN_THE_WAY = ["folder", "loop", "pipe"]
+
+
+def hurt_object(store: DirectoryStore, damage: str) -> Path:
     put(store, "a/k", b"0123456789")
     put(store, "a/other", b"0")
     path = Path(object_path(Path(store.url.removeprefix("file://")), "a/k"))
-    data = path.read_bytes()
-    trailer = bytearray(data)
-    trailer[-30] ^= 1
-    other = path.with_name("other.obj").read_bytes()
-    path.write_bytes(
-        {"cut": data[:-1], "flip trailer": bytes(trailer), "grow": b"x" + data, "empty": b"", "swap": other}[damage]
-    )
-    for request in (Get("a/k"), Head("a/k"), Put("a/k", b"x", ABSENT), Put("a/k", b"x", Match('"e"'))):
-        with pytest.raises((CorruptionError, ConfigError), match=r"k\.obj"):
+    hurt(path, damage)
+    return path
+
+
+@pytest.mark.parametrize("damage", TORN)
+def test_what_is_left_of_a_torn_file_never_passes_for_what_was_stored(
+    store: DirectoryStore, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Formats judge it, as they judge damaged bytes in S3: all of the file is the body, and it has no checksum."""
+    etag = put(store, "a/before", b"").etag
+    path = hurt_object(store, damage)
+    for request in (Get("a/k"), Head("a/k"), Get("a/k", 2, 5)):
+        got = store.execute(request)
+        assert isinstance(got, Object)
+        assert (got.size, got.crc32c) == (path.stat().st_size, None)
+        assert got.etag not in {etag, ""}
+        if isinstance(request, Get):
+            assert got.data == path.read_bytes()[request.start : request.end]
+            assert got.data != b"0123456789"
+    (told,) = [record for record in caplog.records if record.levelname == "WARNING"]  # once
+    assert "a/k.obj" in told.getMessage()
+
+
+@pytest.mark.parametrize("damage", ANOTHER + IN_THE_WAY)
+def test_what_is_no_object_of_its_key_is_named(store: DirectoryStore, damage: str) -> None:
+    """What was moved here by hand is whole, and another object: its body would pass for the one that is asked for."""
+    path = hurt_object(store, damage)
+    with pytest.raises(CorruptionError, match=r"k\.obj"):
+        store.execute(Get("a/k"))
+    told = store.execute(Head("a/k"))
+    assert isinstance(told, Object)
+    assert (told.size, told.crc32c) == (path.stat().st_size if damage in ANOTHER else 0, None)
+
+
+@pytest.mark.parametrize("damage", TORN + ANOTHER + IN_THE_WAY)
+def test_damage_is_listed_and_in_the_way(store: DirectoryStore, damage: str) -> None:
+    """Nobody takes it for nothing, and the others below the prefix are listed."""
+    hurt_object(store, damage)
+    for condition in (ABSENT, Match('"e"')):
+        assert store.execute(Put("a/k", b"x", condition)) == PutResult(PutStatus.LOST)
+    assert keys(store) == ["a/k", "a/other"]
+
+
+@pytest.mark.parametrize("damage", TORN + ANOTHER)
+def test_damage_is_replaced_by_whom_it_was_listed_to(store: DirectoryStore, damage: str) -> None:
+    path = hurt_object(store, damage)
+    page = store.execute(List("a/k"))
+    assert isinstance(page, Page)
+    (listed,) = page.entries
+    assert listed.size == path.stat().st_size  # of a whole object it is the size of the body
+    hurt_again = path.read_bytes() + b"?"
+    path.write_bytes(hurt_again)
+    replaced = store.execute(Put("a/k", b"anew", Match(listed.etag)))
+    assert replaced == PutResult(PutStatus.LOST)  # another damage than the one that was seen
+    page = store.execute(List("a/k"))
+    assert isinstance(page, Page)
+    landed = store.execute(Put("a/k", b"anew", Match(page.entries[0].etag)))
+    assert isinstance(landed, PutResult)
+    assert landed.status is PutStatus.LANDED
+    got = store.execute(Get("a/k"))
+    assert isinstance(got, Object)
+    assert (got.data, got.etag) == (b"anew", landed.etag)
+
+
+@pytest.mark.parametrize("damage", TORN + ANOTHER + IN_THE_WAY)
+def test_damage_can_be_deleted(store: DirectoryStore, damage: str) -> None:
+    hurt_object(store, damage)
+    done = store.execute(Delete(("a/k", "a/other")))
+    assert isinstance(done, Deleted)
+    if damage == "folder":
+        assert [key for key, _ in done.failed] == ["a/k"]  # whatever is in it is not ours
+        assert keys(store) == ["a/k"]
+    else:
+        assert (done, keys(store)) == (Deleted(()), [])
+
+
+def test_a_file_in_the_place_of_a_folder_is_damage(store: DirectoryStore, tmp_path: Path) -> None:
+    (tmp_path / "s" / "a").write_bytes(b"")
+    for request in (Get("a/k"), Put("a/k", b"x", ABSENT)):
+        with pytest.raises(CorruptionError, match="s/a"):
             store.execute(request)
+    assert keys(store) == []
+
+
+def test_names_that_are_not_utf8_are_none_of_ours(store: DirectoryStore, tmp_path: Path) -> None:
+    put(store, "a/k", b"1")
+    for name in (b"a/\xff.obj", b"\xff"):
+        (tmp_path / "s" / os.fsdecode(name)).write_bytes(b"x")
+    (tmp_path / "s" / os.fsdecode(b"a/\xfe")).mkdir()
+    assert keys(store) == ["a/k"]
 
 
 def test_a_read_is_one_version_while_it_is_replaced(store: DirectoryStore) -> None:
