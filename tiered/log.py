@@ -238,7 +238,7 @@ class Log:
     def _make(self, name: str, partitions: int | None, create: bool, config: TopicConfig | None) -> None:
         entry = self._tiering.find_topic(name) if self._tiering is not None else None
         if entry is not None:
-            its = TopicConfig.from_properties(entry.config)
+            its = entry.settings
             _check_same(name, entry.partitions, its, partitions, config)  # before a file of it is made
             self._local.create_topic(name, entry.partitions, its, topic_id=entry.topic_id)
             return

@@ -10,6 +10,7 @@ from uuid import UUID
 from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
 from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
+from tiered.care.put_back import PutBackPlan, plan_put_back_steps, put_back_steps
 from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, plan_return_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
@@ -96,6 +97,18 @@ async def plan_mend(
 async def mend(store: AioStore, plan: MendPlan, owner: str) -> int:
     """As ``tiered.mend``."""
     return await AioRunner(store).run(mend_steps(plan, owner))
+
+
+async def plan_put_back(
+    store: AioStore, tp: TopicPartition, directory: Path, offsets: Sequence[int] = ()
+) -> PutBackPlan:
+    """As ``tiered.plan_put_back``."""
+    return await AioRunner(store).run(plan_put_back_steps(tp, directory, offsets))
+
+
+async def put_back(store: AioStore, plan: PutBackPlan) -> int:
+    """As ``tiered.put_back``."""
+    return await AioRunner(store).run(put_back_steps(plan))
 
 
 async def plan_entry(store: AioStore, topic: str, topic_id: UUID | None = None) -> EntryPlan:

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 
 from tiered.care.check_decisions import check_decisions
+from tiered.care.check_kept import check_kept
 from tiered.care.check_local import LocalCheck, LocalFacts
 from tiered.care.check_registry import survey, unregistered
 from tiered.care.check_remote import RemoteCheck, RemoteFacts, size_steps
-from tiered.care.check_snapshots import check_snapshots
 from tiered.care.proven import Proven, Reading
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, RemotePermissionError, UnknownTopicError
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
@@ -164,7 +164,8 @@ class CheckRun:
                 tp = TopicPartition(entry.name, partition)
                 check = RemoteCheck(tp, entry, facts, local.partitions.get(tp), self.tell)
                 yield from check.look(reading)
-                yield from self.tell((yield from check_snapshots(tp, RootView(entry.topic_id, tp.partition, tp.topic))))
+                view = RootView(entry.topic_id, tp.partition, tp.topic)
+                yield from self.tell((yield from check_kept(tp, view, read_data=reading.data)))
                 if self.options.orphans:
                     yield from check.orphans()
 
@@ -227,7 +228,11 @@ class CheckRun:
     def _entry(self, topic: str) -> Steps[TopicEntry | None]:
         found = Findings(topic_key(topic))
         try:
-            return (yield from load_topic(topic))
+            entry = yield from load_topic(topic)
+            if entry is not None:
+                self._need_settings(entry, found)
+                yield from self.tell(found.about(topic, -1))
+            return entry
         except CorruptionError as damage:
             found.error("topic_entry", damage.message, position=damage.position)
         except ConfigError as newer:
@@ -235,6 +240,14 @@ class CheckRun:
         self.unreadable.add(topic)
         yield from self.tell(found.about(topic, -1))
         return None
+
+    def _need_settings(self, entry: TopicEntry, found: Findings) -> None:
+        """Tells of a setting that nobody can go by. The topic can be read, and is checked."""
+        try:
+            _ = entry.settings
+        except ConfigError as unknown:
+            told = unknown.message.removeprefix(f"{found.where}: ")
+            found.error("topic_setting", f"{told}; {unknown.hint}")
 
     def tell(self, seen: Iterable[Finding | Passed]) -> Steps[None]:
         for one in seen:

@@ -54,11 +54,12 @@ from tiered.plan.side_files import NO_PRODUCERS
 from tiered.plan.stage import passed_batch
 from tiered.plan.visibility import open_firsts
 from tiered.remote.pins import Pin
-from tiered.remote.root_view import root_get
+from tiered.remote.root_view import root_get, two_names
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Begin, Blocking, Get, Head, Missing, Object, Steps, StoreRequest, Take, list_all
+from tiered.remote.traces import find_traces
+from tiered.store.base import Begin, Blocking, Get, Head, Missing, Object, Steps, StoreRequest, Take, blocking, list_all
 
 ROWS_TOGETHER = 8
 """Segments whose objects are asked for at once; their bundles are in memory at the same time."""
@@ -147,7 +148,8 @@ class RemoteCheck:
     def _look_into(self, pinned: Snapshot, reading: Reading, start: int, end: int, pin: Pin | None) -> Steps[None]:
         """Segments of ``pinned``, whose pin is renewed on the way."""
         if reading.proven is not None:
-            yield Blocking(partial(reading.proven.look_at, self._tp, pinned.version))
+            seen = yield from blocking(partial(reading.proven.look_at, self._tp, self._topic_id, pinned.version))
+            yield from self._need_seen(pinned.version, seen)
         yield from self.segments(pinned, start, end, reading, pin)
 
     def catalog(self, *, told: bool = True) -> Steps[Snapshot | None]:
@@ -156,9 +158,38 @@ class RemoteCheck:
         pinned = yield from self._pin(catalog)
         if pinned is not None:
             self._compare_positions(pinned.root, catalog)
+            if told:
+                yield from self._need_newest(pinned.root, catalog)
         if told:
             yield from self._tell(catalog.about(*self._tp))
         return pinned
+
+    def _need_newest(self, root: Root, catalog: Findings) -> Steps[None]:
+        """Tells if something proves that there was a newer root: what only that named would look like orphans."""
+        refused: list[RemotePermissionError] = []
+        traces = yield from find_traces(root, refused)
+        for each in refused:
+            catalog.add(Severity.INFO, "not_listed", f"a trace of newer roots is not looked for: {each.message}")
+        if not traces.older(root):
+            return
+        pinned = yield from self._pin(Findings(self._key))  # what was committed meanwhile leaves traces, too
+        if pinned is not None and (older := traces.older(pinned.root)):
+            where = f"{self._tp.topic}:{self._tp.partition}"
+            catalog.error(
+                "went_back",
+                f"an older root was put back: {older}; `tiered repair advice` says how a newer one is, "
+                f"`tiered repair rebuild-catalog {where}` goes on from what was kept",
+            )
+
+    def _need_seen(self, version: int, seen: int) -> Steps[None]:
+        if version < seen:
+            found = Findings(self._key)
+            found.error(
+                "went_back",
+                f"an older root was put back: an earlier check has looked at version {seen}, it has version {version}; "
+                f"`tiered repair advice` says how a newer one is put back",
+            )
+            yield from self._tell(found.about(*self._tp))
 
     def segments(self, pinned: Snapshot, start: int, end: int, reading: Reading, pin: Pin | None = None) -> Steps[None]:
         """Tells what is wrong with the segments whose base lies in ``start`` to ``end`` (exclusive); renews ``pin``."""
@@ -281,6 +312,10 @@ class RemoteCheck:
             return None
         if (root.topic_id, root.partition) != (self._topic_id, self._tp.partition):
             catalog.error("root", f"the root belongs to {root.where}")
+            return None
+        if root.topic != self._tp.topic:
+            told = two_names(root, self._tp.topic)
+            catalog.error("two_names", f"{told.message}; {told.hint}")
             return None
         for violation in check_root(root):
             catalog.error("invariant", str(violation))

@@ -90,8 +90,8 @@ def entry_steps(plan: EntryPlan) -> Steps[None]:
     """Carries a plan out, by compare-and-swap. Raises ConfigError if the entry is another one by now, CommitUnknown."""
     deadline = yield from deadline_after(COMMIT_DEADLINE_MS)
     key, body = topic_key(plan.entry.name), encode_topic(plan.entry)
-    if plan.etag:
-        yield from keep_copy(key, aside_key(plan.entry.topic_id, 0, (yield NewId())))
+    if plan.etag and not (yield from keep_copy(key, aside_key(plan.entry.topic_id, 0, (yield NewId())))):
+        raise ConfigError(f"{key} is gone by now; nothing was replaced", hint="plan again")
     condition = Match(plan.etag) if plan.etag else ABSENT
     settled = yield from settle(Put(key, body, condition, crc32c(body)), deadline, key)
     if settled.status is PutStatus.LANDED:

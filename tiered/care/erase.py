@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NotFoundError, TieredError
 from tiered.format.batch import BatchHeader, least_timestamp, read_header, verify_batch
 from tiered.format.bundle import MAGIC as BUNDLE_MAGIC
@@ -251,7 +250,7 @@ class Eraser:
             lookup=self.lookup,
             capabilities=capabilities,
             claim_epoch=self.catalog.claim_epoch if claim_epoch is None else claim_epoch,
-            index_interval_bytes=TopicConfig.from_properties(self.entry.config).index_interval_bytes,
+            index_interval_bytes=self.entry.settings.index_interval_bytes,
             lineage=root.lineage if (root := self.catalog.root) is not None else (),
             spend=self.spend,
         )

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from tiered.care.inspection import BatchFeed
-from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, NewerFormatError, NotFoundError, UnknownTopicError
 from tiered.format.batch import (
     BatchHeader,
@@ -116,13 +115,17 @@ class MendPlan:
         return tuple(loss for row in self.rows for loss in row.lost)
 
 
-def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -> Steps[MendPlan]:
-    """Reads only. ``offsets`` name segments; without any, all that are not what the catalog names are meant.
+@dataclass(frozen=True, slots=True)
+class ChosenRows:
+    """Segments of one catalog, in order."""
 
-    ``drop`` False: a segment that would lose something is CorruptionError; True: one whose loss would change what is
-    shown of other offsets. Raises UnknownTopicError, NotFoundError (no catalog), ConfigError: an offset is in no
-    segment, or nothing is wrong.
-    """
+    entry: TopicEntry
+    pinned: Snapshot
+    rows: tuple[Row, ...]
+
+
+def choose_rows(tp: TopicPartition, offsets: Sequence[int]) -> Steps[ChosenRows]:
+    """The segments that hold ``offsets``; without any, all. Raises UnknownTopicError, NotFoundError, ConfigError."""
     entry = yield from load_topic(tp.topic)
     if entry is None or tp.partition >= entry.partitions:
         raise UnknownTopicError(f"there is no partition {tp} in the registry", hint="`tiered topics list` names them")
@@ -139,8 +142,20 @@ def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -
     while not offsets and len(piece := (yield from pinned.piece(at))):
         rows += [row for row in piece if not row.flags & FLAG_HOLE]
         at = piece.end_offset
+    return ChosenRows(entry, pinned, tuple(sorted(rows)))
+
+
+def plan_mend_steps(tp: TopicPartition, offsets: Sequence[int], *, drop: bool) -> Steps[MendPlan]:
+    """Reads only. ``offsets`` name segments; without any, all that are not what the catalog names are meant.
+
+    ``drop`` False: a segment that would lose something is CorruptionError; True: one whose loss would change what is
+    shown of other offsets. Raises UnknownTopicError, NotFoundError (no catalog), ConfigError: an offset is in no
+    segment, or nothing is wrong.
+    """
+    chosen = yield from choose_rows(tp, offsets)
+    entry, pinned = chosen.entry, chosen.pinned
     found = []
-    for row in sorted(rows):
+    for row in chosen.rows:
         plan = yield from _Object(tp, entry.topic_id, row).plan(pinned, named=bool(offsets), drop=drop)
         found += [plan] if plan is not None else []
     if not found:
@@ -168,7 +183,7 @@ def mend_steps(plan: MendPlan, owner: str) -> Steps[int]:
         lookup=SegmentLookup(tp, entry.topic_id, ByteCache()),
         capabilities=capabilities,
         claim_epoch=catalog.claim_epoch,
-        index_interval_bytes=TopicConfig.from_properties(entry.config).index_interval_bytes,
+        index_interval_bytes=entry.settings.index_interval_bytes,
         lineage=root.lineage if (root := catalog.root) is not None else (),
     )
     version = 0
@@ -189,14 +204,14 @@ def _reason(each: RowPlan) -> str:
     return f"{each.problem}; offsets {lost} are lost" if lost else each.problem
 
 
-def keep_copy(key: str, to: str) -> Steps[None]:
-    """An object as it is, under another name; nothing if it has gone by now.
+def keep_copy(key: str, to: str) -> Steps[bool]:
+    """An object as it is, under another name; False if it has gone by now.
 
     Raises CorruptionError if the copy would not be all of it: what it is copied for must not be replaced then.
     """
     head = yield Head(key)
     if not isinstance(head, Object):
-        return
+        return False
     output = ObjectWriter(to)
     for at in range(0, head.size, READ_BYTES):
         got = yield Get(key, at, min(at + READ_BYTES, head.size))
@@ -219,6 +234,7 @@ def keep_copy(key: str, to: str) -> Steps[None]:
             position=0,
             hint="try again",
         )
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +277,9 @@ class _Object:
                 f"{self.tp}: {self.log_key}: offsets {lost[0].start} to {lost[0].end} cannot be read: {lost[0].why}",
                 path_or_key=self.log_key,
                 offset=lost[0].start,
-                hint="put the object back from a version or a backup of the bucket; `tiered repair drop-segment` keeps "
-                "what can be read and gives up the rest",
+                hint="put the object back: from a log directory that still holds it (`tiered repair put-back`), from a "
+                "version or a backup of the bucket; `tiered repair drop-segment` keeps what can be read and gives up "
+                "the rest",
             )
         if lost:
             yield from self._need_harmless(pinned, bundle, size, lost)
@@ -442,6 +459,11 @@ class _Object:
             return Follower(whole=False)
         data = bundle.indexes.producer_snapshot or NO_PRODUCERS
         return Follower(Producers(self.row.base, tuple(decode_snapshot(data))), whole=True)
+
+
+def reads_right(tp: TopicPartition, key: str, row: Row) -> Steps[bool]:
+    """Whether an object holds the bytes of ``row``. All of it is read. Raises CorruptionError if it is too short."""
+    return (yield from _Walk(tp, key, row, row.size, None).is_right())
 
 
 def aborts_before(offset: int, row: Row, bundle: Bundle | None) -> bool:

@@ -4,7 +4,7 @@
 
     tieredlog check 1 s3://acme-logs/prod
     r data 7/20 00000000 1795368000000 9abcdef0   a round: what it looks at, and when it began
-    v flights-0 17                    the version of a catalog that was looked at
+    v flights-0 0a1b...f 17 3c4d5e6f  the version of a catalog that was looked at, after its topic id
     s 0011223344556677 1a2b3c4d       a segment in which this round found no error
     d 8899aabbccddeeff 5e6f7081       every byte of it was read, too, in this round or an earlier one
 
@@ -20,6 +20,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class Proven:
         self._size = 0
         self._seen = self._read = np.empty(0, np.uint64)
         self._now, self._now_read = array("Q"), array("Q")
-        self._versions: dict[TopicPartition, int] = {}
+        self._versions: dict[str, int] = {}
 
     def open(self, scope: str, now_ms: int) -> None:
         """Reads what earlier runs noted; makes the file if there is none.
@@ -103,6 +104,9 @@ class Proven:
                     scope, _, began = told.rpartition(" ")
                     began_ms = int(began)
                     noted[_SEEN] = array("Q")
+                elif kind == _VERSION and line == self._line(_VERSION, told := line[2:-9].decode("ascii", "replace")):
+                    name, _, version = told.rpartition(" ")
+                    self._versions[name] = max(int(version), self._versions.get(name, 0))
         self._read = np.unique(np.array(noted[_READ], np.uint64))
         self._seen = np.unique(np.array(noted[_SEEN], np.uint64))
         if rest:
@@ -117,10 +121,13 @@ class Proven:
         """Whether all its bytes were read and right, in whatever round."""
         return _holds(self._read, row)
 
-    def look_at(self, tp: TopicPartition, version: int) -> None:
-        """A partition is looked at in this version."""
-        self._versions[tp] = version
-        self._append(f"{_VERSION} {tp} {version}\n".encode())
+    def look_at(self, tp: TopicPartition, topic_id: UUID, version: int) -> int:
+        """A partition is looked at in this version; gives the newest that was looked at before, 0 without one."""
+        name = f"{tp} {topic_id.hex}"
+        before = self._versions.get(name, 0)
+        self._versions[name] = max(version, before)
+        self._append(self._line(_VERSION, f"{name} {version}") + b"\n")
+        return before
 
     def note(self, rows: Iterable[tuple[Row, bool]]) -> None:
         """Segments without an error; the second of each: whether all bytes were read."""
@@ -143,13 +150,14 @@ class Proven:
         read = np.union1d(self._read, np.array(self._now_read, np.uint64))
         if everything:
             read = np.intersect1d(read, np.array(self._now, np.uint64))
-        head = [f"{HEAD}{self._url}", *(f"{_VERSION} {tp} {version}" for tp, version in self._versions.items()), ""]
+        seen = [self._line(_VERSION, f"{name} {version}") for name, version in self._versions.items()]
+        head = b"\n".join([f"{HEAD}{self._url}".encode(), *seen, b""])
         temporary = self._path.with_name(f"{self._path.name}.new")
         handle = self._files.open_write(temporary)
         try:
             self._files.truncate(handle, 0)
             position = 0
-            for piece in ("\n".join(head).encode(), *self._pieces(read)):
+            for piece in (head, *self._pieces(read)):
                 self._files.write_at(handle, piece, position)
                 position += len(piece)
             self._files.sync(handle)

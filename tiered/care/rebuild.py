@@ -2,21 +2,23 @@
 
 ::
 
-    newest good hist/ copy ──┐
-    LIST of s/ and p/  ──────┼──> plan.rebuild ──> plan, for people ──> a damaged root copied aside ──> PUT root (CAS)
-    heads of the .idx  ──────┘
+    newest good copy: hist/, snap/ ──┐
+    LIST of s/ and p/  ──────────────┼──> plan.rebuild ──> plan, for people ──> the root copied aside ──> PUT root (CAS)
+    heads of the .idx  ──────────────┘
 
 The new root takes both roles from whoever had them, under claims that nobody has used, and belongs to no volume: a disk
 that wrote the partition before is refused until ``repair rejoin``. Its version is far above every one that was seen, so
 that pins and snapshots of the lost catalog hold what they held. A root that is whole and names pages that are lost goes
-on from itself: what these named is looked for among the objects, and adds up to what they held. Nothing is deleted.
+on from itself: what these named is looked for among the objects, and adds up to what they held. A root that is whole
+and older than what ``remote.traces`` proves counts as lost: the newest copy is gone on from, or it, and refused is what
+would let go of records that were appended under it. Nothing is deleted.
 What only a root named that goes back to an older version waits in the trash of the new one, for its grace time and for
 pins, with what waited before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
@@ -51,14 +53,14 @@ from tiered.model import EpochEntry, Row, TopicPartition
 from tiered.plan.commit import Stamp, create_root
 from tiered.plan.invariants import check_root
 from tiered.plan.pages import Garbage, spill
-from tiered.plan.rebuild import Objects, choose_rows, rebuilt
+from tiered.plan.rebuild import Objects, choose_rows, followers, rebuilt
 from tiered.plan.side_files import hole_flaw
 from tiered.plan.stage import passed_batch
 from tiered.remote.collect import page_key_of, trash_page
 from tiered.remote.pages import PageCache, read_pages, store_pages
-from tiered.remote.past import AsOf, Past, list_snapshots
+from tiered.remote.past import AsOf, Past, list_snapshots, survey_snapshots
 from tiered.remote.rewrite import hole
-from tiered.remote.root_view import RootView, root_get
+from tiered.remote.root_view import RootView, root_get, two_names
 from tiered.remote.roots import root_put
 from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.snapshot import Snapshot
@@ -66,6 +68,7 @@ from tiered.remote.sweep import drop_named
 from tiered.remote.sweep_staged import decided_among, swept_among
 from tiered.remote.topics import load_topic
 from tiered.remote.torn import Torn, find_torn
+from tiered.remote.traces import find_traces
 from tiered.store.base import ABSENT, Get, Match, NewId, Now, Object, Put, PutStatus, Steps, Together, list_all
 
 HEADS_TOGETHER = 64
@@ -77,8 +80,10 @@ _ADVICE = "nothing was changed; `tiered repair advice` says how a kept root is p
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """The root that would be written. ``copy_version``: of the ``hist/`` copy that it goes on from, 0 without one; of
-    the root itself where only pages of it are lost, ``torn_pages`` of them.
+    """The root that would be written. ``copy_version``: of the copy that it goes on from, in ``hist/`` or a snapshot,
+    0 without one; of the root itself where only pages of it are lost, ``torn_pages`` of them, or where it is an older
+    one, whose copies are older still. ``older``: what proves that the root which lies there is an older one.
+    ``unread``: how many copies are newer and cannot be read.
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
     ``bare``: keys of a ``.log`` whose bundle is gone or wrong: the root names it where the copy tells its row, and not
@@ -98,6 +103,20 @@ class RebuildPlan:
     torn_pages: int = 0
     bare: tuple[str, ...] = ()
     gone: tuple[int, int] = (0, 0)
+    older: str = ""
+    unread: int = 0
+
+
+class _There(NamedTuple):
+    """What lies under the root's key: its bytes and ETag; ``root`` if it is whole, ``torn`` where it has lost pages,
+    ``older`` where something proves a newer one. ``version``: the newest that is proven."""
+
+    data: bytes | None = None
+    etag: str = ""
+    root: Root | None = None
+    torn: Torn | None = None
+    older: str = ""
+    version: int = 0
 
 
 class _Listed(NamedTuple):
@@ -114,22 +133,21 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     that would change what is shown of other offsets.
     """
     topic_id = yield from _topic_id(tp)
-    damaged, etag, torn = yield from _need_broken(tp, topic_id)
+    there = yield from _need_broken(tp, topic_id)
     listed = yield from _list(topic_id, tp.partition)
-    copy: Root | None
-    if torn is not None:
-        copy, known, known_end = torn.root, list(torn.rows), 0
-        present = known  # it is the newest: what is wrong with its objects is for other verbs
-    else:
-        copy, known = yield from _newest_copy(tp, topic_id)
-        present = [row for row in known if not row.size or _has_log(topic_id, tp.partition, row, listed.sizes)]
-        known_end = copy.next_offset if copy is not None else 0
-    others, untold = yield from _unnamed(copy, topic_id, tp.partition, listed, torn)
+    torn, copy, known, unread = yield from _gone_on_from(tp, topic_id, there)
+    # Of the newest root what is wrong with its objects is for other verbs; of another one they may be collected.
+    newest = torn is not None and not there.older
+    present = [row for row in known if newest or not row.size or _has_log(topic_id, tp.partition, row, listed.sizes)]
+    known_end = copy.next_offset if torn is None and copy is not None else 0
+    others, untold = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=bool(there.older))
     yield from _need_no_decided(tp, topic_id, copy, listed)
 
     def key_of(row: Row) -> str:
         return segment_key(topic_id, tp.partition, row)
 
+    if newest and copy is not None:
+        others = [*(row for row in others if row.base < copy.next_offset), *followers(others, copy.next_offset)]
     chosen = choose_rows(present, known_end, others, key_of, gaps=True)
     bare = _need_told(tp, chosen, untold)
     if torn is not None and not torn.is_filled_by(chosen):
@@ -139,7 +157,7 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     if accept_loss:
         rows, lost = yield from _with_holes(rows, copy)
         yield from _need_harmless(tp, topic_id, rows, lost, known)
-    if torn is not None and not lost:
+    if torn is not None and newest and not lost:
         torn.need_same(tp, rows)
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
@@ -148,33 +166,74 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
             path_or_key=root_key(topic_id, tp.partition),
             hint=_ADVICE + ("; --accept-loss makes a hole of what is missing" if copy is not None else ""),
         )
+    if not accept_loss:
+        yield from _need_all_of_older(there, rows, key_of)
     named = {join_uid(row.id_hi, row.id_lo) for row in rows}
     unused = [key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named]
     versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
     told = yield from _epochs(topic_id, tp.partition, rows)
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
     first = copy or create_root(topic_id, tp.partition, tp.topic, stamp)
-    seen = max(first.version, *versions) if versions else first.version
+    seen = max(first.version, there.version, *versions)
     root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), seen + VERSION_STEP, stamp)
     for violation in check_root(root):
         raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
-    found = len(set(rows) - set(known))
-    pages = 0 if torn is None else len(torn.lost)
-    bare += [key_of(row) for row in rows if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes)]
+    if not newest:
+        bare += [key_of(row) for row in rows if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes)]
     cut = copy is not None and copy.start_offset < rows[0].base
     return RebuildPlan(
         tp,
         root,
         copy.version if copy else 0,
-        found,
+        len(set(rows) - set(known)),
         tuple(unused),
-        damaged,
-        etag,
+        there.data,
+        there.etag,
         tuple(lost),
-        pages,
-        tuple(bare) if torn is None else (),
+        0 if torn is None else len(torn.lost),
+        tuple(bare),
         (copy.start_offset, rows[0].base) if cut and copy is not None else (0, 0),
+        there.older,
+        unread,
     )
+
+
+def _gone_on_from(
+    tp: TopicPartition, topic_id: UUID, there: _There
+) -> Steps[tuple[Torn | None, Root | None, list[Row], int]]:
+    """What a new root goes on from: pages that can be read of the root that lies there, or the newest copy; its rows.
+
+    Of an older root that is whole: itself, unless a copy is newer. Last how many newer copies cannot be read.
+    """
+    root, torn, unread = there.root, there.torn, 0
+    if root is None or there.older:
+        copy, known, unread = yield from _newest_copy(tp, topic_id)
+        if root is None or (copy is not None and copy.version > root.version):
+            return None, copy, known, unread
+    if torn is not None:
+        return torn, torn.root, list(torn.rows), unread
+    return None, root, (yield from _rows_of(Snapshot.of(root), 0)), unread
+
+
+def _need_all_of_older(there: _There, rows: Sequence[Row], key_of: Callable[[Row], str]) -> Steps[None]:
+    """Raises CorruptionError if an older root that was put back names what ``rows`` do not hold: somebody has appended
+    under it, and the log has two ends."""
+    if not there.older or there.root is None:
+        return
+    named = {(row.id_hi, row.id_lo) for row in rows}
+    rewrites = [row for row in rows if row.flags & FLAG_MAINTAINER]
+    held = there.torn.rows if there.torn is not None else (yield from _rows_of(Snapshot.of(there.root), 0))
+    for row in held:
+        passed = not row.size or (row.id_hi, row.id_lo) in named or row.next <= rows[0].base
+        if not passed and not any(new.base <= row.base and row.next <= new.next for new in rewrites):
+            raise CorruptionError(
+                f"{there.root.where}: {there.older}; and it names {key_of(row)}, with offsets {row.base} to "
+                f"{row.next}, which the newer catalog has otherwise: it was appended since the root was put back",
+                path_or_key=key_of(row),
+                offset=row.base,
+                hint="nothing was changed; copy what the older root names elsewhere (`tiered restore --to DIR`), then "
+                "--accept-loss goes on without it",
+            )
 
 
 def _need_told(tp: TopicPartition, rows: Sequence[Row], untold: Mapping[str, SegmentName]) -> list[str]:
@@ -410,18 +469,24 @@ def rebuild_steps(plan: RebuildPlan) -> Steps[None]:
     raise ConfigError(f"{plan.tp}: its root is another one by now; nothing was replaced", hint="plan again")
 
 
-def _need_broken(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[bytes | None, str, Torn | None]]:
-    """What lies there, its ETag, and what is known of a root that is whole while its pages are not."""
+def _need_broken(tp: TopicPartition, topic_id: UUID) -> Steps[_There]:
+    """What lies there. Raises ConfigError if it is whole with its pages, and nothing tells of a newer one."""
     key = root_key(topic_id, tp.partition)
     got = yield root_get(key)
     if not isinstance(got, Object):
-        return None, "", None
+        return _There()
     root = _good(got.data, key, topic_id, tp)
     if root is None:
-        return bytes(got.data), got.etag, None
+        return _There(bytes(got.data), got.etag)
+    traces = yield from find_traces(root)
+    got = yield root_get(key)  # what was committed while the traces were listed is no trace of a newer one
+    root = _good(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+    if root is None or not isinstance(got, Object):
+        raise ConfigError(f"{tp}: its root is another one by now; nothing was replaced", hint="plan again")
+    older = traces.older(root)
     torn = yield from find_torn(root)
-    if torn is not None:
-        return bytes(got.data), got.etag, torn
+    if older or torn is not None:
+        return _There(bytes(got.data), got.etag, root, torn, older, max(root.version, traces.version))
     raise ConfigError(f"{root.where} can be read: there is nothing to rebuild", hint="`tiered check` looks at the rest")
 
 
@@ -431,6 +496,8 @@ def _good(data: bytes, key: str, topic_id: UUID, tp: TopicPartition) -> Root | N
         root = decode_root(data, key=key)
     except CorruptionError:
         return None
+    if (root.topic_id, root.partition) == (topic_id, tp.partition) and root.topic != tp.topic:
+        raise two_names(root, tp.topic)
     return None if (root.topic_id, root.partition) != (topic_id, tp.partition) or check_root(root) else root
 
 
@@ -449,19 +516,27 @@ def _list(topic_id: UUID, partition: int) -> Steps[_Listed]:
     return _Listed(sizes, epochs)
 
 
-def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None, list[Row]]]:
-    """The newest copy that is whole with all its pages, and its rows."""
+def _newest_copy(tp: TopicPartition, topic_id: UUID) -> Steps[tuple[Root | None, list[Row], int]]:
+    """The newest copy that is whole with all its pages, below ``hist/`` or a snapshot, its rows, and how many newer
+    copies cannot be read."""
+    unread = 0
+    taken, _ = yield from survey_snapshots(_view(tp, topic_id))
+    snapshots = {each.version: each.root for each in taken}
     keys = yield from _keys(hist_prefix(topic_id, tp.partition))
-    for key in sorted((key for key in keys if parse_hist_key(key) is not None), reverse=True):
-        got = yield root_get(key)
-        root = _good(got.data, key, topic_id, tp) if isinstance(got, Object) else None
+    versions = {version: key for key in keys if (version := parse_hist_key(key)) is not None}
+    for version in sorted({*versions, *snapshots}, reverse=True):
+        root = snapshots.get(version)
         if root is None:
+            got = yield root_get(versions[version])
+            root = _good(got.data, versions[version], topic_id, tp) if isinstance(got, Object) else None
+        if root is None or root.version != version:
+            unread += 1
             continue
         try:
-            return root, (yield from _rows_of(Snapshot.of(root), 0))
+            return root, (yield from _rows_of(Snapshot.of(root), 0)), unread
         except CorruptionError:
-            continue  # a page was collected since, or is lost: an older copy may be whole
-    return None, []
+            unread += 1  # a page was collected since, or is lost: an older copy may be whole
+    return None, [], unread
 
 
 def _has_log(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -> bool:
@@ -503,21 +578,29 @@ def _need_no_decided(tp: TopicPartition, topic_id: UUID, copy: Root | None, list
 
 
 def _unnamed(
-    copy: Root | None, topic_id: UUID, partition: int, listed: _Listed, torn: Torn | None
+    copy: Root | None, topic_id: UUID, partition: int, listed: _Listed, torn: Torn | None, *, older: bool
 ) -> Steps[tuple[list[Row], dict[str, SegmentName]]]:
     """Rows of whole segments that the copy does not name and that may have been committed after it, or, of one that is
-    ``torn``, that may have been named by what is lost of it. By key each ``.log`` whose row no bundle tells."""
+    ``torn``, that may have been named by what is lost of it. By key each ``.log`` whose row no bundle tells.
+
+    Of a torn root that is not ``older`` rewrites behind it count for nothing: they were under way.
+    """
     names: dict[str, SegmentName] = {}
     for key in listed.sizes:
         parsed = parse_segment_key(key)
         if parsed is not None:
             names[parsed.name.uid] = parsed.name
     if torn is not None:
-        names = yield from torn.others(names)
+        end, named = torn.root.next_offset, (yield from torn.named())
+        names = {
+            uid: name
+            for uid, name in names.items()
+            if uid not in named
+            and (torn.covers(name.base) or (_goes_on(torn.root, name) and (older or name.base >= end)))
+        }
     elif copy is not None:
         yield from drop_named(Snapshot.of(copy), names)
-        # An epoch that had ended by then commits nothing more: what the copy does not name of it never was committed.
-        names = {uid: name for uid, name in names.items() if name.epoch >= copy.roles[name.role.value].epoch}
+        names = {uid: name for uid, name in names.items() if _goes_on(copy, name)}
     start = copy.start_offset if copy is not None else 0
     rows: list[Row] = []
     untold: dict[str, SegmentName] = {}
@@ -536,6 +619,11 @@ def _unnamed(
                     name  # an upload below the start was trimmed; a rewrite may begin there and reach above it
                 )
     return [row for row in rows if row.next > start], untold
+
+
+def _goes_on(copy: Root, name: SegmentName) -> bool:
+    """Whether a segment may have been committed after ``copy``: an epoch that had ended by then commits no more."""
+    return name.epoch >= copy.roles[name.role.value].epoch
 
 
 def _row(name: SegmentName, key: str, got: object, topic_id: UUID, partition: int) -> Row | None:

@@ -9,7 +9,7 @@ from tiered.format.keys import parse_segment_key, parse_staged_key
 
 MAX_REMEDIES = 20
 """Partitions that are named; all others are damaged alike."""
-_ROOT = frozenset({"root", "invariant"})
+_ROOT = frozenset({"root", "invariant", "went_back"})
 
 
 def remedies(findings: Iterable[Finding]) -> list[str]:
@@ -29,8 +29,9 @@ def remedies(findings: Iterable[Finding]) -> list[str]:
         for name, where in roots.items()
     ]
     lines += [
-        f"{name}: `tiered repair index {where}` mends indexes and rows; what a .log has lost comes back from a version "
-        f"or a backup of the bucket, or `tiered repair drop-segment {where}` gives it up"
+        f"{name}: `tiered repair index {where}` mends indexes and rows; what a .log has lost comes back from a log "
+        f"directory that holds it (`tiered repair put-back {where} --log-dir DIR`), from a version or a backup of the "
+        f"bucket, or `tiered repair drop-segment {where}` gives it up"
         for name, where in segments.items()
     ]
     return lines[:MAX_REMEDIES]

@@ -16,6 +16,7 @@ from uuid import UUID
 from tiered.care.check_registry import Unnamed, describe, find_unnamed, survey
 from tiered.errors import CorruptionError, LogDestroyedError, RemotePermissionError
 from tiered.format.keys import partition_prefix, root_key, topic_key
+from tiered.format.root import Root
 from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.uploads import known_partitions
 from tiered.model import Positions, TopicPartition
@@ -23,6 +24,7 @@ from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topics, load_topic
 from tiered.remote.torn import find_torn
+from tiered.remote.traces import find_traces
 from tiered.store.base import Steps, blocking
 from tiered.store.location import StoreLocation
 
@@ -147,10 +149,15 @@ def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[lis
     try:
         root = yield from RootView(entry.topic_id, partition, entry.name, known).load()
         torn = None if root is None else (yield from find_torn(root))
+        older = "" if root is None else (yield from _older(root))
     except (CorruptionError, LogDestroyedError) as error:
         key = root_key(entry.topic_id, partition)
         steps = [*_put_back(url, key), *_without_root(entry, disk, tp)]
         return [Advice(key, entry.name, partition, error.message, tuple(steps))]
+    if root is not None and older:
+        mend = f"or `tiered repair rebuild-catalog {tp.topic}:{partition}`: it goes on from the newest that was kept"
+        text = f"{root.where}: an older root was put back: {older}"
+        return [Advice(root.key, entry.name, partition, text, (*_put_back(url, root.key), mend))]
     if root is None or torn is None:
         return []
     problem = f"{root.where} is whole, and its page of offsets {{}} to {{}} is gone or another one"
@@ -160,6 +167,15 @@ def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[lis
         for pointer in torn.lost
         for key in [root.page_key(pointer)]
     ]
+
+
+def _older(root: Root) -> Steps[str]:
+    """What proves that ``root`` is an older one, ``""`` if nothing does, or nothing that may be listed."""
+    traces = yield from find_traces(root, [])
+    if not traces.older(root):
+        return ""
+    newest = yield from RootView(root.topic_id, root.partition, root.topic).load()
+    return "" if newest is None else traces.older(newest)
 
 
 def _put_back(url: str, key: str) -> Iterator[str]:

@@ -24,7 +24,6 @@ from uuid import UUID
 from tiered.care.inspection import Expectations, LogInspection, SideFileCheck, fetch_log
 from tiered.care.restore_plan import PartitionPlan, RestoreOptions, plan_steps
 from tiered.clock import Clock, IdSource
-from tiered.config import TopicConfig
 from tiered.errors import ConfigError, CorruptionError, DiskFullError, RemoteUnavailableError, TieredError
 from tiered.findings import Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, decode_bundle
@@ -307,7 +306,7 @@ class _Build:
         meta = MetaProperties(encode_uuid(self._ids.uuid()), 0, volume)
         files.replace(root / META_PROPERTIES_NAME, encode_meta_properties(meta).encode())
         entries = {plan.entry.name: plan.entry for plan in self.plans}
-        configs = {name: TopicConfig.from_properties(entry.config) for name, entry in entries.items()}
+        configs = {name: entry.settings for name, entry in entries.items()}
         infos = {n: TopicInfo(n, entry.topic_id, entry.partitions, configs[n]) for n, entry in entries.items()}
         write_topics(root, files, infos)
         claims, uploads = Claims(root, files), {}

@@ -9,6 +9,7 @@ from uuid import UUID
 from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.enroll import EntryPlan, entry_steps, plan_entry_steps
 from tiered.care.mend import MendPlan, mend_steps, plan_mend_steps
+from tiered.care.put_back import PutBackPlan, plan_put_back_steps, put_back_steps
 from tiered.care.rebuild import RebuildPlan, plan_rebuild_steps, plan_return_steps, rebuild_steps
 from tiered.care.rejoin import RejoinPlan, plan_rejoin_steps, rejoin_steps
 from tiered.care.repair_advice import Advised, advise_steps
@@ -127,6 +128,23 @@ def mend(store: Store, plan: MendPlan, owner: str) -> int:
     Raises FencedError, ConfigError if the catalog is another one by now; what was mended by then stays so.
     """
     return Runner(store).run(mend_steps(plan, owner))
+
+
+def plan_put_back(store: Store, tp: TopicPartition, directory: Path, offsets: Sequence[int] = ()) -> PutBackPlan:
+    """Segments whose object is gone or damaged, and which of them a log directory still holds. Changes nothing.
+
+    ``offsets`` name segments whose bytes are read. Raises UnknownTopicError, NotFoundError, ConfigError if nothing is
+    wrong, CorruptionError if the directory is another topic's.
+    """
+    return Runner(store).run(plan_put_back_steps(tp, directory, offsets))
+
+
+def put_back(store: Store, plan: PutBackPlan) -> int:
+    """Puts the bytes that the directory holds under the names that the catalog has for them; gives how many objects.
+
+    Raises ConfigError if bucket or disk hold other bytes by now, CorruptionError; what was put back by then stays so.
+    """
+    return Runner(store).run(put_back_steps(plan))
 
 
 def plan_entry(store: Store, topic: str, topic_id: UUID | None = None) -> EntryPlan:

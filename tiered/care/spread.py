@@ -19,6 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from tiered.care.check import CheckOptions, CheckReport, CheckRun
+from tiered.care.check_kept import check_kept
 from tiered.care.check_local import LocalFacts
 from tiered.care.check_remote import RemoteCheck, RemoteFacts
 from tiered.care.proven import Reading
@@ -27,6 +28,7 @@ from tiered.errors import CorruptionError
 from tiered.findings import Finding, Passed, Severity
 from tiered.model import TopicPartition
 from tiered.plan.jobs import SPAN_BYTES, SpanCutter
+from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry
 from tiered.store.base import Steps
 
@@ -96,10 +98,17 @@ def _cut(whole: Part, least_bytes: int) -> Steps[list[Part]]:
 
 
 def part_steps(part: Part) -> Steps[CheckReport]:
-    """Looks at every byte of a part, on the newest root and under a pin. Emits what it finds."""
+    """Looks at every byte of a part, on the newest root and under a pin. Emits what it finds.
+
+    The one that has the root looks at what its partition keeps beside it, too.
+    """
     run, facts = CheckRun(CheckOptions(read_data=True)), RemoteFacts()
     reading = Reading(data=True, pin=True)  # of this part alone: it ends with it
     yield from _check(part, facts, run.tell).look_at_part(reading, part.start, part.end, with_root=part.with_root)
+    if part.with_root:
+        tp = TopicPartition(part.topic, part.partition)
+        view = RootView(part.entry.topic_id, part.partition, part.topic)
+        yield from run.tell((yield from check_kept(tp, view, read_data=True)))
     return run.report(LocalFacts(), facts)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from tiered.config import TopicConfig, parse_duration_ms
+from tiered.config import parse_duration_ms
 from tiered.errors import (
     ConfigError,
     CorruptionError,
@@ -290,27 +290,39 @@ def _planned(
     owner = _owner()
     for facts in topics.values():
         for number in chosen_partitions(facts.name, facts.partitions, partition):
-            maintainer = _maintainer(facts, number, owner)
-            if maintainer is None:
-                continue
+            tp = TopicPartition(facts.name, number)
+            maintainer = _maintainer(facts, tp, owner, failed)
             plan = None
-            with _by_itself(TopicPartition(facts.name, number), failed):
-                if wanted.orphans:
-                    tiers.run(maintainer.need_newest())
-                plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
-            if plan is not None:
+            if maintainer is not None:
+                with _by_itself(tp, failed):
+                    plan = _plan_of(tiers, maintainer, wanted)
+            if maintainer is not None and plan is not None:
                 yield maintainer, plan
+
+
+def _plan_of(tiers: Tiers, maintainer: Maintainer, wanted: Wanted) -> PartitionPlan | None:
+    if wanted.orphans:
+        tiers.run(maintainer.need_newest())
+    plan = tiers.run(maintainer.plan(wanted.kinds, begin_at=wanted.begin_at))
+    if plan is not None and plan.actions and not wanted.orphans:
+        tiers.run(maintainer.need_newest(sweeps=False))  # a rewrite of an older root would hide that it is one
+    return plan
 
 
 def _owner() -> str:
     return owner_of(socket.gethostname(), os.getpid(), PROGRAM)
 
 
-def _maintainer(facts: TopicFacts, partition: int, owner: str) -> Maintainer | None:
+def _maintainer(facts: TopicFacts, tp: TopicPartition, owner: str, failed: Failed) -> Maintainer | None:
+    """None for a topic that is on this disk alone, and for one by whose settings nobody can go: that is told."""
     if facts.entry is None:
         return None
-    tp, config = TopicPartition(facts.name, partition), TopicConfig.from_properties(facts.config)
-    return Maintainer(tp, facts.entry.topic_id, config, owner=owner, known=facts.entry.known)
+    try:
+        settings = facts.entry.settings
+    except ConfigError as unknown:
+        failed[tp] = unknown
+        return None
+    return Maintainer(tp, facts.entry.topic_id, settings, owner=owner, known=facts.entry.known)
 
 
 def _conclude(  # noqa: PLR0917 - private, what one run has come to

@@ -7,25 +7,30 @@ import dataclasses
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import UUID
 
 import click
 
 from tiered.care.check import EXIT_WARNINGS
+from tiered.care.mend import MendPlan
 from tiered.care.rebuild import RebuildPlan
 from tiered.care.run import (
     advise,
     mend,
     plan_entry,
     plan_mend,
+    plan_put_back,
     plan_rebuild,
     plan_rejoin,
     plan_return,
+    put_back,
     put_entry,
     rebuild,
     rejoin,
 )
 from tiered.errors import ConfigError, CorruptionError
+from tiered.model import TopicPartition
 from tiered.program.application import (
     Application,
     Command,
@@ -96,7 +101,8 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
 @destructive
 @pass_application
 def rebuild_command(app: Application, *, selected: str, accept_loss: bool, dry_run: bool, yes: bool) -> int:
-    """Make a root anew that is lost or damaged, or whose pages are, from its history and objects. Deletes nothing.
+    """Make a root anew from its history and objects: one that is lost, damaged, has lost pages, or is older than what
+    was kept or claimed since. Deletes nothing.
 
     --accept-loss is refused where a transaction's marker, or the producers at the end of the log, would be lost: that
     changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
@@ -158,6 +164,51 @@ def index_command(app: Application, *, selected: str, offsets: tuple[int, ...], 
     return _mend(app, "repair index", selected, offsets, drop=False, dry_run=dry_run, yes=yes)
 
 
+@command.command("put-back", cls=Command)
+@click.argument("selected", metavar="TOPIC:P")
+@click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET...]")
+@destructive
+@pass_application
+def put_back_command(app: Application, *, selected: str, offsets: tuple[int, ...], dry_run: bool, yes: bool) -> int:
+    """Put what the bucket has lost of segments back from a log directory that still holds it. Loses nothing.
+
+    Without offsets: all segments whose object is gone, or has another size or checksum than the catalog names. An
+    offset names the segment that holds it, where `tiered check --read-data` says that something in it is wrong. Only
+    bytes with the size and the checksum of the catalog's row are put there, under the same name: snapshots have them
+    again, too. What lay there damaged is copied below aside/. Exit code 3: the disk does not hold all. Asks for the
+    rights of who made the object (`writer`, or `maintainer` for a merged one), with something in its place for both.
+
+    \b
+    Examples:
+      tiered repair put-back flights:0 --log-dir data --remote s3://acme-logs/prod --dry-run
+      tiered repair put-back flights:0 4711 --log-dir data --remote s3://acme-logs/prod --yes
+    """
+    tp, directory = one_partition(selected), app.need_log_dir()
+    with _store(app) as store:
+        plan = plan_put_back(store, tp, directory, offsets)
+        held = [each for each in plan.segments if each.held]
+        missing = [each for each in plan.segments if not each.held]
+        for each in held:
+            app.out.say(f"{tp}: segment {each.row.base} to {each.row.next}: {each.problem}")
+        for each in missing:
+            app.out.warn(f"{tp}: segment {each.row.base} to {each.row.next}: {each.problem}; {directory} lacks it, too")
+        if held and not dry_run:
+            confirm(app, "repair put-back", f"Put {counted(len(held), 'object')} back?", yes=yes)
+            put_back(store, plan)
+    fields = {
+        "dry_run": dry_run,
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "segments": [
+            {"start": each.row.base, "end": each.row.next, "key": each.key, "problem": each.problem, "held": each.held}
+            for each in plan.segments
+        ],
+    }
+    done = f"{counted(len(held), 'object')} {'would be' if dry_run else 'were' if len(held) != 1 else 'was'} put back"
+    lines = [f"{'dry run: ' if dry_run else ''}{done}"]
+    return app.out.result("repair put-back", fields, lines, EXIT_WARNINGS if missing else 0)
+
+
 @command.command("drop-segment", cls=Command)
 @click.argument("selected", metavar="TOPIC:P")
 @click.argument("offsets", nargs=-1, type=click.IntRange(min=0), metavar="[OFFSET...]")
@@ -167,7 +218,8 @@ def drop_command(app: Application, *, selected: str, offsets: tuple[int, ...], d
     """Give up what cannot be read of segments: batches that are whole stay, the rest becomes a hole. Loses records.
 
     Without offsets: all segments whose object is gone or is not what the catalog names. The plan names the offsets
-    that are lost, and the root keeps the reason. Before: put the object back from a version or a backup of the bucket.
+    that are lost, and the root keeps the reason. Before: put the object back from a log directory (`tiered repair
+    put-back`), a version or a backup of the bucket. With --log-dir what that directory still holds is never given up.
 
     Refused where a transaction's marker would be lost, or nothing tells the producers at the end of the log: that
     changes what is shown of other offsets. `tiered restore --until-offset N --name NEW` keeps what lies before.
@@ -229,13 +281,22 @@ def _store(app: Application) -> Iterator[Store]:
 def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, dry_run: bool, yes: bool) -> int:
     """Shows what root would be written, asks, writes it."""
     tp, root = plan.tp, plan.root
-    source = f"version {plan.copy_version} of hist/" if plan.copy_version else "no copy in hist/"
+    source = (
+        f"version {plan.copy_version}, which was kept," if plan.copy_version else "no copy in hist/ or of a snapshot"
+    )
+    if plan.older:
+        app.out.say(f"{tp}: the root that is there is an older one, which was put back: {plan.older}")
     if plan.torn_pages:
         source = f"version {plan.copy_version}, which has lost {counted(plan.torn_pages, 'page')},"
     app.out.say(
         f"{tp}: offsets {root.start_offset} to {root.next_offset} in {counted(root.added.segments, 'segment')}, "
         f"from {source} and {counted(plan.found, 'segment')} that it does not name"
     )
+    if plan.unread:
+        app.out.warn(
+            f"{tp}: of the kept copies {plan.unread} that are newer cannot be read, or lack pages: what was trimmed or "
+            f"compacted away since then may be there again"
+        )
     for start, end in plan.lost:
         app.out.warn(f"{tp}: offsets {start} to {end} are in no object: they are lost, a hole takes their place")
     if plan.gone[1]:
@@ -257,6 +318,8 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
         "topic": tp.topic,
         "partition": tp.partition,
         "copy_version": plan.copy_version,
+        "older": plan.older,
+        "unread": plan.unread,
         "torn_pages": plan.torn_pages,
         "version": root.version,
         "start_offset": root.start_offset,
@@ -270,7 +333,7 @@ def _put_root(app: Application, verb: str, store: Store, plan: RebuildPlan, *, d
     }
     done = f"{'dry run: ' if dry_run else ''}version {root.version} {'would be' if dry_run else 'was'} written"
     lines = [done, f"who wrote it goes on after `tiered repair rejoin {tp.topic}:{tp.partition} --log-dir DIR`"]
-    warned = plan.lost or plan.bare or plan.gone[1]
+    warned = plan.lost or plan.bare or plan.gone[1] or plan.unread
     return app.out.result(verb, fields, lines, EXIT_WARNINGS if warned else 0)
 
 
@@ -281,6 +344,8 @@ def _mend(
     tp = one_partition(selected)
     with _store(app) as store:
         plan = plan_mend(store, tp, offsets, drop=drop)
+        if drop and app.log_dir is not None:
+            _need_not_held(store, tp, app.log_dir, plan)
         for each in plan.rows:
             app.out.say(f"{tp}: segment {each.row.base} to {each.row.next}: {each.problem}")
             for loss in each.lost:
@@ -308,6 +373,20 @@ def _mend(
     done = f"{counted(len(plan.rows), 'segment')} {'would be' if dry_run else 'written'} anew"
     code = EXIT_WARNINGS if plan.lost else 0
     return app.out.result(verb, fields, [f"{'dry run: ' if dry_run else ''}{done}"], code)
+
+
+def _need_not_held(store: Store, tp: TopicPartition, directory: Path, plan: MendPlan) -> None:
+    """Raises ConfigError if the disk holds what would be given up."""
+    offsets = [each.row.base for each in plan.rows if each.lost]
+    if not offsets:
+        return
+    for each in plan_put_back(store, tp, directory, offsets).segments:
+        if each.held:
+            raise ConfigError(
+                f"{tp}: {directory} still holds offsets {each.row.base} to {each.row.next}: nothing was given up",
+                hint=f"`tiered repair put-back {tp.topic}:{tp.partition} {each.row.base} --log-dir {directory}` puts "
+                f"them back",
+            )
 
 
 @command.command("advice", cls=Command)

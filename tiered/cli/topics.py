@@ -131,7 +131,7 @@ def _created_in_bucket(
     wanted = app.ids.uuid()
     with open_tiers(app, with_local=False) as tiers:
         entry = tiers.run(register_topic(topic, wanted, partitions, settings))
-    info = TopicInfo(entry.name, entry.topic_id, entry.partitions, TopicConfig.from_properties(entry.config))
+    info = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.settings)
     return entry.topic_id == wanted, info
 
 
@@ -185,18 +185,19 @@ def alter(app: Application, topic: str, settings: tuple[str, ...], resets: tuple
       tiered topics alter flights --log-dir data --remote s3://acme-logs/prod --set retention.ms=30d
       tiered topics alter flights --remote s3://acme-logs/prod --reset merge.min.bytes
     """
-    changes = _changes(settings, resets)
     with open_tiers(app) as tiers:
         facts = tiers.need_topic(topic)
         known = {tp for tp, what in tiers.known().items() if tp.topic == topic and what.by_disk}
+    entry_config = facts.entry.config if facts.entry is not None else {}
+    changes = _changes(settings, resets, entry_config)
     if known and app.remote is None:
         raise ConfigError(f"topic {topic} is in a bucket, too", hint="name it with --remote: both change, or neither")
-    TopicConfig.from_properties(facts.config).replace(changes)  # refused before anything is changed
+    _without(facts.config, resets).replace(changes)  # refused before anything is changed
     changed = TopicConfig()
     if facts.entry is not None:
         with open_tiers(app, with_local=False) as tiers:
-            entry = tiers.run(update_topic(topic, lambda before: _altered(before, changes)))
-        changed = TopicConfig.from_properties(entry.config)
+            entry = tiers.run(update_topic(topic, lambda before: _altered(before, changes, resets)))
+        changed = entry.settings
     if facts.local_id is not None:
         with LocalLog.open(app.need_log_dir(), clock=app.clock, ids=app.ids) as log:
             changed = log.alter_topic(topic, changes).config
@@ -205,24 +206,32 @@ def alter(app: Application, topic: str, settings: tuple[str, ...], resets: tuple
     return app.out.result("topics alter", {"topic": topic, "tiers": facts.tiers, "config": changed.to_text()}, text)
 
 
-def _changes(settings: tuple[str, ...], resets: tuple[str, ...]) -> dict[str, Any]:
-    """By name, in Kafka's spelling. Raises ConfigError for a name that does not exist, or that is named twice."""
+def _changes(settings: tuple[str, ...], resets: tuple[str, ...], config: Mapping[str, str]) -> dict[str, Any]:
+    """By name, in Kafka's spelling. Raises ConfigError for a name that does not exist, or that is named twice.
+
+    What the registry entry's ``config`` has under a name that does not exist may be reset: it goes.
+    """
     given = topic_config(settings).to_properties()
     names = [pair.partition("=")[0].replace("_", ".") for pair in settings]
     defaults = TopicConfig().to_properties()
     for name in (*names, *resets):
-        if name not in defaults:
+        if name not in defaults and not (name in resets and name in config):
             raise unknown_key(name, defaults, "topic setting")
     twice = set(names) & set(resets)
     if twice or not (names or resets):
         raise ConfigError(
             f"{min(twice)} is set and reset" if twice else "nothing is to be changed", hint="--set NAME=VALUE"
         )
-    return {**{name: given[name] for name in names}, **{name: defaults[name] for name in resets}}
+    return {**{name: given[name] for name in names}, **{name: defaults[name] for name in resets if name in defaults}}
 
 
-def _altered(entry: TopicEntry, changes: dict[str, Any]) -> TopicEntry:
-    config = TopicConfig.from_properties(entry.config).replace(changes)
+def _without(config: Mapping[str, str], resets: tuple[str, ...]) -> TopicConfig:
+    """Settings without those that are reset, whether or not they are any."""
+    return TopicConfig.from_properties({name: value for name, value in config.items() if name not in resets})
+
+
+def _altered(entry: TopicEntry, changes: dict[str, Any], resets: tuple[str, ...]) -> TopicEntry:
+    config = _without(entry.config, resets).replace(changes)
     return replace(entry, config=config.to_text(changed_only=True))
 
 
@@ -304,7 +313,7 @@ def _delete_in_bucket(app: Application, topic: str, *, force: bool, dry_run: boo
             tiers.run(begin_deletion(entry, owner))
             for view, one in taken:
                 tiers.run(delete_snapshot(view, one.source.removeprefix("snapshot ")))
-    grace_ms = TopicConfig.from_properties(entry.config).gc_grace_ms
+    grace_ms = entry.settings.gc_grace_ms
     fields = {"dry_run": dry_run, "topic": topic, "topic_id": str(entry.topic_id), "partitions": entry.partitions}
     done = f"{topic} would be deleted" if dry_run else f"{topic} is marked"
     text = f"{done}: a maintainer deletes its objects after {human_duration(grace_ms)}"

@@ -168,6 +168,7 @@ _DECISION_KEY = re.compile(
 _PAGE_KEY = re.compile(_PARTITION + r"p/(?P<role>[wm])(?P<epoch>[0-9a-f]{8})/(?P<uid>[0-9a-f]{32})\.page")
 _SNAPSHOT = r"(?!now(?:[+-]|$))[a-zA-Z][a-zA-Z0-9._-]{0,99}"
 _SNAP_KEY = re.compile(_PARTITION + rf"snap/(?P<name>{_SNAPSHOT})")
+_PIN_KEY = re.compile(_PARTITION + r"pin/[0-9a-f]{32}")
 _GC_AUDIT_KEY = re.compile(r"jobs/gc/[0-9a-f]{32}-[0-9]{1,10}/(?P<version>[0-9a-f]{16})-[0-9a-f]{32}")
 _JOB_ID = re.compile(r"(?!gc$)[a-zA-Z][a-zA-Z0-9._-]{0,99}")
 _TOPIC_KEY = re.compile(r"topics/(?P<topic>[a-zA-Z0-9._-]{1,249})")
@@ -389,6 +390,11 @@ def parse_snap_key(key: str) -> str | None:
     """The name of a snapshot, None for any other key."""
     match = _SNAP_KEY.fullmatch(key)
     return None if match is None or _partition_of(match) is None else match["name"]
+
+
+def is_pin_key(key: str) -> bool:
+    """Whether a key is exactly one of :func:`pin_key`."""
+    return _partition_of(_PIN_KEY.fullmatch(key)) is not None
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:

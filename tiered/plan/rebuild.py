@@ -111,6 +111,21 @@ def choose_rows(
     return rows
 
 
+def followers(found: Sequence[Row], end: int) -> list[Row]:
+    """Uploads of writers that go on from ``end``, where a root that is the newest stops: they were under way, and what
+    they hold was appended. Only as far as nothing contradicts them."""
+    taken: list[Row] = []
+    tail = [row for row in found if row.base >= end and not row.flags & FLAG_MAINTAINER]
+    while here := [row for row in tail if row.base == end]:
+        newest = max(row.claim_epoch for row in here)
+        mine = [row for row in here if row.claim_epoch == newest]
+        if len({(row.next, row.size, row.crc) for row in mine}) > 1:
+            break
+        taken.append(mine[0])
+        end = mine[0].next
+    return taken
+
+
 def _writers(tail: Sequence[Row], key_of: KeyOf) -> list[Row]:
     """One upload of each segment; of those that overlap the one of the newest claim."""
     chosen: list[Row] = []

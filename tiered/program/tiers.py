@@ -94,7 +94,10 @@ class Tiers:
                 entry = drive(self.store, load_topic_to_read(name))
                 entries = [entry] if entry is not None else []
             for entry in entries:
-                settings = TopicConfig.from_properties(entry.config).to_text()
+                try:
+                    settings = entry.settings.to_text()
+                except ConfigError:  # who goes by them is told; the other topics are none of it
+                    settings = dict(entry.config)
                 found[entry.name] = TopicFacts(entry.name, entry.partitions, None, entry.topic_id, settings, entry)
         if self.local is not None:
             for info in self.local.topics().values():

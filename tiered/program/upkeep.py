@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tiered.clock import Clock, IdSource
-from tiered.config import TopicConfig
 from tiered.errors import TieredError, UnknownTopicError
 from tiered.format.root import STATE_DELETING
 from tiered.metrics import Metric, metric
@@ -219,7 +218,7 @@ class Upkeep:
                 yield entry, TopicPartition(entry.name, number)
 
     def _maintain(self, entry: TopicEntry, tp: TopicPartition, capabilities: Capabilities) -> None:
-        config = TopicConfig.from_properties(entry.config)
+        config = entry.settings
         maintainer = Maintainer(tp, entry.topic_id, config, owner=self._owner, known=entry.known)
         plan = self._drive(maintainer.plan(self._scope.kinds))
         for action in plan.actions if plan is not None else ():

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from tiered.arguments import StorePlace
 from tiered.clock import Clock, IdSource
-from tiered.config import TopicConfig
 from tiered.local.disk.topics import TopicInfo
 from tiered.model import TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
@@ -60,8 +59,7 @@ class BucketReads:
         """By name, with one listing."""
         found = {}
         for entry in (yield from list_topics()):
-            config = TopicConfig.from_properties(entry.config)
-            found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, config)
+            found[entry.name] = TopicInfo(entry.name, entry.topic_id, entry.partitions, entry.known_settings)
         return found
 
     def entry(self, name: str, known: Mapping[int, Known]) -> Steps[TopicEntry | None]:

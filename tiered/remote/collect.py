@@ -228,4 +228,13 @@ def trash_page(key: str, kinds: Sequence[PageKind]) -> Steps[Content | None]:
             return decode_page(got.data, key=key, kind=kind)
         except CorruptionError:
             continue
-    return decode_page(got.data, key=key, kind=kinds[-1])
+    try:
+        return decode_page(got.data, key=key, kind=kinds[-1])
+    except CorruptionError as damage:
+        damage.hint = "put the page back from a version or a backup of the bucket"
+        if kinds[-1] is PageKind.TRASH:  # nothing but the collector reads it
+            damage.hint += (
+                "; or delete the one object: then nothing names what it listed, and `tiered gc run --orphans` takes "
+                "that once its claims have ended"
+            )
+        raise

@@ -44,7 +44,8 @@ from tiered.remote.pages import PageGone
 from tiered.remote.reencode import Encoding, TooLarge, reencode_row
 from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
-from tiered.remote.sweep import Swept, need_newest, sweep
+from tiered.remote.sweep import Swept, sweep
+from tiered.remote.traces import need_newest
 from tiered.store.base import Capabilities, Head, Now, Object, Steps
 from tiered.times import format_time
 
@@ -216,9 +217,12 @@ class Maintainer:
         )
         return PartitionPlan(self._tp, snapshot.version, (action,), ())
 
-    def need_newest(self) -> Steps[None]:
-        """Before the first action of a run that sweeps. Raises CorruptionError under an older root."""
-        yield from need_newest(self._catalog)
+    def need_newest(self, *, sweeps: bool = True) -> Steps[None]:
+        """Before the first action of a run. Raises CorruptionError under an older root.
+
+        What ``sweeps`` must be able to list all that proves one.
+        """
+        yield from need_newest(self._catalog, all_traces=sweeps)
 
     def _claimed(self) -> Steps[None]:
         if not self._catalog.claim_epoch:

@@ -37,7 +37,7 @@ from tiered.errors import (
 )
 from tiered.format.crc import crc32c
 from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_begun, encode_dropped, encode_kept, is_begun
-from tiered.format.keys import check_snapshot_name, hist_key, parse_snap_key, snap_key, snap_prefix
+from tiered.format.keys import check_snapshot_name, hist_key, parse_hist_key, parse_snap_key, snap_key, snap_prefix
 from tiered.format.root import STATE_DELETING, Root
 from tiered.plan.invariants import check_root
 from tiered.remote.hist import history
@@ -211,7 +211,18 @@ def _at(view: RootView, newest: Root, time_ms: int) -> Steps[Taken]:
 
 def _copy(view: RootView, version: int) -> Steps[Root | None]:
     """A copy below ``hist/``, None if there is none."""
-    found = yield from _load(view, hist_key(view.topic_id, view.partition, version))
+    return (yield from load_copy(view, hist_key(view.topic_id, view.partition, version)))
+
+
+def load_copy(view: RootView, key: str) -> Steps[Root | None]:
+    """The copy below ``hist/`` under ``key``. Raises CorruptionError for one of another version than the key tells."""
+    found = yield from _load(view, key)
+    if found is not None and found.version != parse_hist_key(key):
+        raise CorruptionError(
+            f"{view.name}, {key}: it is of version {found.version}",
+            path_or_key=key,
+            hint="two copies have changed places, or were copied by hand: put the right one back, or delete this one",
+        )
     return None if found is None else found.root
 
 

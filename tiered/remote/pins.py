@@ -27,7 +27,7 @@ from tiered.errors import CommitUnknown, CorruptionError, RemotePermissionError,
 from tiered.format.crc import crc32c
 from tiered.format.fields import NUMBER, Fields
 from tiered.format.kept import DROPPED_BYTES, decode_kept, encode_dropped, is_begun
-from tiered.format.keys import parse_snap_key, partition_prefix, pin_key
+from tiered.format.keys import is_pin_key, parse_snap_key, partition_prefix, pin_key
 from tiered.format.root import Root
 from tiered.plan.maintenance import PIN_MS
 from tiered.remote.settle import deadline_after, settle
@@ -108,6 +108,8 @@ def read_pins(root: Root) -> Steps[Pins]:
             page: Page = yield List(prefix + kind, start_after=after)
             date_ms = page.date_ms or (yield Now()).now_ms
             for entry in page.entries:
+                if not (is_pin_key(entry.key) if kind == "pin/" else parse_snap_key(entry.key)):
+                    continue  # a stranger's
                 if kind == "pin/" and date_ms - entry.last_modified_ms > PIN_MS:
                     expired.append(entry.key)
                     continue
@@ -150,7 +152,9 @@ def live_pins(topic_id: UUID, partition: int) -> Steps[list[str]]:
     while more:
         page: Page = yield List(partition_prefix(topic_id, partition) + "pin/", start_after=after)
         date_ms = page.date_ms or (yield Now()).now_ms
-        found += [entry.key for entry in page.entries if date_ms - entry.last_modified_ms <= PIN_MS]
+        found += [
+            entry.key for entry in page.entries if is_pin_key(entry.key) and date_ms - entry.last_modified_ms <= PIN_MS
+        ]
         more = page.more and bool(page.entries)
         after = page.entries[-1].key if page.entries else ""
     return found
@@ -160,14 +164,26 @@ def _version_of(root: Root, key: str, data: bytes) -> int | None:
     """What a pin or a snapshot holds; None for a snapshot that was deleted since it was listed."""
     name = parse_snap_key(key)
     if name is None:
-        version: int = Fields(data, key=key).take(_PIN)["version"]
-        return version
+        return read_pin(data, key=key)
     try:
         kept = decode_kept(data, key=key)
     except CorruptionError as damage:
         damage.hint = let_go(root.topic, root.partition, name)
         raise
     return None if kept is None else kept.version
+
+
+def read_pin(data: bytes, *, key: str) -> int:
+    """The version that a pin holds. Raises CorruptionError: as long as such a pin counts, nothing is collected."""
+    try:
+        version: int = Fields(data, key=key).take(_PIN)["version"]
+    except CorruptionError as damage:
+        damage.hint = (
+            f"its reader puts it anew, or it counts for nothing {PIN_MS // 3_600_000} hours after its last write: wait "
+            f"for that, or delete the one object if no reader is at work"
+        )
+        raise
+    return version
 
 
 # -- the reader's side -------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ REQUESTS_AHEAD = 4
 """Requests of one reader under way at once."""
 
 BUFFER_BYTES = 32 * 1024 * 1024
-"""Bytes read ahead of one consumer (``read.buffer.bytes``)."""
+"""Bytes read ahead of one consumer."""
 
 
 class Prefetch:

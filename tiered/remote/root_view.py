@@ -7,7 +7,7 @@ from uuid import UUID
 
 from tiered.errors import CorruptionError, LogDestroyedError
 from tiered.format.container import MAX_OBJECT_BYTES
-from tiered.format.keys import root_key
+from tiered.format.keys import root_key, topic_key
 from tiered.format.root import Root, decode_root
 from tiered.model import Row
 from tiered.plan.invariants import check_root
@@ -28,6 +28,17 @@ OLDER_HINT = "an older root was put back, or this is another bucket: `tiered rep
 def root_get(key: str, if_none_match: str | None = None) -> Get:
     """The GET of a root: one that is larger than roots can be is refused before it is downloaded."""
     return Get(key, if_none_match=if_none_match, max_bytes=MAX_OBJECT_BYTES)
+
+
+def two_names(root: Root, topic: str) -> CorruptionError:
+    """``root`` is of another topic than the registry entry that names its id: whoever deletes one, deletes both."""
+    return CorruptionError(
+        f"{root.key} is the root of topic {root.topic}, and the registry entry of topic {topic} names its id "
+        f"{root.topic_id}",
+        path_or_key=topic_key(topic),
+        hint=f"nothing was changed; if {topic_key(topic)} is a copy of {topic_key(root.topic)}, delete that one "
+        f"object; else put the entry of {topic} back from a version or a backup of the bucket",
+    )
 
 
 class RootView:
@@ -125,6 +136,8 @@ class RootView:
     def _check(self, root: Root, previous: Root | None) -> None:
         if (root.topic_id, root.partition) != (self.topic_id, self.partition):
             raise CorruptionError(f"{self.key} holds the root of {root.where}", path_or_key=self.key, hint=_CHECK_HINT)
+        if root.topic != self.topic:
+            raise two_names(root, self.topic)
         violations = check_root(root, previous)
         if violations:
             text = "; ".join(str(violation) for violation in violations[:3])

@@ -16,7 +16,6 @@ from typing import TypeVar
 from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
 from tiered.format.keys import (
     PageName,
-    Role,
     SegmentName,
     join_uid,
     parse_page_key,
@@ -29,14 +28,12 @@ from tiered.format.root import Root
 from tiered.format.rows import Rows, Trash
 from tiered.format.trash import TRASH_LIST, TRASH_OBJECT, TRASH_PAGE, TrashEntry
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
-from tiered.remote.audit import audited, write_line
+from tiered.remote.audit import write_line
 from tiered.remote.catalog import Catalog
 from tiered.remote.collect import AUDITED_KEYS, page_key_of, trash_page
-from tiered.remote.hist import outlived
 from tiered.remote.pages import PageCache, PageGone, read_pages
 from tiered.remote.past import Taken, list_snapshots
 from tiered.remote.pins import drop_stale, let_go, read_pins
-from tiered.remote.root_view import OLDER_HINT
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep_staged import dead_of, delete_staged, staged_objects
 from tiered.store.base import AbortUpload, Delete, Deleted, List, ListEntry, Now, Page, Steps, list_unfinished
@@ -165,51 +162,6 @@ def _sweep_uploads(catalog: Catalog, found: Swept, *, abort: bool) -> Steps[None
             found.uploads.append((each.key, each.upload_id))
     for key, upload_id in found.uploads if abort else ():
         yield AbortUpload(key, upload_id)
-
-
-def need_newest(catalog: Catalog) -> Steps[None]:
-    """Call before a claim, which would hide it. Raises CorruptionError under an older root that was put back.
-
-    What the lost roots named looks like orphans under it. Three things outlive a root: copies below ``hist/``, the
-    audit lines of collections and sweeps, and the claims, whose epochs stand in the keys of what was uploaded.
-    """
-    root = yield from catalog.load()
-    if root is None:
-        return
-    copied, audited_version = (yield from outlived(root)), (yield from audited(root))
-    epochs = yield from _newest_epochs(root)
-    root = (yield from catalog.load()) or root  # commits that were made while these were listed
-    found = [f"`hist/` tells of version {copied}"] if root.version < copied else []
-    found += [f"an audit line below `jobs/gc/` tells of version {audited_version}"] * (root.version < audited_version)
-    found += [
-        f"{key} is of claim {epoch} of the {role.word}, this root knows {root.roles[role.value].epoch}"
-        for role, (epoch, key) in epochs.items()
-        if root.roles[role.value].epoch < epoch
-    ]
-    if found:
-        raise CorruptionError(
-            f"{root.where}, {root.key}: {found[0]}, the root has version {root.version}",
-            path_or_key=root.key,
-            hint=OLDER_HINT,
-        )
-
-
-def _newest_epochs(root: Root) -> Steps[dict[Role, tuple[int, str]]]:
-    """By role an epoch above the one that ``root`` knows, of which an object is there, and its key.
-
-    A claim comes before the first object of its epoch. Four LISTs of one key each.
-    """
-    found: dict[Role, tuple[int, str]] = {}
-    for role in Role:
-        above = f"{role.value}{root.roles[role.value].epoch + 1:08x}/"
-        for folder in ("s/", "p/"):
-            prefix = partition_prefix(root.topic_id, root.partition) + folder
-            page: Page = yield List(prefix + role.value, start_after=prefix + above, limit=1)
-            for entry in page.entries:
-                parsed = parse_segment_key(entry.key) or parse_page_key(entry.key)
-                if parsed is not None:
-                    found[role] = parsed.name.epoch, entry.key
-    return found
 
 
 _Name = SegmentName | PageName

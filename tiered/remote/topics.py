@@ -19,6 +19,7 @@ Listing the registry is the only listing that a user can cause.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from uuid import UUID
 
-from tiered.config import MAX_PARTITIONS
+from tiered.config import MAX_PARTITIONS, TopicConfig
 from tiered.errors import (
     CommitUnknown,
     ConfigError,
@@ -101,6 +102,27 @@ class TopicEntry:
     version: int = 1
     changes: tuple[str, ...] = ()
     roots: bool = False
+
+    @property
+    def settings(self) -> TopicConfig:
+        """Of the topic. Raises ConfigError for one that this release does not know, or whose value it does not."""
+        try:
+            return TopicConfig.from_properties(self.config)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{topic_key(self.name)}: {error.message}",
+                hint=f"a newer release wrote it: upgrade; or the entry is damaged: `tiered topics alter {self.name} "
+                f"--reset SETTING` takes a setting out of it",
+            ) from None
+
+    @property
+    def known_settings(self) -> TopicConfig:
+        """Those that this release knows, the others at their defaults: for who reads, and changes nothing."""
+        config = TopicConfig()
+        for name, value in self.config.items():
+            with contextlib.suppress(ConfigError):
+                config = config.replace({name: value})
+        return config
 
     @property
     def known(self) -> Known:

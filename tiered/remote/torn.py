@@ -1,16 +1,17 @@
 """A root that is whole and names pages that are gone or are not what it says: what is known without them.
 
 What a page held is told by its pointer only as sums. The segments of its offsets are in the bucket, and their bundles
-describe them: rows that add up to the pointer's sums are those of the page (``care.rebuild``).
+describe them: rows that add up to the pointer's sums are those of the page (``care.rebuild``). Of a page with no byte
+of any segment all rows were holes: nothing is lost with it, and what still lies there had been compacted away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tiered.errors import CorruptionError
-from tiered.format.keys import SegmentName, join_uid
+from tiered.format.keys import join_uid
 from tiered.format.page import NO_POINTERS, PageKind, Pointer, Pointers
 from tiered.format.root import Root
 from tiered.format.rows import Rows, Trash
@@ -18,12 +19,16 @@ from tiered.format.trash import TRASH_LIST, TRASH_OBJECT
 from tiered.model import Row, TopicPartition
 from tiered.remote.collect import page_key_of, trash_page
 from tiered.remote.pages import PageCache, read_pages
-from tiered.store.base import Steps
+from tiered.remote.rewrite import hole
+from tiered.store.base import NewId, Steps
 
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """``root`` without the pages that cannot be read; ``rows`` of the others, in order; ``lost``: their pointers."""
+    """``root`` without the pages that cannot be read. ``lost``: their pointers.
+
+    ``rows``: of the others, in order, and a hole for each lost page of holes.
+    """
 
     root: Root
     rows: tuple[Row, ...]
@@ -31,13 +36,7 @@ class Torn:
 
     def covers(self, offset: int) -> bool:
         """Whether the row of an offset was in a page that is lost."""
-        return any(pointer.base <= offset < pointer.next for pointer in self.lost)
-
-    def others(self, names: Mapping[str, SegmentName]) -> Steps[dict[str, SegmentName]]:
-        """Of segments, by uid, those that a lost page may have named: of its offsets, and neither named by a page that
-        can be read nor replaced since. What a trim took ends below the start."""
-        named = yield from self.named()
-        return {uid: name for uid, name in names.items() if uid not in named and self.covers(name.base)}
+        return any(pointer.base <= offset < pointer.next for pointer in self.lost if pointer.size)
 
     def named(self) -> Steps[set[str]]:
         """By uid the segments that a page or a row which can be read names, and those that were replaced since."""
@@ -74,8 +73,10 @@ class Torn:
                 hint="nothing was changed; put the page back from a version or a backup of the bucket",
             )
         for pointer in self.lost:
+            if not pointer.size or pointer.base < self.root.start_offset:
+                continue
             held = [row for row in rows if pointer.base <= row.base < pointer.next]
-            if pointer.base >= self.root.start_offset and Rows.from_rows(held).tally != Pointers.of([pointer]).tally:
+            if Rows.from_rows(held).tally != Pointers.of([pointer]).tally:
                 key = self.root.page_key(pointer)
                 raise CorruptionError(
                     f"{tp}: the objects of offsets {pointer.base} to {pointer.next} are {len(held)} segments, and not "
@@ -93,7 +94,7 @@ def find_torn(root: Root) -> Steps[Torn | None]:
         children = yield from _content(root, PageKind.INNER, pointer, cache)
         if isinstance(children, Pointers):
             leaves += list(children)
-        else:
+        elif pointer.next > root.start_offset:
             lost.append(pointer)
     whole = list[Pointer]()
     for pointer in (*leaves, *root.leaves):
@@ -108,6 +109,10 @@ def find_torn(root: Root) -> Steps[Torn | None]:
     if not lost:
         return None
     rows += list(root.rows)
+    for pointer in lost:
+        if not pointer.size:
+            rows.append(hole(pointer.base, pointer.next, (yield NewId()), 1, pointer.leader_epoch))
+    rows.sort()
     return Torn(replace(root, inner=NO_POINTERS, leaves=Pointers.of(whole)), tuple(rows), tuple(lost))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tiered.clock import SystemIds
-from tiered.config import TopicConfig
 from tiered.errors import ConfigError, UnknownTopicError
 from tiered.format.keys import check_topic_name
 from tiered.format.root import STATE_OPEN
@@ -40,7 +39,7 @@ def find_topic(options: WriteOptions, store: Store, name: str) -> SinkTopic:
 
 
 def _sink_topic(entry: TopicEntry) -> SinkTopic:
-    return SinkTopic(entry.name, entry.topic_id, entry.partitions, TopicConfig.from_properties(entry.config))
+    return SinkTopic(entry.name, entry.topic_id, entry.partitions, entry.settings)
 
 
 @dataclass(frozen=True, slots=True)

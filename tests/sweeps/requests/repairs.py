@@ -26,18 +26,27 @@ from tests.sweeps.requests.faults import FAULTS, FailingStore
 from tests.sweeps.requests.story import TIMES, Broken
 from tiered.care.enroll import entry_steps, plan_entry_steps
 from tiered.care.mend import mend_steps, plan_mend_steps
+from tiered.care.put_back import plan_put_back_steps, put_back_steps
 from tiered.care.rebuild import plan_rebuild_steps, rebuild_steps
+from tiered.care.run import restore
 from tiered.errors import ConfigError, NotFoundError, TieredError
 from tiered.store.retry import RetryingStore
 from tiered.store.runner import Runner
 
+PUT_BACK, PUT_BACK_ABSENT = "put-back", "put-back where nothing lies"
 DAMAGED = {
+    PUT_BACK: ".log truncated in a batch",
+    PUT_BACK_ABSENT: ".log gone",
     INDEX: ".idx gone",
     DROP: ".log truncated in a batch",
     ENTRY: "topic entry gone",
     CATALOG: "root gone",
 }
 """What each verb mends here."""
+
+
+HELD = "held"
+"""A log directory that still has all segments."""
 
 
 class RepairCase(NamedTuple):
@@ -67,8 +76,11 @@ def play_repair(case: RepairCase, root: Path) -> int:
     """
     shutil.rmtree(root, ignore_errors=True)
     place = _Failing(root, case)
-    next(each for each in DAMAGES if each.name == DAMAGED[case.verb]).hurt(place)
     repair = REPAIRS[DAMAGED[case.verb]]
+    if case.verb in (PUT_BACK, PUT_BACK_ABSENT):
+        repair = Repair()
+        restore(place.inner, root / HELD, clock=place.clock, ids=place.ids)
+    next(each for each in DAMAGES if each.name == DAMAGED[case.verb]).hurt(place)
     before, errors = objects(place), list[str]()
     logging.disable(logging.CRITICAL)
     try:
@@ -98,6 +110,11 @@ def _carry_out(place: Place, verb: str, repair: Repair) -> None:
         if [(loss.start, loss.end) for loss in planned.lost] not in ([], [repair.lost]):
             raise ConfigError(f"the plan gives up {planned.lost}")
         runner.run(mend_steps(planned, "test"))
+    elif verb in (PUT_BACK, PUT_BACK_ABSENT):
+        back = runner.run(plan_put_back_steps(HIT, place.root / HELD, ()))
+        if not all(each.held for each in back.segments):
+            raise ConfigError(f"the disk lacks {back.segments}")
+        runner.run(put_back_steps(back))
     elif verb == ENTRY:
         runner.run(entry_steps(runner.run(plan_entry_steps(HIT.topic, None))))
     else:

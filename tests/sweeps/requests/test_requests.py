@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.sweeps.requests.faults import FAULTS
 from tests.sweeps.requests.repairs import DAMAGED, RepairCase, play_repair, repair_cases
 from tests.sweeps.requests.story import SCENARIOS, Broken, Case, cases, play, sample
-from tiered.care import mend
+from tiered.care import mend, put_back
 from tiered.local.disk.claims import Claims
 from tiered.read.topic import PartitionStream
 from tiered.store.base import Delete, Steps
@@ -36,16 +37,26 @@ def test_a_sample_of_the_failed_requests_of_repairs_heals(tmp_path: Path) -> Non
         play_repair(case, tmp_path / "case")
 
 
-def test_a_repair_that_keeps_no_copy_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("verb", "home"), [("drop-segment", mend), ("put-back", put_back)])
+def test_a_repair_that_keeps_no_copy_is_caught(
+    verb: str, home: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The collection takes what it replaced, in the end."""
 
-    def keeps_nothing(key: str, to: str) -> Steps[None]:
+    def keeps_nothing(key: str, to: str) -> Steps[bool]:
         del to
         yield Delete((key,))
+        return True
 
-    monkeypatch.setattr(mend, "keep_copy", keeps_nothing)
+    monkeypatch.setattr(home, "keep_copy", keeps_nothing)
     with pytest.raises(Broken):
-        play_repair(RepairCase("drop-segment", 0, "500", 1), tmp_path / "case")
+        play_repair(RepairCase(verb, 0, "500", 1), tmp_path / "case")
+
+
+def test_a_copy_that_is_said_to_be_gone_is_no_copy(tmp_path: Path) -> None:
+    """One false 404 for what is to be replaced: nothing would keep what it held."""
+    for first in range(12, 24):
+        play_repair(RepairCase("put-back", first, "404", 1), tmp_path / "case")
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))

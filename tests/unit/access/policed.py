@@ -76,7 +76,9 @@ class Guard:
             resource = KMS_ARN
         elif action == "s3:ListBucket":
             context, resource = {"s3:prefix": PREFIX + key}, BUCKET_ARN
-            kind = {"topics": "topic", "txn": "decision", "": "log"}.get(key.partition("/")[0], "partition")
+            kind = {"topics": "topic", "txn": "decision", "jobs": "audit", "": "log"}.get(
+                key.partition("/")[0], "partition"
+            )
         elif action == "s3:ListBucketMultipartUploads":
             resource, kind = BUCKET_ARN, "partition"
         allowed = decision(self.policy, action, resource, context) == "Allow"

@@ -20,7 +20,7 @@ from tiered.errors import CorruptionError, RemotePermissionError, RemoteUnavaila
 from tiered.findings import NEWER_RELEASE, Severity
 from tiered.format.bundle import decode_bundle, encode_bundle
 from tiered.format.crc import crc32c
-from tiered.format.keys import Role, SegmentName, partition_prefix, segment_key
+from tiered.format.keys import Role, SegmentName, hist_key, partition_prefix, segment_key
 from tiered.format.root import encode_root
 from tiered.format.rows import Rows
 from tiered.local.directory.manager import LocalLog
@@ -30,6 +30,8 @@ from tiered.plan.maintenance import Kind
 from tiered.read.stream import ReadRange
 from tiered.read.topic import PartitionStream
 from tiered.remote.maintain import Maintainer
+from tiered.remote.past import create_snapshot
+from tiered.remote.root_view import RootView
 from tiered.store.base import ABSENT, Get, List, Object, Outcome, Page, Put, Store, StoreRequest
 from tiered.store.directory_paths import object_path
 from tiered.store.driver import drive
@@ -176,6 +178,50 @@ def test_a_root_that_went_back(log: Scenario) -> None:
     assert "went_back" in codes(check(log.directory, log.store))
 
 
+def _snapshot(log: Scenario) -> str:
+    with tiered.open(log.directory, log.url) as again:
+        again.topic(TOPIC).append_many([record(1000)])
+        again.sync(timeout=60)
+    root = log.root()
+    drive(log.store, create_snapshot(RootView(root.topic_id, 0, TOPIC), "kept"))
+    return f"a snapshot tells of version {root.version}"
+
+
+def _claim(log: Scenario) -> str:
+    key = segment_key(log.root().topic_id, 0, log.rows()[0])
+    epoch = log.root().writer.epoch
+    other = key.replace(f"/w{epoch:08x}/", f"/w{epoch + 1:08x}/")
+    log.replace(other, log.read(key))
+    return f"is of claim {epoch + 1} of the writer"
+
+
+def _copy(log: Scenario) -> str:
+    root = log.root()
+    log.replace(hist_key(root.topic_id, 0, root.version), encode_root(root))
+    return f"`hist/` tells of version {root.version + 1}"
+
+
+@pytest.mark.parametrize("trace", [_snapshot, _claim, _copy])
+def test_an_older_root_is_found_by_what_newer_ones_have_left(log: Scenario, trace: Callable[[Scenario], str]) -> None:
+    """No disk has seen a newer one: without a trace it passes for the newest."""
+    older = log.read(log.root_key())
+    told = trace(log)
+    log.replace(log.root_key(), older)
+    report = check(None, log.store)
+    (found,) = [finding for finding in report.findings if finding.severity is Severity.ERROR]
+    assert (found.code, report.exit_code) == ("went_back", 13)
+    assert told in found.message
+    assert f"`tiered repair rebuild-catalog {TOPIC}:0`" in found.message
+
+
+def test_who_may_not_list_traces_is_told(log: Scenario) -> None:
+    refused = Fault(FaultKind.PERMISSION, "list", "*/hist/*")
+    report = check(None, FaultStore(log.store, [refused]))
+    (found,) = report.findings
+    assert (found.code, found.severity, report.exit_code) == ("not_listed", Severity.INFO, 0)
+    assert found.message.startswith("a trace of newer roots is not looked for: ")
+
+
 def test_a_gap_between_the_tiers(log: Scenario) -> None:
     with tiered.open(log.directory, log.url) as again:
         again.topic(TOPIC).append_many([record(1000)])
@@ -291,16 +337,22 @@ def test_a_root_that_is_too_large_is_not_fetched(log: Scenario, monkeypatch: pyt
     assert "100 are the most" in report.findings[0].message
 
 
-def test_an_object_that_the_store_cannot_read_is_a_finding(log: Scenario) -> None:
-    """A folder as a store: a file below it that somebody cut."""
+@pytest.mark.parametrize("damage", ["cut", "a folder"])
+def test_an_object_that_the_store_cannot_read_is_a_finding(log: Scenario, damage: str) -> None:
+    """A folder as a store: a file below it that somebody cut, or that is none. The rest is listed and looked at."""
     store = open_store(f"file://{log.directory.parent}/store")
     for key in _keys(log.store):
         store.execute(Put(key, log.read(key), ABSENT))
     row = log.rows()[1]
     path = Path(object_path(log.directory.parent / "store", log.log_key(row)))
-    path.write_bytes(path.read_bytes()[:-1])
+    data = path.read_bytes()
+    path.unlink()
+    if damage == "cut":
+        path.write_bytes(data[:-1])
+    else:
+        path.mkdir()
     report = check(None, store)
-    assert {(f.code, f.where) for f in report.findings} == {("object", log.log_key(row)), ("not_listed", store.url)}
+    assert {(f.code, f.where) for f in report.findings} == {("object_size", log.log_key(row))}
 
 
 def _keys(store: Store) -> list[str]:

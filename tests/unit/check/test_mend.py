@@ -12,13 +12,26 @@ import pytest
 import tiered
 from tiered.care.check import CheckOptions
 from tiered.care.mend import keep_copy
-from tiered.care.run import check, mend, plan_mend
+from tiered.care.run import check, mend, plan_entry, plan_mend, put_entry
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.keys import Role, index_key
 from tiered.model import TopicPartition
 from tiered.remote.catalog import Catalog
 from tiered.remote.topics import load_topic
-from tiered.store.base import ABSENT, Delete, Get, Head, List, Object, Outcome, Page, Put, StoreRequest, list_all
+from tiered.store.base import (
+    ABSENT,
+    Delete,
+    Get,
+    Head,
+    List,
+    Missing,
+    Object,
+    Outcome,
+    Page,
+    Put,
+    StoreRequest,
+    list_all,
+)
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -142,8 +155,48 @@ def test_a_copy_that_is_not_all_of_it_keeps_the_object_in_its_place(store: Memor
     if of_copies:
         return
     assert drive(store, list_all("a/aside/")) == []
-    drive(store, keep_copy(key, to))
+    assert drive(store, keep_copy(key, to))
     copy = store.execute(Get(to))
     assert isinstance(copy, Object)
     assert copy.data == data
-    drive(store, keep_copy("a/s/gone", to))  # there is nothing to keep
+    assert not drive(store, keep_copy("a/s/gone", to))  # there is nothing to keep
+
+
+def test_a_registry_entry_is_not_replaced_where_its_copy_found_nothing(store: MemoryStore, tmp_path: Path) -> None:
+    """One false 404 from a store: nothing would have what lay there."""
+    write(tmp_path / "log", store, 0)
+    store.execute(Delete(("topics/t",)))
+    store.execute(Put("topics/t", b"damaged", ABSENT))
+    plan = plan_entry(store, "t")
+
+    class Forgets:
+        """Says once that there is no entry, when it is asked for its size."""
+
+        url = store.url
+        asked = 0
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            """One request."""
+            if isinstance(request, Head) and request.key == "topics/t":
+                self.asked += 1
+                if self.asked == 1:
+                    return Missing()
+            return store.execute(request)
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    with pytest.raises(ConfigError, match="nothing was replaced"):
+        put_entry(Forgets(), plan)
+    got = store.execute(Get("topics/t"))
+    assert isinstance(got, Object)
+    assert got.data == b"damaged"
+    put_entry(store, plan)
+    assert b"damaged" in {bytes(each.data) for each in kept(store)}
+
+
+def kept(store: MemoryStore) -> Iterator[Object]:
+    for entry in drive(store, list_all("")):
+        got = store.execute(Get(entry.key))
+        if "/aside/" in entry.key and isinstance(got, Object):
+            yield got

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tiered.care.check import CheckOptions, CheckReport, check_steps
 from tiered.care.proven import ROUND_MS
 from tiered.care.run import check
 from tiered.errors import ConfigError, LockedError, RemoteUnavailableError
+from tiered.format.root import encode_root
 from tiered.local.disk.files import PosixFiles
 from tiered.model import Row
 from tiered.store.base import Get, Head, Outcome, StoreRequest
@@ -239,3 +241,17 @@ def test_a_check_of_one_topic_forgets_nothing_of_another(log: Scenario, tmp_path
         more.sync(timeout=60)
     ran(log, state, read_data=True, topics=("other",))
     assert ran(log, state, read_data=True)[1].bytes_read == {}
+
+
+def test_what_an_earlier_check_has_looked_at_proves_a_newer_root(log: Scenario, tmp_path: Path) -> None:
+    """Nothing else does: no disk, no copy, no claim."""
+    state, older = tmp_path / "state", log.read(log.root_key())
+    newer = log.root().version + 5
+    log.replace(log.root_key(), encode_root(replace(log.root(), version=newer)))
+    assert ran(log, state)[0].exit_code == 0
+    log.replace(log.root_key(), older)
+    assert ran(log)[0].exit_code == 0
+    for _ in range(2):  # what the first of them noted hides nothing
+        (found,) = ran(log, state)[0].findings
+        assert (found.code, found.topic, found.partition) == ("went_back", TOPIC, 0)
+        assert f"has looked at version {newer}, it has version {log.root().version}" in found.message

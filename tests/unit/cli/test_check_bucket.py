@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -96,6 +97,10 @@ def test_the_verbs_for_roots_and_segments_are_named(cli: Cli, url: str) -> None:
     assert checked.code == 13
     assert "next: t-0: `tiered repair index t:0` mends" in checked.text
     assert cli("repair", "index", "t:0", "--yes", "--remote", url).code == 0
+    mended = cli("check", "--remote", url)
+    assert mended.code == 3  # the snapshot goes on naming the damaged one
+    assert "snapshot kept: " in mended.text
+    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
     assert cli("check", "--remote", url).code == 0
     hurt(url, "/root", lambda data: data[:-1])
     told = cli("check", "--remote", url, "--json").summary["remedies"]
@@ -128,3 +133,121 @@ def test_a_damaged_decision_is_told_and_ends_nothing_else(cli: Cli, url: str, ch
         assert "put the decision back from a version" in swept.err
     with opened(url) as store:
         assert {entry.key for entry in drive(store, list_all("txn/"))} == before
+
+
+def test_two_names_of_one_topic_are_told_and_neither_destroys(cli: Cli, url: str) -> None:
+    """A copy of an entry under another name: whoever deletes it would delete the records of the other."""
+    before = cli("cat", "t", "--remote", url)
+    with opened(url) as store:
+        got = store.execute(Get("topics/t"))
+        assert isinstance(got, Object)
+        copy = json.loads(got.data) | {"topic": "u"}
+        store.execute(Put("topics/u", json.dumps(copy).encode(), ABSENT))
+        keys = {entry.key for entry in drive(store, list_all(""))}
+    checked = cli("check", "--remote", url)
+    assert checked.code == 13
+    assert "is the root of topic t, and the registry entry of topic u names its id" in checked.text
+    assert "if topics/u is a copy of topics/t, delete that one object" in checked.text
+    for line in (
+        ("topics", "delete", "u", "--yes", "--force"), ("erase", "u", "--before", "2999-01-01", "--yes"),
+        ("cat", "u"), ("repair", "rebuild-catalog", "u:0", "--yes"), ("repair", "index", "u:0", "--yes"),
+        ("gc", "run", "u", "--orphans", "--yes"), ("snapshot", "create", "more", "u"),
+    ):  # fmt: skip
+        refused = cli(*line, "--remote", url)
+        assert (refused.code, "is the root of topic t" in refused.text + refused.err) == (13, True), line
+    with opened(url) as store:
+        assert {entry.key for entry in drive(store, list_all(""))} >= keys
+        store.execute(Delete(("topics/u",)))
+    assert cli("check", "--remote", url).code == 0
+    assert cli("cat", "t", "--remote", url) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "setting"),
+    [(b'"segment.bytes"', b'"segmenu.bytes"', "segmenu.bytes"), (b'"1000"', b'"1x00"', "segment.bytes")],
+)
+def test_a_setting_that_nobody_can_go_by_is_told_and_taken_out(
+    cli: Cli, url: str, tmp_path: Path, before: bytes, after: bytes, setting: str
+) -> None:
+    """A flipped bit, or a newer release: the records are read, other topics are kept up, and a verb mends it."""
+    seen = cli("cat", "t", "--remote", url)
+    with tiered.open(tmp_path / "other", remote=url) as log:
+        topic = log.topic("other", create=True, config={"segment.bytes": 1000, "retention.bytes": 2000})
+        for number in range(30):
+            topic.append(b"%03d" % number + b"x" * 100)
+        log.sync(timeout=60)
+
+    def damage(data: bytes) -> bytes:
+        assert data.count(before) == 1, data
+        return data.replace(before, after)
+
+    hurt(url, "topics/t", damage)
+    checked = cli("check", "--remote", url, "--json")
+    assert checked.code == 13
+    (told,) = [each for each in checked.messages if each.get("severity") == "error"]
+    assert (told["code"], told["where"], told["topic"]) == ("topic_setting", "topics/t", "t")
+    assert setting in told["message"]
+    assert "`tiered topics alter t --reset SETTING`" in told["message"]
+    assert cli("cat", "t", "--remote", url) == seen
+    kept_up = cli("maintain", "run", "--yes", "--remote", url, "--json")
+    assert kept_up.code == 2
+    assert "t-0: " in kept_up.err
+    (planned,) = kept_up.summary["partitions"]
+    assert planned["topic"] == "other"
+    assert kept_up.summary["done"], kept_up.summary
+    assert cli("topics", "alter", "t", "--reset", setting, "--remote", url).code == 0
+    assert cli("check", "--remote", url).code == 0
+    assert cli("cat", "t", "--remote", url) == seen
+    assert cli("maintain", "run", "--yes", "--remote", url).code == 0
+
+
+@pytest.mark.parametrize("left", [0, 40, -10])
+@pytest.mark.parametrize(
+    ("part", "verb"),
+    [
+        ("*/*/root.obj", "repair rebuild-catalog t:0"),
+        ("*/*/s/*/*.idx.obj", "repair index t:0"),
+        ("topics/t.obj", "repair registry t"),
+    ],
+)
+def test_a_torn_file_of_a_folder_is_told_and_mended_as_an_object_is(
+    cli: Cli, url: str, tmp_path: Path, part: str, verb: str, left: int
+) -> None:
+    """As a power cut under a file system without journal, or a full disk behind a copy, leaves it."""
+    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
+    before = cli("cat", "t", "--remote", url)
+    assert before.code == 0
+    torn = sorted((tmp_path / "store").glob(part))[0]
+    torn.write_bytes(torn.read_bytes()[:left])
+    checked = cli("check", "--remote", url)
+    assert checked.code == 13
+    assert str(torn) in checked.err
+    assert cli(*verb.split(), "--yes", "--remote", url).code in {0, 3}  # 3: what it mends it with tells less
+    mended = cli("check", "--read-data", "--remote", url)
+    assert mended.code == 0, mended
+    assert cli("cat", "t", "--remote", url) == before
+
+
+def test_a_segment_whose_file_lost_its_end_keeps_all_records(cli: Cli, url: str, tmp_path: Path) -> None:
+    assert cli("snapshot", "delete", "kept", "t:0", "--yes", "--remote", url).code == 0
+    before = cli("cat", "t", "--remote", url)
+    torn = sorted((tmp_path / "store").glob("*/*/s/*/*.log.obj"))[1]
+    torn.write_bytes(torn.read_bytes()[:-10])  # of what stands behind the records
+    stopped = cli("cat", "t", "--remote", url)
+    assert (stopped.code, torn.name.removesuffix(".obj") in stopped.err) == (13, True)
+    assert cli("repair", "index", "t:0", "--yes", "--remote", url).code == 0
+    assert cli("check", "--read-data", "--remote", url).code == 0
+    assert cli("cat", "t", "--remote", url) == before
+
+
+def test_a_file_that_was_moved_onto_another_is_told_and_the_rest_is_checked(cli: Cli, url: str, tmp_path: Path) -> None:
+    assert cli("snapshot", "create", "later", "--remote", url).code == 0
+    kept, later = (next((tmp_path / "store").glob(f"*/*/snap/{name}.obj")) for name in ("kept", "later"))
+    later.write_bytes(kept.read_bytes())
+    (tmp_path / "store" / "topics" / "\udcff.obj").write_bytes(b"")  # a name that is not UTF-8 is nobody's
+    checked = cli("check", "--remote", url)
+    assert checked.code == 13
+    assert "later.obj" in checked.text
+    assert "`tiered snapshot delete later t:0`" in checked.text
+    assert cli("snapshot", "delete", "later", "t:0", "--yes", "--remote", url).code == 0
+    assert cli("check", "--remote", url).code == 0

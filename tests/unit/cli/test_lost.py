@@ -85,6 +85,30 @@ def test_a_root_is_rebuilt_from_the_objects(cli: Cli, place: Path, damage: bytes
         log.sync(timeout=30)
 
 
+def test_an_older_root_that_was_put_back(cli: Cli, place: Path) -> None:
+    """A disk that is gone was all that had seen a newer one; a snapshot tells of it."""
+    store, alone = place / "store", ("--remote", f"file://{place / 'store'}")
+    older = root_file(place).read_bytes()
+    with tiered.open(place / "log", remote=f"file://{store}") as log:
+        log.topic("t").append(b"more")
+        log.sync(timeout=60)
+    before = cli("cat", "t", *alone)
+    assert cli("snapshot", "create", "kept", *alone).code == 0
+    root_file(place).write_bytes(older)
+    checked, advice = cli("check", *alone), cli("repair", "advice", *alone)
+    for seen in (checked, advice):
+        assert seen.code == 13
+        assert "a snapshot tells of version " in seen.text + seen.err
+        assert "`tiered repair rebuild-catalog t:0`" in seen.text + seen.err
+    assert cli("maintain", "run", "t", "--start-offset", 10, *alone, "--yes").code == 2
+    refused = cli("maintain", "run", "t:0", "--start-offset", 10, *alone, "--yes")
+    assert (refused.code, "a snapshot tells of version" in refused.err) == (13, True)
+    done = cli("repair", "rebuild-catalog", "t:0", *alone, "--yes", "--json").summary
+    assert (done["next_offset"], "a snapshot tells of version " in done["older"]) == (41, True)
+    assert cli("cat", "t", *alone) == before
+    assert cli("check", *alone, "--read-data").code == 0
+
+
 def test_another_prefix(cli: Cli, place: Path) -> None:
     (place / "other").mkdir()
     both = ("--log-dir", place / "log", "--remote", f"file://{place / 'other'}")

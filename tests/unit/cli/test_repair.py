@@ -217,3 +217,91 @@ def test_for_asyncio(url: str, tmp_path: Path) -> None:
 
     asyncio.run(repair())
     assert values(url) == before
+
+
+def cut(data: bytearray) -> None:
+    del data[-20:]
+
+
+def grow(data: bytearray) -> None:
+    data.extend(b"more")
+
+
+@pytest.mark.parametrize("change", [None, flip, cut, grow])
+@pytest.mark.parametrize("merged", [False, True])
+def test_put_back_takes_what_a_disk_still_holds(
+    cli: Cli, url: str, tmp_path: Path, change: Callable[[bytearray], None] | None, merged: bool
+) -> None:
+    """Same bytes under the same name: the catalog and its snapshots are right again, and neither was changed."""
+    remote, disk = ("--remote", url), ("--log-dir", str(tmp_path / "log"))
+    before = values(url)
+    if merged:
+        setting = ("--set", "merge.min.bytes=1000", "--set", "merge.target.bytes=2500")
+        assert cli("topics", "alter", "t", *setting, *disk, *remote).code == 0
+        assert cli("maintain", "run", "t", "--only", "merge", "--yes", *remote).code == 0
+    assert cli("snapshot", "create", "kept", *remote).code == 0
+    root = root_file(tmp_path).read_bytes()
+    sizes = {key: (tmp_path / "store" / f"{key}.obj").stat().st_size for key in keys(tmp_path, ".log")}
+    key = max(sizes, key=lambda key: (sizes[key], key)) if merged else keys(tmp_path, ".log")[2]
+    low = int(key.rpartition("/")[2][:20])
+    body = hurt(url, key, change)
+    assert cli("check", *remote, "--read-data").code == 13
+    refused = cli("repair", "drop-segment", "t:0", str(low), *remote, *disk, "--yes")
+    says = "is whole" if change is grow else f"`tiered repair put-back t:0 {low} --log-dir"
+    assert (refused.code, says in refused.err) == (2, True)
+    planned = cli("repair", "put-back", "t:0", *remote, *disk, "--dry-run", "--json").summary["segments"]
+    assert [(each["start"], each["key"], each["held"]) for each in planned] == [(low, key, True)]
+    assert cli("repair", "put-back", "t:0", *remote, *disk, "--yes").code == 0
+    got = open_store(url).execute(Get(key))
+    assert isinstance(got, Object)
+    assert got.data == body
+    assert (values(url), root_file(tmp_path).read_bytes()) == (before, root)
+    assert cli("check", *remote, "--read-data").code == 0
+    again = cli("repair", "put-back", "t:0", str(low), *remote, *disk, "--yes")
+    assert (again.code, "nothing to put back" in again.err) == (2, True)
+    if change is not None:
+        (aside,) = (tmp_path / "store").rglob("aside/*.obj")
+        damaged = bytearray(body)
+        change(damaged)
+        assert aside.read_bytes().startswith(bytes(damaged))
+
+
+def test_put_back_puts_no_other_bytes(cli: Cli, url: str, tmp_path: Path) -> None:
+    """Those of a damaged disk, of another topic under the name, and of no disk."""
+    remote, disk = ("--remote", url), ("--log-dir", str(tmp_path / "log"))
+    key = keys(tmp_path, ".log")[2]
+    low = int(key.rpartition("/")[2][:20])
+    hurt(url, key)
+    there = keys(tmp_path, "")
+    on_disk = tmp_path / "log" / "t-0" / f"{low:020d}.log"
+    data = bytearray(on_disk.read_bytes())
+    data[-1] ^= 1
+    on_disk.write_bytes(data)
+    done = cli("repair", "put-back", "t:0", *remote, *disk, "--yes", "--json")
+    assert (done.code, [each["held"] for each in done.summary["segments"]]) == (3, [False])
+    assert "lacks it, too" in done.err
+    on_disk.unlink()
+    assert cli("repair", "put-back", "t:0", *remote, *disk, "--yes").code in {3, 13}
+    with tiered.open(tmp_path / "other") as log:
+        log.topic("t", create=True).append(b"x")
+    refused = cli("repair", "put-back", "t:0", *remote, "--log-dir", str(tmp_path / "other"), "--yes")
+    assert (refused.code, "under the topic id" in refused.err) == (13, True)
+    assert cli("repair", "put-back", "t:0", *remote, "--log-dir", str(tmp_path / "none"), "--yes").code == 10
+    assert cli("repair", "put-back", "u:0", *remote, *disk, "--yes").code == 10
+    assert keys(tmp_path, "") == there
+
+
+def test_put_back_for_asyncio(url: str, tmp_path: Path) -> None:
+    before = values(url)
+    key = keys(tmp_path, ".log")[1]
+    hurt(url, key, flip)
+
+    async def repair() -> None:
+        store = StoreLocation.parse(url).open_aio()
+        plan = await tiered.aio.plan_put_back(store, TP, tmp_path / "log")
+        assert [each.key for each in plan.segments] == [key]
+        assert await tiered.aio.put_back(store, plan) == 1
+        await store.close()
+
+    asyncio.run(repair())
+    assert values(url) == before

@@ -262,6 +262,8 @@ def test_6_both_faces_have_the_same_signatures() -> None:
         "rebuild",
         "plan_mend",
         "mend",
+        "plan_put_back",
+        "put_back",
         "plan_entry",
         "put_entry",
         "advise",

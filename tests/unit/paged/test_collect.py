@@ -209,6 +209,16 @@ def test_a_snapshot_holds_for_ever_what_it_names(place: Place) -> None:
     assert pinned <= place.keys
 
 
+def test_what_a_stranger_put_among_the_pins_holds_nothing(place: Place) -> None:
+    place.append(20)
+    place.trim(100)
+    place.wait()
+    for name in ("README", "\U0001f600", "1" * 31):
+        place.put(PREFIX + f"pin/{name}")
+        place.put(PREFIX + f"snap/-{name}")
+    assert place.collect().entries > 0
+
+
 def test_a_pin_that_cannot_be_read_stops_the_collection(place: Place) -> None:
     place.append(20)
     place.trim(100)

@@ -23,7 +23,9 @@ from tiered.format.keys import (
 )
 from tiered.model import Row
 from tiered.plan.lifecycle import VolumeProof
+from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.past import create_snapshot
+from tiered.remote.rewrite import hole
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named, sweep
 from tiered.store.base import Delete, Get, List, Object, Page
@@ -201,9 +203,12 @@ def test_a_whole_root_stays(bucket: Bucket) -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_a_root_whose_pages_are_lost_finds_what_they_held(bucket: Bucket, seed: int) -> None:
-    """Rows and all that only a root tells stay, whoever rewrote, trimmed or took over; orphans are no part of it."""
+    """Rows and all that only a root tells stay, whoever rewrote, trimmed or took over. An upload behind the end was
+    under way, or is all that is left of a newer root: it goes on from there, and none does where two contradict.
+    """
     rng = random.Random(seed)
     bucket.append(rng.randrange(20, 50))
+    uploads = list[Row]()
     for number in range(rng.randrange(6)):
         rows = bucket.rows()
         at = rng.randrange(len(rows) - 4)
@@ -218,11 +223,13 @@ def test_a_root_whose_pages_are_lost_finds_what_they_held(bucket: Bucket, seed: 
                 bucket.take_over(f"volume-{number}")
                 bucket.append(1)
             case "orphan":
-                bucket.objects(bucket.writer.row(bucket.end, bucket.end + 7))
+                uploads.append(bucket.objects(bucket.writer.row(bucket.end, bucket.end + 7)))
             case _:
                 bucket.wait()
                 bucket.collect()
     rows, before = bucket.rows(), bucket.root
+    behind = [row for row in uploads if row.base == bucket.end and row.claim_epoch == before.writer.epoch]
+    rows += behind if len(behind) == 1 else []
     pages = [before.page_key(pointer) for pointer in (*before.inner, *before.leaves)]
     assert pages
     others = [bucket.data(key) for key in pages]
@@ -239,7 +246,7 @@ def test_a_root_whose_pages_are_lost_finds_what_they_held(bucket: Bucket, seed: 
     root, found = bucket.now()
     assert found == rows
     assert (root.start_offset, root.next_offset, root.lineage) == (
-        before.start_offset, before.next_offset, before.lineage
+        before.start_offset, rows[-1].next, before.lineage
     )  # fmt: skip
     with pytest.raises(ConfigError, match="nothing to rebuild"):
         bucket.plan()
@@ -268,6 +275,33 @@ def test_what_a_lost_page_held_is_not_made_up(bucket: Bucket) -> None:
     bucket.objects(bucket.writer.row(rows[1].base, rows[1].next))
     with pytest.raises(CorruptionError, match="4 segments, and not the 4 that the lost page"):
         bucket.plan()
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_a_lost_page_of_holes_loses_nothing_and_brings_nothing_back(bucket: Bucket, collected: bool) -> None:
+    """What compaction has removed all of: the objects that it replaced are no part of the log, if they are there."""
+    bucket.append(20)
+    (pointer, *_) = bucket.root.leaves
+    old = [row for row in bucket.rows() if pointer.base <= row.base < pointer.next]
+    holes = [hole(row.base, row.next, f"{number:032x}", 1, row.leader_epoch) for number, row in enumerate(old)]
+    bucket.world.run(bucket.maintainer.catalog.load())
+    bucket.world.run(bucket.maintainer.catalog.commit(ReplaceIntent(tuple(old), tuple(holes))))
+    (pointer, *_) = bucket.root.leaves
+    assert (pointer.size, pointer.records) == (0, 0)
+    if collected:
+        bucket.wait()
+        bucket.collect()
+    for row in old[:2]:
+        bucket.objects(row)  # as a snapshot keeps it, which names it still
+    rows = bucket.rows()
+    bucket.store.execute(Delete((bucket.root.page_key(pointer),)))
+    plan = bucket.plan()
+    assert (plan.lost, plan.gone, plan.torn_pages) == ((), (0, 0), 1)
+    bucket.world.run(rebuild_steps(plan))
+    root, found = bucket.now()
+    assert [row for row in found if row.size] == [row for row in rows if row.size]
+    assert [(row.base, row.next, row.records) for row in found if not row.size] == [(pointer.base, pointer.next, 0)]
+    assert (root.start_offset, root.next_offset) == (rows[0].base, rows[-1].next)
 
 
 @pytest.mark.parametrize("damage", [None, b"garbage"])

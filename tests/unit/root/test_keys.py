@@ -100,6 +100,12 @@ def test_what_is_not_exactly_a_segment_key_is_none(tail: str) -> None:
     assert keys.parse_segment_key(HOME + tail) is None
 
 
+@pytest.mark.parametrize("name", [UID[:-1], UID.upper().replace("0", "A"), UID + "0", "\U0001f600", UID + "\n", ""])
+def test_what_is_not_exactly_a_pin_key_is_none(name: str) -> None:
+    assert keys.is_pin_key(HOME + f"pin/{UID}")
+    assert not keys.is_pin_key(HOME + f"pin/{name}")
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "ä", "a\n", "x" * 250, "a\x00"])
 def test_topic_names_that_kafka_refuses(name: str) -> None:
     with pytest.raises(ConfigError):

@@ -102,7 +102,7 @@ def bench_of(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0)
     if epoch:
         capabilities = drive(store, probe())
         check_capabilities(capabilities, store.url)
-    config, tp = TopicConfig.from_properties(entry.config), TopicPartition(entry.name, partition)
+    config, tp = entry.settings, TopicPartition(entry.name, partition)
     shop = Workshop(
         tp=tp,
         topic_id=entry.topic_id,

@@ -1,0 +1,148 @@
+"""What is kept beside the newest catalog: each kind of damage to it is found, by its key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.check.building import TOPIC, Scenario, scenario
+from tests.unit.paged.model import TINY
+from tiered.care.check import CheckOptions
+from tiered.care.run import check
+from tiered.findings import Finding, Severity
+from tiered.format.keys import hist_key, index_key, pin_key, segment_key, snap_key
+from tiered.format.root import encode_root
+from tiered.format.trash import TRASH_LIST
+from tiered.model import Row
+from tiered.remote.catalog import Catalog, CommitLimits
+from tiered.remote.collect import Collector, page_key_of
+from tiered.remote.past import create_snapshot
+from tiered.remote.root_view import RootView
+from tiered.store.base import Head, Object, Outcome, StoreRequest
+from tiered.store.driver import drive
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[Scenario]:
+    with scenario(tmp_path) as built:
+        yield built
+
+
+def seen(log: Scenario, *, read_data: bool = False) -> list[Finding]:
+    report = check(None, log.store, CheckOptions(read_data=read_data))
+    return [one for one in report.findings if one.severity is not Severity.INFO]
+
+
+def trimmed(log: Scenario, **shape: int) -> Catalog:
+    """The first two segments leave the newest catalog."""
+    limits = CommitLimits(shape=replace(TINY, leaf_rows=2, tail_rows=3, **shape))
+    catalog = Catalog(log.root().topic_id, 0, TOPIC, limits=limits, persist=lambda *_: None)
+    drive(log.store, catalog.claim("m", "test"))
+    drive(log.store, catalog.trim(log.rows()[1].next))
+    return catalog
+
+
+def kept(log: Scenario) -> tuple[str, Row]:
+    """A snapshot, and the row of a segment that nothing else names."""
+    root, row = log.root(), log.rows()[0]
+    drive(log.store, create_snapshot(RootView(root.topic_id, 0, TOPIC), "kept"))
+    trimmed(log)
+    return snap_key(root.topic_id, 0, "kept"), row
+
+
+def hurt(log: Scenario, key: str) -> None:
+    data = bytearray(log.read(key))
+    data[len(data) // 2] ^= 1
+    log.replace(key, bytes(data))
+
+
+@pytest.mark.parametrize("read_data", [False, True])
+def test_a_whole_one_is_clean(log: Scenario, read_data: bool) -> None:
+    kept(log)
+    assert seen(log, read_data=read_data) == []
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut", "flipped"])
+@pytest.mark.parametrize("side", [".log", ".idx"])
+def test_what_only_a_snapshot_names_is_looked_at(log: Scenario, damage: str, side: str) -> None:
+    """What a bundle held the ``.log`` tells: a warning."""
+    snapshot, row = kept(log)
+    key = (segment_key if side == ".log" else index_key)(log.root().topic_id, 0, row)
+    data = log.read(key)
+    log.delete(key)
+    if damage != "lost":
+        log.replace(key, data[:-1] if damage == "cut" else data[:300] + bytes([data[300] ^ 1]) + data[301:])
+    (found,) = seen(log, read_data=True)
+    if side == ".log":
+        assert (found.severity, found.code, found.where) == (Severity.ERROR, "snapshot", snapshot)
+        assert "`tiered snapshot delete kept flights:0`" in found.message
+    else:
+        assert (found.severity, found.code, found.where) == (Severity.WARNING, "snapshot_index", snapshot)
+        assert "`tiered restore --as-of kept`" in found.message
+    assert key in found.message
+
+
+@pytest.mark.parametrize("read_data", [False, True])
+def test_bytes_that_rot_below_the_checksum_of_a_store_are_read(log: Scenario, read_data: bool) -> None:
+    """The store goes on telling the checksum that it was given: who reads the bytes sees that they are others."""
+    snapshot, row = kept(log)
+    key = segment_key(log.root().topic_id, 0, row)
+    data = log.read(key)
+    log.replace(key, data[:300] + bytes([data[300] ^ 1]) + data[301:])
+
+    class Believes:
+        """What its HEAD tells is from before."""
+
+        url = log.store.url
+
+        def execute(self, request: StoreRequest) -> Outcome:
+            """One request."""
+            outcome = log.store.execute(request)
+            of_it = isinstance(request, Head) and request.key == key
+            return replace(outcome, crc32c=row.crc) if of_it and isinstance(outcome, Object) else outcome
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    report = check(None, Believes(), CheckOptions(read_data=read_data))
+    found = [(one.code, one.where) for one in report.findings if one.severity is Severity.ERROR]
+    assert found == ([("snapshot", snapshot)] if read_data else [])
+
+
+def test_a_pin_that_cannot_be_read_is_told(log: Scenario) -> None:
+    key = pin_key(log.root().topic_id, 0, "1" * 32)
+    log.replace(key, b"")
+    (found,) = seen(log)
+    assert (found.code, found.where) == ("pin", key)
+    assert "counts for nothing 6 hours after its last write" in found.message
+
+
+def test_a_garbage_page_that_cannot_be_read_is_told_and_may_go(log: Scenario) -> None:
+    catalog = trimmed(log, trash_entries=1, trash_page=1)
+    entry = next(entry for entry in log.root().trash if entry.what == TRASH_LIST)
+    key = page_key_of(log.root(), entry)
+    assert seen(log) == []
+    hurt(log, key)
+    (found,) = seen(log)
+    assert (found.severity, found.code, found.where) == (Severity.ERROR, "garbage", key)
+    assert "or delete the one object" in found.message
+    log.delete(key)
+    assert seen(log) == []
+    drive(log.store, Collector(catalog, 0).run())
+    assert seen(log) == []
+
+
+def test_copies_that_cannot_be_read_or_changed_places_are_one_warning(log: Scenario) -> None:
+    root = log.root()
+    for version in (3, 4, 5):
+        log.replace(hist_key(root.topic_id, 0, version), encode_root(replace(root, version=min(version, 4))))
+    hurt(log, hist_key(root.topic_id, 0, 3))
+    log.replace(log.root_key(), encode_root(replace(root, version=9)))
+    assert seen(log) == []  # they are read with the data
+    (found,) = seen(log, read_data=True)
+    assert (found.severity, found.code, found.where) == (Severity.WARNING, "hist", hist_key(root.topic_id, 0, 5))
+    assert found.message.startswith("2 of 3 copies cannot be read, the newest of them: ")
+    assert "it is of version 4" in found.message

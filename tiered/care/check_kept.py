@@ -1,0 +1,237 @@
+"""What a partition keeps beside its newest catalog, as ``check`` sees it: each can be read, and does what it is for.
+
+Of snapshots all that they name must be there, and what only they name must be right: nobody else looks at it. A pin or
+a garbage page that cannot be read holds every collection up. Copies below ``hist/`` are there for people who rebuild:
+they are read with the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tiered.care.inspection import ObjectGone, fetch_log
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, TieredError
+from tiered.findings import NEWER_RELEASE, Finding, Findings, Severity
+from tiered.format.bundle import decode_bundle
+from tiered.format.crc import crc32c
+from tiered.format.keys import FLAG_HOLE, index_key, parse_hist_key, parse_snap_key, partition_prefix, segment_key
+from tiered.format.page import PageKind
+from tiered.format.rows import Trash
+from tiered.format.trash import TRASH_LIST
+from tiered.model import Row, TopicPartition
+from tiered.remote.collect import page_key_of, trash_page
+from tiered.remote.past import Taken, load_copy, load_snapshot
+from tiered.remote.pins import let_go, live_pins, read_pin
+from tiered.remote.root_view import RootView
+from tiered.remote.snapshot import Snapshot
+from tiered.store.base import Get, Head, Object, Steps, list_all
+
+
+def check_kept(tp: TopicPartition, view: RootView, *, read_data: bool) -> Steps[list[Finding]]:
+    """What is wrong with snapshots, pins and garbage pages of a partition; with ``read_data`` with copies, too.
+
+    Lists the first two, and the segments where there are any snapshots.
+    """
+    kept = _Kept(tp, view, read_data)
+    prefix = partition_prefix(view.topic_id, view.partition)
+    looks = {"snap/": kept.snapshots, "pin/": kept.pins}
+    if read_data:
+        looks["hist/"] = kept.copies
+    for folder, look in looks.items():
+        try:
+            if folder == "pin/":
+                keys = yield from live_pins(view.topic_id, view.partition)
+            else:
+                keys = [entry.key for entry in (yield from list_all(prefix + folder))]
+        except RemotePermissionError as refused:
+            findings = Findings(prefix + folder)
+            findings.add(Severity.INFO, "not_listed", f"{folder} is not looked at: {refused.message}")
+            kept.found += findings.about(*tp)
+            continue
+        yield from look(keys)
+    yield from kept.garbage()
+    return kept.found
+
+
+class _Kept:
+    """One partition. ``found``: what was found so far."""
+
+    def __init__(self, tp: TopicPartition, view: RootView, read_data: bool) -> None:
+        self._tp, self._view, self._read_data = tp, view, read_data
+        self._sizes: dict[str, int] | None = None
+        self._right: dict[tuple[int, int], str] = {}  # what is wrong with the bundle, by the segment's id
+        self._newest: Snapshot | None = None
+        self.found: list[Finding] = []
+
+    def snapshots(self, keys: list[str]) -> Steps[None]:
+        """Each can be read, with all that it names."""
+        for key in keys:
+            name = parse_snap_key(key)
+            if name is None:
+                continue
+            findings = Findings(key)
+            try:
+                taken = yield from load_snapshot(self._view, name)
+                if taken is None or taken.begun:
+                    continue
+                flaw = yield from self._need_all(taken)
+                if flaw:
+                    what = f"snapshot {name}: {flaw}; the .log is right: `tiered restore --as-of {name}` makes it anew"
+                    findings.add(Severity.WARNING, "snapshot_index", what)
+            except CorruptionError as damage:
+                if (yield from self._is_deleted(name)):
+                    continue  # meanwhile: what it held may be collected
+                what = f"snapshot {name}: {damage.message}; {let_go(*self._tp, name)}"
+                findings.error("snapshot", what, position=damage.position, offset=damage.offset)
+            except ConfigError as newer:
+                findings.error(NEWER_RELEASE, newer.message)
+            self.found += findings.about(*self._tp)
+
+    def pins(self, keys: list[str]) -> Steps[None]:
+        """Each can be read: else nothing is collected until it is old enough to count for nothing."""
+        for key in keys:
+            got = yield Get(key)
+            try:
+                if isinstance(got, Object):
+                    read_pin(got.data, key=key)
+            except CorruptionError as damage:
+                self._add(key, "pin", damage)
+
+    def copies(self, keys: list[str]) -> Steps[None]:
+        """Each can be read, and is of the version that its key tells. No protocol rests on one: a warning for all."""
+        bad: list[str] = []
+        why = ""
+        keys = [key for key in keys if parse_hist_key(key) is not None]
+        for key in keys:
+            try:
+                yield from load_copy(self._view, key)
+            except (CorruptionError, ConfigError) as damage:
+                bad.append(key)
+                why = f"{damage.message}; {damage.hint}" if damage.hint else damage.message
+        if bad:
+            findings = Findings(bad[-1])
+            what = (
+                f"{len(bad)} of {len(keys)} copies cannot be read, the newest of them: {why}; a lost root is rebuilt "
+            )
+            findings.add(Severity.WARNING, "hist", what + "from an older copy then, and no reader sees those versions")
+            self.found += findings.about(*self._tp)
+
+    def garbage(self) -> Steps[None]:
+        """Each page of garbage can be read: else no collection goes past it."""
+        newest = yield from self._pinned()
+        waiting = [] if newest is None else list(newest.root.trash)
+        while waiting and newest is not None:
+            entry = waiting.pop()
+            if entry.what != TRASH_LIST:
+                continue
+            key = page_key_of(newest.root, entry)
+            try:
+                content = yield from trash_page(key, [PageKind.TRASH])
+                waiting += list(content) if isinstance(content, Trash) else []
+            except CorruptionError as damage:
+                self._add(key, "garbage", damage)
+
+    def _add(self, key: str, code: str, damage: CorruptionError) -> None:
+        findings = Findings(key)
+        what = f"{damage.message}; {damage.hint}" if damage.hint else damage.message
+        findings.error(code, what, position=damage.position)
+        self.found += findings.about(*self._tp)
+
+    def _pinned(self) -> Steps[Snapshot | None]:
+        """The newest catalog; None without one that can be read, which is told elsewhere."""
+        if self._newest is None:
+            try:
+                self._newest = yield from self._view.pin()
+            except TieredError:
+                return None
+        return self._newest
+
+    def _is_deleted(self, name: str) -> Steps[bool]:
+        try:
+            return (yield from load_snapshot(self._view, name)) is None
+        except CorruptionError:
+            return False
+
+    def _need_all(self, taken: Taken) -> Steps[str]:
+        """What is wrong with the first index bundle that is, ``""`` for none. Raises CorruptionError for the first
+        ``.log`` that is gone or wrong, and for a page that is lost."""
+        if self._sizes is None:
+            segments = yield from list_all(partition_prefix(self._view.topic_id, self._view.partition) + "s/")
+            self._sizes = {each.key: each.size for each in segments}
+        pinned, newest = Snapshot.of(taken.root), (yield from self._pinned())
+        at, flaw = pinned.start_offset, ""
+        while len(rows := (yield from pinned.piece(at))):
+            for row in rows:
+                uid = row.id_hi, row.id_lo
+                if row.flags & FLAG_HOLE or self._right.get(uid) == "":
+                    continue
+                key = segment_key(self._view.topic_id, self._view.partition, row)
+                told = _size_flaw(key, row.size, self._sizes)
+                if told:
+                    raise _wrong(key, row, told)
+                if (yield from _names(newest, row)):
+                    continue  # its own check looks at it
+                if uid not in self._right:
+                    yield from self._need_right(key, row)
+                    self._right[uid] = yield from self._index_flaw(row, self._sizes)
+                flaw = flaw or self._right[uid]
+            at = rows.end_offset
+        return flaw
+
+    def _need_right(self, key: str, row: Row) -> Steps[None]:
+        """Of a ``.log`` that only snapshots name: it is what the row tells, by its checksum."""
+        seen = yield Head(key)
+        crc = seen.crc32c if isinstance(seen, Object) else None
+        if self._read_data:
+            read = _Sum()
+            try:
+                yield from fetch_log(self._tp, key, row, read.add, told=False)
+            except ObjectGone as gone:
+                raise CorruptionError(gone.message, path_or_key=key, offset=row.base) from None
+            crc = read.crc
+        if crc is not None and crc != row.crc:
+            raise _wrong(key, row, f"has CRC32C {crc:#010x}, {row.crc:#010x} is right")
+
+    def _index_flaw(self, row: Row, sizes: Mapping[str, int]) -> Steps[str]:
+        key = index_key(self._view.topic_id, self._view.partition, row)
+        told = _size_flaw(key, row.idx_len, sizes)
+        if told:
+            return f"{key}, with offsets {row.base} to {row.next}, {told}"
+        got = yield Get(key, max_bytes=row.idx_len)
+        try:
+            if isinstance(got, Object):
+                decode_bundle(got.data, key=key)
+        except CorruptionError as damage:
+            return damage.message
+        return ""
+
+
+def _size_flaw(key: str, size: int, sizes: Mapping[str, int]) -> str:
+    if sizes.get(key) != size:
+        return f"has {sizes[key]} bytes, {size} are right" if key in sizes else "is gone"
+    return ""
+
+
+def _wrong(key: str, row: Row, what: str) -> CorruptionError:
+    return CorruptionError(f"{key}, with offsets {row.base} to {row.next}, {what}", path_or_key=key, offset=row.base)
+
+
+class _Sum:
+    """The CRC32C of an object that comes in pieces."""
+
+    def __init__(self) -> None:
+        self.crc = 0
+
+    def add(self, data: bytes) -> None:
+        self.crc = crc32c(data, self.crc)
+
+
+def _names(newest: Snapshot | None, row: Row) -> Steps[bool]:
+    """Whether the newest catalog names a row, and so its own check looks at it."""
+    if newest is None or not newest.start_offset <= row.base < newest.next_offset:
+        return False
+    try:
+        now = yield from newest.at(row.base)
+    except CorruptionError:
+        return False
+    return now is not None and (now.id_hi, now.id_lo) == (row.id_hi, row.id_lo)
