@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tiered.errors import ConfigError
-from tiered.store.s3_requests import S3Target, forbid_redirect, tell_page
+from tiered.store.s3_requests import S3Target, expect_of_large, forbid_redirect, tell_page
 
 IDLE_CLIENTS = 4
 """Clients that no store uses, and which are kept for the next one; their connections are closed."""
@@ -92,6 +92,7 @@ class S3Clients:
         except (exceptions.BotoCoreError, ValueError) as error:
             raise ConfigError(f"cannot connect to {target.url}: {error}", hint="check region and endpoint") from error
         boto.meta.events.register("before-call.s3", forbid_redirect)
+        boto.meta.events.register("before-call.s3", expect_of_large)
         boto.meta.events.register("response-received.s3", tell_page)
         return S3Client(boto, (exceptions.BotoCoreError, exceptions.ClientError, parsers.ResponseParserError, OSError))
 

@@ -52,6 +52,9 @@ READ_TIMEOUT_SECONDS = 30.0
 POOL_CONNECTIONS = 16
 """Connections kept open for one store: at least the requests that run at once."""
 
+EXPECT_BYTES = 1024 * 1024
+"""A body below it is sent without asking first whether the store wants it."""
+
 DEFAULT_REGION = "us-east-1"
 """Region signed with when none is configured and the endpoint is not Amazon's: such servers ignore it."""
 
@@ -164,6 +167,17 @@ def forbid_redirect(params: dict[str, Any], **_: Any) -> None:
     The SDK would look the region up and send the PUT again, without end if the answers name no region.
     """
     params.get("context", {}).setdefault("s3_redirect", {})["redirected"] = True
+
+
+def expect_of_large(params: dict[str, Any], **_: Any) -> None:
+    """Handler of ``before-call.s3``, behind the SDK's own: a small body goes at once, and is not asked for first.
+
+    The SDK sends ``Expect: 100-continue`` with every body, which costs each commit a round trip, and reads the answer
+    to it byte by byte. A refusal in place of 100 saves the bytes of a large body only.
+    """
+    headers = params["headers"]
+    if "Expect" in headers and int(headers.get("Content-Length", EXPECT_BYTES)) < EXPECT_BYTES:
+        del headers["Expect"]
 
 
 def tell_page(parsed_response: dict[str, Any] | None, response_dict: dict[str, Any] | None, **_: Any) -> None:

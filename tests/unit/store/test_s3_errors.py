@@ -42,7 +42,7 @@ from tiered.store.base import (
     UploadPart,
 )
 from tiered.store.s3 import S3Store
-from tiered.store.s3_requests import S3Target
+from tiered.store.s3_requests import EXPECT_BYTES, S3Target
 
 CREATE = Put("a/k", b"body", ABSENT)
 SWAP = Put("a/k", b"body", Match('"e"'))
@@ -290,6 +290,20 @@ def test_what_is_sent(client: Store, script: Script) -> None:
     assert headers["x-amz-tagging"] == "kind=seg+ment"
     assert "transfer-encoding" not in headers
     assert headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD"
+
+
+def test_only_a_large_body_waits_until_the_store_asks_for_it(client: Store, script: Script) -> None:
+    script.answer = Answer(200, headers=(("ETag", '"e"'),))
+    script.requests.clear()
+    for size in (0, 4, EXPECT_BYTES - 1, EXPECT_BYTES):
+        client.execute(Put("k", bytes(size), ABSENT))
+        client.execute(UploadPart("k", "id", 1, BytesSource(bytes(size)), 0, size))
+    asked = [(headers.get("expect"), sent) for _, _, headers, sent in script.requests]
+    assert asked == [
+        (expect, size)
+        for size in (0, 4, EXPECT_BYTES - 1, EXPECT_BYTES)
+        for expect in ["100-continue" if size == EXPECT_BYTES else None] * 2
+    ]
 
 
 class FailingSource:
