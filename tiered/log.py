@@ -47,6 +47,7 @@ from tiered.model import Positions, TopicPartition
 from tiered.read.stream import TierStream
 from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.reader import RemotePartition
+from tiered.remote.root_view import RootCache
 from tiered.store.base import Blocking, Steps, Store
 from tiered.store.limit import Limits
 from tiered.store.location import open_store
@@ -163,6 +164,7 @@ class Log:
         self._ids = ids
         self._runner = Runner(store, clock, ids)
         self._indexes = ByteCache(INDEX_CACHE_BYTES)
+        self._roots = RootCache()
         self._tiering: SpreadTiering | None = None
         memory = None if limits is None else limits.memory
         if store is not None:
@@ -286,7 +288,9 @@ class Log:
         remote = None
         if self._store is not None and self._tiering is not None:
             known = self._tiering.known(tp)  # before the root is read: it is never below this
-            remote = RemotePartition(tp.topic, log.topic_id, tp.partition, indexes=self._indexes, known=known)
+            remote = RemotePartition(
+                tp.topic, log.topic_id, tp.partition, indexes=self._indexes, roots=self._roots, known=known
+            )
         return TierStream(tp, local=log, remote=remote)
 
     def transaction(

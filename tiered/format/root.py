@@ -209,6 +209,11 @@ class Root:
                 total += pages.tally
         return total
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables in memory."""
+        return sum([table.nbytes for table in (self.rows, self.trash, self.inner, self.leaves)])
+
     def page_key(self, pointer: Pointer) -> str:
         """The key of a page."""
         return page_key(self.topic_id, self.partition, pointer.name)

@@ -16,7 +16,7 @@ from tiered.remote.cache import INDEX_CACHE_BYTES, ByteCache
 from tiered.remote.past import AsOf, Past, Taken
 from tiered.remote.pins import Pin
 from tiered.remote.reader import RemotePartition
-from tiered.remote.root_view import RootView
+from tiered.remote.root_view import RootCache, RootView
 from tiered.remote.topics import TopicEntry, check_entry, check_successor, list_topics, load_topic_to_read, need_open
 from tiered.store.base import Steps, Store
 from tiered.store.location import StoreLocation
@@ -52,6 +52,7 @@ class BucketReads:
         self._pinning = pin
         self._pasts: dict[tuple[UUID, int], Past] = {}
         self._indexes = ByteCache(INDEX_CACHE_BYTES)
+        self._roots = RootCache()
         self.entries: dict[str, TopicEntry] = {}  # as last seen
         self._busy = threading.Lock()
 
@@ -81,7 +82,14 @@ class BucketReads:
         past = self._past(tp, entry.topic_id, known)
         pin = Pin(tp.topic, entry.topic_id, tp.partition, self.pins) if self._pinning else None
         return RemotePartition(
-            tp.topic, entry.topic_id, tp.partition, indexes=self._indexes, known=known, past=past, pin=pin
+            tp.topic,
+            entry.topic_id,
+            tp.partition,
+            indexes=self._indexes,
+            roots=self._roots,
+            known=known,
+            past=past,
+            pin=pin,
         )
 
     def _past(self, tp: TopicPartition, topic_id: UUID, known: Known) -> Past | None:

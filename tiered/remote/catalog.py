@@ -241,7 +241,7 @@ class Catalog(RootView):
     def commit_bytes(self, rows: int) -> int:
         """What a commit of ``rows`` more holds in memory at most, the root that is held included."""
         root = self.root
-        held = 0 if root is None else sum(part.nbytes for part in (root.rows, root.trash, root.inner, root.leaves))
+        held = 0 if root is None else root.nbytes
         return COMMIT_COPIES * (held + 2 * ROW_BYTES * rows) + COMMIT_PAGES_BYTES
 
     def trim(self, offset: int, *, reason: str = "") -> Steps[Root]:

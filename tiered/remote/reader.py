@@ -37,7 +37,7 @@ from tiered.remote.lookup import SegmentLookup
 from tiered.remote.past import Past
 from tiered.remote.pins import Pin
 from tiered.remote.prefetch import BUFFER_BYTES, Prefetch
-from tiered.remote.root_view import RootView
+from tiered.remote.root_view import RootCache, RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import being_deleted
 from tiered.store.base import Emit, Steps
@@ -243,10 +243,11 @@ class SegmentReader:
 class RemotePartition:
     """One partition's remote tier, read-only. Thread-safe: each stream has its own position.
 
-    The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache``, and ``indexes`` for index bundles,
-    may be shared by readers of one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole segments,
-    nothing else. ``known``: what the registry entry and a disk say of the root. ``past``: what is pinned instead of the
-    newest root. ``pin``: made in the bucket by the first read and kept until :meth:`release`; only for one stream.
+    The catalog is pinned on first use and stays so until :meth:`refresh`. ``cache``, ``indexes`` for index bundles, and
+    ``roots`` may be shared by readers of one store. ``verify_crc=False`` leaves out the CRCs of batches and of whole
+    segments, nothing else. ``known``: what the registry entry and a disk say of the root. ``past``: what is pinned
+    instead of the newest root. ``pin``: made in the bucket by the first read and kept until :meth:`release`; only for
+    one stream.
     """
 
     def __init__(
@@ -257,6 +258,7 @@ class RemotePartition:
         *,
         cache: ByteCache | None = None,
         indexes: ByteCache | None = None,
+        roots: RootCache | None = None,
         verify_crc: bool = True,
         buffer_bytes: int = BUFFER_BYTES,
         limits: ReadLimits = READ_LIMITS,
@@ -268,7 +270,7 @@ class RemotePartition:
         self._pin = pin
         self.tp = TopicPartition(topic, partition)
         self.topic_id = topic_id
-        self._view = RootView(topic_id, partition, topic, known)
+        self._view = RootView(topic_id, partition, topic, known, roots=roots)
         self._segments = SegmentReader(
             self.tp,
             topic_id,

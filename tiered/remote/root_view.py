@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from tiered.errors import CorruptionError, LogDestroyedError
@@ -16,6 +19,9 @@ from tiered.remote.pages import PageCache
 from tiered.remote.refusal import uncovered
 from tiered.remote.snapshot import Snapshot
 from tiered.store.base import Get, Missing, NotModified, Object, Steps
+
+ROOT_CACHE_BYTES = 4 * 1024 * 1024
+"""What the streams of one log or reader keep together at most of roots: the next read decodes none that is the same."""
 
 _CHECK_HINT = "run `tiered check`; nothing was written"
 _LOST_HINT = (
@@ -41,13 +47,72 @@ def two_names(root: Root, topic: str) -> CorruptionError:
     )
 
 
+class HeldRoot(NamedTuple):
+    """A root that was read and checked, its ETag, and about what it takes in memory."""
+
+    root: Root
+    etag: str
+    size_bytes: int
+
+
+class RootCache:
+    """Roots as they were last read, by key, least recently used first out, bounded by their bytes in memory.
+
+    A view asks the store whether it is still that root before it believes it. Thread-safe; may serve many views.
+    """
+
+    def __init__(self, max_bytes: int = ROOT_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._held: OrderedDict[str, HeldRoot] = OrderedDict()
+        self._size_bytes = 0
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held now."""
+        return self._size_bytes
+
+    def get(self, key: str) -> HeldRoot | None:
+        """The root that was last read under ``key``, if it is held."""
+        with self._lock:
+            found = self._held.get(key)
+            if found is not None:
+                self._held.move_to_end(key)
+            return found
+
+    def put(self, key: str, held: HeldRoot) -> None:
+        """Keeps a root in place of the one before it, at the cost of what was not used for longest."""
+        with self._lock:
+            self._forget(key)
+            if held.size_bytes > self._max_bytes // 2:  # one root must not throw out everything else
+                return
+            self._held[key] = held
+            self._size_bytes += held.size_bytes
+            while self._size_bytes > self._max_bytes:
+                self._forget(next(iter(self._held)))
+
+    def _forget(self, key: str) -> None:
+        old = self._held.pop(key, None)
+        if old is not None:
+            self._size_bytes -= old.size_bytes
+
+
 class RootView:
     """Reading half of a catalog. ``root`` and ``etag`` are those last acknowledged or read; None and ``""`` before.
 
-    ``known`` is what the registry and a disk say of the root, taken before it is read here.
+    ``known`` is what the registry and a disk say of the root, taken before it is read here. ``roots``: where views of
+    one reader leave what they read for the next; a view asks for none but the newest root all the same.
     """
 
-    def __init__(self, topic_id: UUID, partition: int, topic: str, known: Known = NOTHING_KNOWN) -> None:
+    def __init__(
+        self,
+        topic_id: UUID,
+        partition: int,
+        topic: str,
+        known: Known = NOTHING_KNOWN,
+        *,
+        roots: RootCache | None = None,
+    ) -> None:
         self.topic_id, self.partition, self.topic = topic_id, partition, topic
         self.name = f"{topic}-{partition}"
         self.known = known
@@ -55,12 +120,14 @@ class RootView:
         self.root: Root | None = None
         self.etag = ""
         self.pages = PageCache()
+        self._roots = roots
+        self._earlier: HeldRoot | None = None  # what the first look is conditional on: another view has read it
         self._pinned: Snapshot | None = None
         self._pinned_of: Root | None = None
         self._sent = b""  # the bytes of ``root`` between its PUT and the next look at it
 
     def load(self) -> Steps[Root | None]:
-        """The newest root, None if the partition has no catalog yet. A conditional GET if one was seen before.
+        """The newest root, None if the partition has no catalog yet. A conditional GET if one was read before.
 
         Raises LogDestroyedError if the root vanished, here or since the disk saw it, CorruptionError for damaged,
         foreign or older content, and for an absent root that the registry vouches for.
@@ -75,6 +142,10 @@ class RootView:
 
     def request(self) -> Get:
         """The GET of :meth:`load`."""
+        if self.root is None and self._earlier is None and self._roots is not None:
+            self._earlier = self._roots.get(self.key)  # until a root was read: answers may come out of order
+        if self.root is None and self._earlier is not None:
+            return root_get(self.key, self._earlier.etag)
         return root_get(self.key, self.etag or None)
 
     def pin_received(self, got: object) -> Snapshot | None:
@@ -110,6 +181,9 @@ class RootView:
     def _received(self, got: object) -> Root | None:
         """The root that an answer holds, accepted; None if the key is absent and was never seen."""
         if isinstance(got, NotModified):
+            if self.root is None and self._earlier is not None:
+                self._check_names(self._earlier.root)
+                self.root, self.etag = self._earlier.root, self._earlier.etag
             if (unchanged := self.root) is not None:
                 self._check_known(unchanged)  # more may be known since it was read
             return unchanged
@@ -127,6 +201,8 @@ class RootView:
             root = decode_root(got.data, key=self.key)
             self._check(root, self.root)
         self.root, self.etag = root, got.etag
+        if self._roots is not None and got.etag:
+            self._roots.put(self.key, HeldRoot(root, got.etag, root.nbytes + len(got.data)))
         self._accepted(root)
         return root
 
@@ -134,15 +210,18 @@ class RootView:
         """A root was read: nothing more to do for a reader."""
 
     def _check(self, root: Root, previous: Root | None) -> None:
-        if (root.topic_id, root.partition) != (self.topic_id, self.partition):
-            raise CorruptionError(f"{self.key} holds the root of {root.where}", path_or_key=self.key, hint=_CHECK_HINT)
-        if root.topic != self.topic:
-            raise two_names(root, self.topic)
+        self._check_names(root)
         violations = check_root(root, previous)
         if violations:
             text = "; ".join(str(violation) for violation in violations[:3])
             raise CorruptionError(f"{root.where}, {self.key}: {text}", path_or_key=self.key, hint=_CHECK_HINT)
         self._check_known(root)
+
+    def _check_names(self, root: Root) -> None:
+        if (root.topic_id, root.partition) != (self.topic_id, self.partition):
+            raise CorruptionError(f"{self.key} holds the root of {root.where}", path_or_key=self.key, hint=_CHECK_HINT)
+        if root.topic != self.topic:
+            raise two_names(root, self.topic)
 
     def _check_known(self, root: Root) -> None:
         for older in self.known.contradictions(root):

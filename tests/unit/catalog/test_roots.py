@@ -20,7 +20,7 @@ from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.plan.lifecycle import VolumeProof
 from tiered.remote.catalog import Catalog
 from tiered.remote.fence import forget
-from tiered.remote.root_view import RootView
+from tiered.remote.root_view import HeldRoot, RootCache, RootView
 from tiered.remote.roots import ROOTS_TOGETHER, root_put
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import (
@@ -402,3 +402,76 @@ def test_the_survey_sees_every_partition_among_strangers(world: World) -> None:
     world.store.inner.execute = small  # type: ignore[method-assign]
     assert world.run(list_partitions()) == owners
     assert len(asked) <= len(owners) + 16
+
+
+def test_the_next_view_of_a_reader_asks_whether_the_root_is_still_that_one(world: World) -> None:
+    world.run(register_topic("flights", ID, 1, {}))
+    roots = RootCache()
+    first = world.run(RootView(ID, 0, "flights", roots=roots).load())
+    view = RootView(ID, 0, "flights", roots=roots)
+    assert world.run(view.load()) is first  # the store said that it is unchanged: nothing was decoded
+    assert world.run(view.load()) is first
+    claim(world)
+    newer = world.run(RootView(ID, 0, "flights", roots=roots).load())
+    assert newer is not None
+    assert newer.version == 2
+    assert newer == root_of(world)
+    assert world.run(RootView(ID, 0, "flights", roots=roots).load()) is newer
+    assert world.run(view.load()) == newer
+
+
+def test_a_root_that_another_view_read_is_held_against_what_this_one_knows(world: World) -> None:
+    world.run(register_topic("flights", ID, 1, {}))
+    roots = RootCache()
+    world.run(RootView(ID, 0, "flights", roots=roots).load())
+    with pytest.raises(CorruptionError, match="saw offset 1 committed, the root ends at 0"):
+        world.run(RootView(ID, 0, "flights", Known(next_offset=1), roots=roots).load())
+    with pytest.raises(CorruptionError, match="is the root of topic flights, and the registry entry of topic other"):
+        world.run(RootView(ID, 0, "other", roots=roots).load())
+
+
+def test_a_root_that_is_gone_is_not_believed_because_another_view_read_it(world: World) -> None:
+    world.run(register_topic("flights", ID, 1, {}))
+    roots = RootCache()
+    world.run(RootView(ID, 0, "flights", roots=roots).load())
+    lose(world, root_key(ID, 0))
+    with pytest.raises(CorruptionError, match="made with its topic"):
+        world.run(RootView(ID, 0, "flights", Known(made=True), roots=roots).load())
+    assert world.run(RootView(ID, 0, "flights", roots=roots).load()) is None
+
+
+def test_a_view_that_waits_for_its_first_answer_takes_no_other_root_for_it(world: World) -> None:
+    """Two threads look at one view: the answer to the older question must not stand for a newer root."""
+    world.run(register_topic("flights", ID, 1, {}))
+    roots = RootCache()
+    first = world.run(RootView(ID, 0, "flights", roots=roots).load())
+    view = RootView(ID, 0, "flights", roots=roots)
+    request = view.request()
+    answer = world.store.inner.execute(request)
+    claim(world)
+    newer = world.run(RootView(ID, 0, "flights", roots=roots).load())
+    assert newer is not None
+    assert newer.version == 2
+    assert view.request() == request
+    pinned = view.pin_received(answer)
+    assert pinned is not None
+    assert pinned.root is first
+    assert world.run(view.load()) == newer
+
+
+def test_a_cache_of_roots_holds_the_last_that_were_asked_for(world: World) -> None:
+    world.run(register_topic("flights", ID, 1, {}))
+    root = root_of(world)
+    assert root is not None
+    roots = RootCache(max_bytes=100)
+    for name in ("a", "b"):
+        roots.put(name, HeldRoot(root, name, 40))
+    assert roots.get("a") == HeldRoot(root, "a", 40)
+    roots.put("c", HeldRoot(root, "c", 30))
+    assert [roots.get(name) is not None for name in "abc"] == [True, False, True]
+    assert roots.size_bytes == 70
+    roots.put("a", HeldRoot(root, "newer", 50))
+    assert roots.get("a") == HeldRoot(root, "newer", 50)
+    assert roots.size_bytes == 80
+    roots.put("a", HeldRoot(root, "larger than half of it", 51))
+    assert (roots.get("a"), roots.size_bytes) == (None, 30)

@@ -19,7 +19,7 @@ from tiered.care.erase import erase_steps, plan_erase_steps
 from tiered.model import NewRecord, TopicPartition
 from tiered.plan.erasure import Selection
 from tiered.plan.maintenance import PART_BYTES, ROUTINE, Kind
-from tiered.plan.read import READ_LIMITS
+from tiered.plan.read import READ_LIMITS, RemoteSpan
 from tiered.program.upkeep import Scope, Upkeep
 from tiered.remote.maintain import Done
 from tiered.remote.topics import load_topic_to_read
@@ -207,6 +207,25 @@ def test_the_next_reads_of_a_segment_cost_two_gets(tmp_path: Path) -> None:
             assert asked == [{"get": 3}, {"get": 2}, {"get": 2}, {"get": 2}]
     finally:
         desk.close()
+
+
+def test_the_next_look_at_a_partition_gets_no_bytes_unless_there_is_something_new(desk: Desk) -> None:
+    """Each read asks for the newest root; the streams of one reader, or of an open log, share what was read of it."""
+    desk.segments(1)
+    desk.log.sync()
+    with desk.reader() as reader:
+        topic = reader.topic("t")
+        for each, bill in ((topic, Bill(reader.request_counts)), (desk.topic, desk.bill)):
+            each.stream(0)
+            bill.take()
+            each.stream(0)
+            assert bill.take() == {"get": Line(1, 0, 0)}  # 304
+        desk.segments(1)
+        desk.log.sync()
+        bill = Bill(reader.request_counts)
+        assert topic.stream(0).spans()[1] == RemoteSpan(0, desk.topic.positions(0).uploaded_offset)
+        line = bill.take()["get"]
+        assert (line.requests, 0 < line.received_bytes < 4000) == (1, True)
 
 
 # -- maintenance -------------------------------------------------------------------------------------------------------
