@@ -13,7 +13,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndS
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.memoryview cimport PyMemoryView_Check, PyMemoryView_FromMemory, PyMemoryView_GET_BUFFER
-from cpython.object cimport PyObject_RichCompare
+from cpython.object cimport PyObject_RichCompare, PyTypeObject
 from cpython.pythread cimport (
     NOWAIT_LOCK,
     PyThread_acquire_lock,
@@ -50,8 +50,45 @@ cdef extern from *:
     #endif
         return made;
     }
+
+    /* Puts other bytes into an object that was made for ``room`` of them; 0: it is somebody else's, too, or does not suit.
+
+       Whoever has the only reference may change it, as _PyBytes_Resize does: nobody sees it between its two lives. One
+       that is kept wastes no more than its own size and 64 bytes. */
+    static int refill(PyObject *held, Py_ssize_t room, const void *bytes, Py_ssize_t size) {
+        if (size < 2 || size > room || room - size > 64 + size || Py_REFCNT(held) != 1) return 0;
+        memcpy(PyBytes_AS_STRING(held), bytes, size);
+        PyBytes_AS_STRING(held)[size] = 0;
+        Py_SET_SIZE(held, size);
+        ((PyBytesObject *)held)->ob_shash = -1;  /* not known yet */
+        return 1;
+    }
+
+    #include <structmember.h>
+
+    #define KEY_SLOT offsetof(struct __pyx_obj_6tiered_6format_8_kernels_Decoded, its_key)
+    #define VALUE_SLOT offsetof(struct __pyx_obj_6tiered_6format_8_kernels_Decoded, its_value)
+
+    /* A read-only attribute as ``__slots__`` makes one, which Cython has no word for. */
+    static int add_slot(PyTypeObject *type, int number, const char *name, Py_ssize_t at) {
+        static PyMemberDef slots[2];  /* the descriptor refers to it */
+        PyMemberDef *slot = &slots[number];
+        PyObject *descriptor;
+        int done;
+        slot->name = name, slot->type = T_OBJECT_EX, slot->offset = at, slot->flags = READONLY;
+        descriptor = PyDescr_NewMember(type, slot);
+        if (descriptor == NULL) return -1;
+        done = PyDict_SetItemString(type->tp_dict, name, descriptor);
+        Py_DECREF(descriptor);
+        PyType_Modified(type);
+        return done;
+    }
     """
     object bare_tuple(object, Py_ssize_t)
+    bint refill(PyObject*, Py_ssize_t, const void*, Py_ssize_t) noexcept
+    int add_slot(PyTypeObject*, int, const char*, Py_ssize_t) except -1
+    const Py_ssize_t KEY_SLOT
+    const Py_ssize_t VALUE_SLOT
     const int CYTHON_HEX_VERSION
     PyObject* type_of(PyObject*)
 
@@ -440,36 +477,57 @@ cdef struct Parsed:
     const unsigned char* end
 
 
-cdef inline const unsigned char* get_varint(const unsigned char* at, const unsigned char* end, int64_t* n) noexcept nogil:
-    """What is behind it; NULL past 5 bytes or past the end."""
-    cdef uint32_t z = 0
+cdef const unsigned char* get_long(
+    const unsigned char* at, const unsigned char* end, int most_bits, uint64_t* z
+) noexcept nogil:
+    """What is behind a number of any length, not yet out of zigzag; NULL past ``most_bits`` or past the end."""
     cdef int shift = 0
     cdef unsigned char byte
-    while at < end and shift < 35:
+    z[0] = 0
+    while at < end and shift < most_bits:
         byte = at[0]
         at += 1
-        z |= <uint32_t>(byte & 0x7F) << shift
+        z[0] |= <uint64_t>(byte & 0x7F) << shift
         if byte < 0x80:
-            n[0] = <int32_t>((z >> 1) ^ (0 - (z & 1)))
             return at
         shift += 7
     return NULL
+
+
+cdef inline const unsigned char* get_varint(const unsigned char* at, const unsigned char* end, int64_t* n) noexcept nogil:
+    """What is behind it; NULL past 5 bytes or past the end."""
+    cdef uint64_t z
+    cdef uint32_t low
+    if end - at >= 2 and at[0] < 0x80:  # most numbers have a byte, nearly all others two
+        low = at[0]
+        at += 1
+    elif end - at >= 2 and at[1] < 0x80:
+        low = (at[0] & 0x7F) | <uint32_t>at[1] << 7
+        at += 2
+    else:
+        at = get_long(at, end, 35, &z)
+        if at == NULL:
+            return NULL
+        low = <uint32_t>z
+    n[0] = <int32_t>((low >> 1) ^ (0 - (low & 1)))
+    return at
 
 
 cdef inline const unsigned char* get_varlong(const unsigned char* at, const unsigned char* end, int64_t* n) noexcept nogil:
     """What is behind it; NULL past 10 bytes or past the end."""
-    cdef uint64_t z = 0
-    cdef int shift = 0
-    cdef unsigned char byte
-    while at < end and shift < 70:
-        byte = at[0]
+    cdef uint64_t z
+    if end - at >= 2 and at[0] < 0x80:
+        z = at[0]
         at += 1
-        z |= <uint64_t>(byte & 0x7F) << shift
-        if byte < 0x80:
-            n[0] = <int64_t>((z >> 1) ^ (0 - (z & 1)))
-            return at
-        shift += 7
-    return NULL
+    elif end - at >= 2 and at[1] < 0x80:
+        z = (at[0] & 0x7F) | <uint64_t>at[1] << 7
+        at += 2
+    else:
+        at = get_long(at, end, 70, &z)
+        if at == NULL:
+            return NULL
+    n[0] = <int64_t>((z >> 1) ^ (0 - (z & 1)))
+    return at
 
 
 cdef inline const unsigned char* get_field(
@@ -532,22 +590,18 @@ cdef inline object as_field(const unsigned char* start, int64_t size):
     return None if size < 0 else PyBytes_FromStringAndSize(<const char*>start, size)
 
 
-cdef object as_headers(Parsed* r):
+cdef list as_headers(const unsigned char* at, const unsigned char* end, int64_t count):
     """Of a record that was parsed: everything lies inside it, in bytes that do not change."""
-    cdef list headers
-    cdef const unsigned char* at = r.headers
+    cdef list headers = []
     cdef const unsigned char* start
     cdef int64_t i, size
-    if not r.headers_count:
-        return ()
-    headers = []
-    for i in range(r.headers_count):
-        at = get_field(at, r.end, &start, &size)
+    for i in range(count):
+        at = get_field(at, end, &start, &size)
         try:
             name = PyUnicode_DecodeUTF8(<char*>start, size, NULL)
         except UnicodeDecodeError:
             name = pure_kernels.header_name(PyBytes_FromStringAndSize(<const char*>start, size))
-        at = get_field(at, r.end, &start, &size)
+        at = get_field(at, end, &start, &size)
         headers.append((name, as_field(start, size)))
     return headers
 
@@ -558,67 +612,82 @@ cdef inline void set_field(object made, Py_ssize_t at, object field) noexcept:
 
 
 cdef enum:
-    OFFSET_KNOWN = 1
-    TIME_KNOWN = 2
-    KEY_KNOWN = 4
-    VALUE_KNOWN = 8
-    HEADERS_KNOWN = 16
-    ALL_KNOWN = 31
+    OFFSET_GIVEN = 1
+    TIME_GIVEN = 2
+    HEADERS_KNOWN = 4
+    ALL_GIVEN = 7
 
 
 @cython.no_gc
 cdef class Decoded:
-    """The fields that lie in a batch. Each is made when it is first asked for, and kept.
+    """The fields of a record: ``key`` and ``value`` are made at once, the others when they are asked for.
 
-    ``data`` holds the bytes that ``place`` points into, which do not change; None: nothing is looked at there any more.
+    Whoever reads records nearly always wants these two, and to find an attribute that is a plain slot takes the
+    interpreter less time than to call what would make it. Headers lie at ``headers_at`` in ``data``, whose bytes do not
+    change; None: nothing is looked at there any more.
     """
 
     cdef object data
-    cdef Parsed place
+    cdef int64_t offset_there, timestamp_there, headers_count
+    cdef int64_t key_room, value_room  # sizes that the bytes of key and value were made for; 0: they came from elsewhere
+    cdef const unsigned char* headers_at
+    cdef const unsigned char* headers_end
     cdef int known
     cdef object its_offset, its_timestamp, its_key, its_value, its_headers
 
     @property
     def offset(self):
-        return self.its_offset if self.known & OFFSET_KNOWN else self.place.offset
+        return self.its_offset if self.known & OFFSET_GIVEN else self.offset_there
 
     @property
     def timestamp(self):
-        return self.its_timestamp if self.known & TIME_KNOWN else self.place.timestamp
-
-    @property
-    def key(self):
-        if not self.known & KEY_KNOWN:
-            self.its_key = as_field(self.place.key, self.place.key_size)
-            self.known |= KEY_KNOWN
-        return self.its_key
-
-    @property
-    def value(self):
-        if not self.known & VALUE_KNOWN:
-            self.its_value = as_field(self.place.value, self.place.value_size)
-            self.known |= VALUE_KNOWN
-        return self.its_value
+        return self.its_timestamp if self.known & TIME_GIVEN else self.timestamp_there
 
     @property
     def headers(self):
         cdef object data = self.data  # a name that is no UTF-8 runs Python code: whoever detaches meanwhile takes it away
         if not self.known & HEADERS_KNOWN:
-            self.its_headers = as_headers(&self.place)
+            if not self.headers_count:
+                return ()
+            self.its_headers = as_headers(self.headers_at, self.headers_end, self.headers_count)
             self.known |= HEADERS_KNOWN
         return self.its_headers
+
+    cdef int take(self, Parsed* r, object data) except -1:
+        """All fields of a record that lies in ``data``. Nobody else has this one."""
+        if self.known:
+            self.its_offset = self.its_timestamp = self.its_headers = None
+            self.known = 0
+        self.headers_count = 0
+        if not refill(<PyObject*>self.its_key, self.key_room, r.key, r.key_size):
+            self.key_room = 0  # as long as it is not known that there are new ones
+            self.its_key = as_field(r.key, r.key_size)
+            self.key_room = r.key_size
+        if not refill(<PyObject*>self.its_value, self.value_room, r.value, r.value_size):
+            self.value_room = 0
+            self.its_value = as_field(r.value, r.value_size)
+            self.value_room = r.value_size
+        self.offset_there, self.timestamp_there = r.offset, r.timestamp
+        if r.headers_count:
+            self.headers_at, self.headers_end, self.headers_count = r.headers, r.end, r.headers_count
+            if self.data is not data:
+                self.data = data
+        elif self.data is not None:
+            self.data = None
+        return 0
 
     cdef void give(self, offset, timestamp, key, value, headers):
         """All fields, from elsewhere than a batch."""
         self.its_offset, self.its_timestamp, self.its_key, self.its_value = offset, timestamp, key, value
         self.its_headers = headers or ()
-        self.known = ALL_KNOWN
+        self.known = ALL_GIVEN
+        self.key_room = self.value_room = 0
         self.data = None
 
     cdef int detach(self) except -1:
         """From now on the record holds its own bytes only."""
         if self.data is not None:
-            self.key, self.value, self.headers
+            self.headers
             self.data = None
         return 0
 
@@ -658,6 +727,10 @@ cdef class Decoded:
         return made_again, (type(self).__name__, self.values())
 
 
+add_slot(<PyTypeObject*>Decoded, 0, "key", KEY_SLOT)
+add_slot(<PyTypeObject*>Decoded, 1, "value", VALUE_SLOT)
+
+
 @cython.final
 @cython.no_gc
 cdef class Record(Decoded):
@@ -669,7 +742,7 @@ cdef class Record(Decoded):
         self.give(offset, timestamp, key, value, headers)
 
     cdef tuple values(self):
-        return self.offset, self.timestamp, self.key, self.value, self.headers
+        return self.offset, self.timestamp, self.its_key, self.its_value, self.headers
 
     def __len__(self):
         return 5
@@ -737,8 +810,8 @@ cdef class ConsumerRecord(Decoded):
     cdef tuple values(self):
         cdef Origin at = self.origin
         return (
-            at.topic, at.partition, self.offset, self.timestamp, at.kind, self.key, self.value, self.headers, at.epoch,
-            at.tier,
+            at.topic, at.partition, self.offset, self.timestamp, at.kind, self.its_key, self.its_value, self.headers,
+            at.epoch, at.tier,
         )
 
     def __len__(self):
@@ -750,8 +823,8 @@ cdef class ConsumerRecord(Decoded):
 cdef class Records:
     """The records of batches, one at a time: ``Record``, or ``ConsumerRecord`` of those that are shown.
 
-    The last two that were given are remembered. One that nobody else has any more becomes the next; one that somebody
-    keeps is detached: it holds its own bytes then, and not the batch.
+    The last two that were given are remembered. One that nobody else has any more becomes the next, and so do the bytes
+    of its key and value; one that somebody keeps is detached: it holds its own bytes then, and not the batch.
     """
 
     cdef object data
@@ -811,9 +884,7 @@ cdef class Records:
                 if self.bounded and r.offset >= self.beyond:
                     break
             made = self.blank()
-            made.place = r
-            if made.data is not self.data:
-                made.data = self.data
+            made.take(&r, self.data)
             return made
         self.finish()
         raise StopIteration
@@ -897,13 +968,7 @@ cdef class Records:
         """A record to be filled: one that nobody else has, or a new one."""
         cdef Decoded made = self.before
         self.before = self.last
-        if made is not None and Py_REFCNT(made) == 1:
-            if made.known:
-                made.its_key = made.its_value = None
-                if made.known & HEADERS_KNOWN:
-                    made.its_headers = None
-                made.known = 0
-        else:
+        if made is None or Py_REFCNT(made) != 1:
             if made is not None:
                 made.detach()
             if self.origin is None:

@@ -1,8 +1,9 @@
 """Decoded records, in pure Python: what the compiled classes of the same names in ``_kernels`` are held against.
 
 ``kernels`` says which are at work. Both behave as named tuples do (fields by name and by place, unpacking, order,
-equality with tuples, ``_replace``) without being tuples: the compiled ones decode a field when it is first asked for. A
-record holds no more than its own bytes once the two behind it were read, or its iterator is gone.
+equality with tuples, ``_replace``) without being tuples: the compiled ones have key and value at once and make the
+other fields when they are asked for. A record holds no more than its own bytes once the two behind it were read, or its
+iterator is gone. What nobody has any more, a record, its key or its value, is used again for a later one.
 """
 
 from __future__ import annotations

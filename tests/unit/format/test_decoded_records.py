@@ -8,9 +8,12 @@ import pickle
 import tracemalloc
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from tests.unit.format.twins import compiled, needs_both
 from tiered.format import kernels, pure_kernels, records
@@ -137,13 +140,87 @@ def test_a_record_that_is_kept_does_not_keep_its_batch() -> None:
     assert kept[2].value == b"v" * 1_000 + b"1"
 
 
+WAYS: list[Callable[[Any], Any]] = [
+    lambda record: None,
+    lambda record: record,
+    lambda record: record.key,
+    lambda record: record.value,
+    lambda record: (record.value, record.key),
+    lambda record: memoryview(record.value or b""),
+    lambda record: {record.key: hash(record.value)},
+    lambda record: (hash(record.key), hash(record.value)),  # bytes know their hash once they were asked
+    lambda record: record.headers,
+    tuple,
+]
+"""What a reader may keep of a record, and let go."""
+
+fields = st.none() | st.binary(max_size=4) | st.integers(0, 200).map(lambda size: b"%d" % size * (1 + size // 3))
+
+
+@given(
+    rows=st.lists(
+        st.tuples(fields, fields, st.booleans(), st.sampled_from(range(len(WAYS))), st.integers(1, 5)),
+        min_size=1,
+        max_size=30,
+    ),
+    shown=st.sampled_from([None, SHOWN]),
+)
+@example(rows=[(b"key%d" % i, b"value%d" % i * 9, False, 7, 1) for i in range(9)], shown=None)
+@example(rows=[(b"key%d" % i, b"value%d" % i, False, 2 + i % 2, 5) for i in range(9)], shown=SHOWN)
+@example(rows=[(b"", b"", False, 1, 3), (None, b"x", True, 4, 2), (b"y", None, False, 9, 1)] * 3, shown=None)
+def test_what_is_kept_of_a_record_stays_what_it_was(rows: list[Any], shown: Shown | None) -> None:
+    """Whatever else is let go, and for how long: the bytes that nobody has any more become those of a later record."""
+    headers = [[("h", b"x")] if headed else [] for _, _, headed, *_ in rows]
+    data = encode_batch([NewRecord(row[1], row[0], 1_000, more) for row, more in zip(rows, headers, strict=True)])
+    wanted: list[Any] = [records.Record(i, 1_000, *rows[i][:2], headers[i]) for i in range(len(rows))]
+    if shown is not None:
+        wanted = [records.ConsumerRecord("t", 3, *each[:2], 0, *each[2:], 7, "local") for each in wanted]
+    reading = decode_records(data) if shown is None else consumer_records(data, shown)
+    kept: deque[tuple[int, Any, Any]] = deque()
+    for at, record in enumerate(reading):
+        *_, way, steps = rows[at]
+        kept.append((at + steps, WAYS[way](record), WAYS[way](wanted[at])))
+        del record
+        for _, found, right in kept:
+            assert found == right
+        kept = deque(each for each in kept if each[0] > at)
+    assert at == len(rows) - 1
+
+
+@needs_both
+def test_a_kept_field_holds_little_more_than_its_bytes() -> None:
+    """Though a longer one may have been there before it."""
+    data = encode_batch([NewRecord(b"v" * (1_000 if i % 3 else 8), b"k" * (300 if i % 2 else 2)) for i in range(3_000)])
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = [record.value for record in compiled.batch_records(data, None) if len(record.value) == 8]
+        kept += [record.key for record in compiled.batch_records(data, None) if len(record.key) == 2]
+        assert len(kept) == 2_500
+        assert tracemalloc.get_traced_memory()[0] < 2_500 * (33 + 8 + 64 + 40)
+    finally:
+        tracemalloc.stop()
+    assert {len(field) for field in kept} == {2, 8}
+
+
+@needs_both
+def test_fields_that_came_from_elsewhere_are_let_go_whole() -> None:
+    """Of records whose offset is beyond 64 bits, which the pure twin decodes: their bytes have no room for others."""
+    sizes = [(0, 300), (0, 200), (1, 2), (1, 3), (0, 290), (0, 250), (1, 2), (0, 300), (1, 4), (1, 2), (0, 299)]
+    made = [(delta, bytes([at]) * size) for at, (delta, size) in enumerate(sizes)]
+    data = b"".join([pure_kernels.encode_record_at(delta, 0, field, field, None) for delta, field in made])
+    reading = compiled.decode_records(data, len(made), 2**63 - 1, 0, None)
+    for (delta, field), record in zip(made, reading, strict=True):
+        assert (record.offset, record.key, record.value) == (2**63 - 1 + delta, field, field)
+
+
 @needs_both
 def test_bytes_that_may_change_are_copied() -> None:
     data = batch(6, b"value")
     wanted = list(compiled.decode_records(data, 6, 5, 1_000, None, 61))
     reused = bytearray(data)
-    for given in (reused, memoryview(reused), memoryview(reused).toreadonly(), memoryview(data)[::-1][::-1]):
-        for found in (compiled.decode_records(given, 6, 5, 1_000, None, 61), compiled.batch_records(given, None)):
+    for held in (reused, memoryview(reused), memoryview(reused).toreadonly(), memoryview(data)[::-1][::-1]):
+        for found in (compiled.decode_records(held, 6, 5, 1_000, None, 61), compiled.batch_records(held, None)):
             first = next(found)
             reused[:] = bytes(len(data))
             assert [first, *found] == wanted
