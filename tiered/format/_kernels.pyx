@@ -56,6 +56,9 @@ cdef extern from *:
        Whoever has the only reference may change it, as _PyBytes_Resize does: nobody sees it between its two lives. One
        that is kept wastes no more than its own size and 64 bytes. */
     static int refill(PyObject *held, Py_ssize_t room, const void *bytes, Py_ssize_t size) {
+    #ifdef Py_GIL_DISABLED
+        return 0;  /* another thread may take one meanwhile */
+    #endif
         if (size < 2 || size > room || room - size > 64 + size || Py_REFCNT(held) != 1) return 0;
         memcpy(PyBytes_AS_STRING(held), bytes, size);
         PyBytes_AS_STRING(held)[size] = 0;
