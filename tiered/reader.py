@@ -200,7 +200,7 @@ class Reader:
     def _stream(self, tp: TopicPartition, entry: TopicEntry | None, known: Known) -> Steps[TierStream]:
         local: PartitionLog | None = None
         if self._local is not None:
-            local = yield Blocking(partial(_partition, self._local, tp))
+            local = yield Blocking(partial(self._local.held, tp))
         remote = None
         if self._bucket is not None and entry is not None:
             remote = self._bucket.partition(tp, entry, known)
@@ -350,10 +350,6 @@ class Reader:
             self._local.close()
         if self._bucket is not None:
             self._bucket.store.close()
-
-
-def _partition(local: LogView, tp: TopicPartition) -> PartitionLog | None:
-    return local.partition(tp) if tp in set(local.partitions()) else None
 
 
 def _one_by_one(pieces: Iterable[Iterable[ConsumerRecord]]) -> Iterator[ConsumerRecord]:

@@ -36,13 +36,15 @@ from tiered.format.keys import (
     LocalFile,
     local_name,
     log_name,
+    partition_dir,
 )
-from tiered.local.directory.view import DirectoryView, StrangeFolder
+from tiered.local.directory.view import DirectoryView, StrangeFolder, gone_partitions, noted_ends
 from tiered.local.disk.claims import ClaimProof, Claims
 from tiered.local.disk.files import Files
 from tiered.local.disk.names import SPARSE_NAME, bases_of, local_files
 from tiered.local.disk.topics import read_topics
 from tiered.local.disk.uploads import PartitionUpload, UploadCheckpoint, known_of
+from tiered.local.disk.volume import expected_topics
 from tiered.local.segment.seal import SEAL_SUFFIX, read_note
 from tiered.local.segment.sealed import FileSource
 from tiered.model import SealedIndexes, TopicPartition
@@ -124,7 +126,7 @@ class LocalCheck:
         root = Findings(str(self.directory))
         uploads, claims = self._root_files(root)
         directories = self._partition_directories(root)
-        yield [*root.items]
+        yield [*root.items, *self._gone(uploads)]
         started = self.directory / "log-start-offset-checkpoint"
         starts = self._decoded(Findings(""), started, decode_offsets, "checkpoint") or {}
         for tp, path in directories:
@@ -177,6 +179,22 @@ class LocalCheck:
             elif not self.topics or folder.tp.topic in self.topics:
                 found.append((folder.tp, self.directory / folder.name))
         return sorted(found)
+
+    def _gone(self, uploads: Mapping[TopicPartition, PartitionUpload]) -> Iterator[Finding]:
+        """Partitions that held records here and have no folder any more: an open for writing makes an empty one."""
+        topics = _read(Findings(""), "topics_file", partial(expected_topics, self.directory, self.files)) or {}
+        chosen = [topic for topic in topics.values() if not self.topics or topic.name in self.topics]
+        present = DirectoryView.look(self.directory, self.files).partitions
+        for tp, end in sorted(
+            gone_partitions(chosen, present, noted_ends(self.directory, self.files, uploads)).items()
+        ):
+            found = Findings(str(self.directory / partition_dir(tp)))
+            found.error(
+                "partition_gone",
+                f"the directory is gone; it held records up to offset {end}: put it back before anybody opens the log"
+                " for writing, which makes an empty one",
+            )
+            yield from found.about(*tp)
 
     def _listed(self, path: Path) -> list[LocalFile]:
         try:

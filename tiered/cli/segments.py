@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from tiered.format.keys import FLAG_HOLE, segment_key
 from tiered.model import TopicPartition
-from tiered.plan.known import NOTHING_KNOWN, Known
+from tiered.plan.known import NOTHING_KNOWN
 from tiered.program.application import Application, Command, pass_application, split_topic
 from tiered.program.doors import chosen_partitions
 from tiered.program.output import columns, human_bytes
+from tiered.program.partition_status import DiskNotes
 from tiered.program.tiers import Tiers, TopicFacts, open_tiers
 from tiered.times import format_time
 
@@ -30,12 +30,12 @@ def command(app: Application, topic: str) -> int:
     """
     name, partition = split_topic(topic)
     with open_tiers(app) as tiers:
-        known = tiers.known()
+        notes = DiskNotes.read(tiers)
         facts = tiers.need_topic(name)
         entries = [
             entry
             for chosen in chosen_partitions(name, facts.partitions, partition)
-            for entry in partition_segments(tiers, facts, chosen, known)
+            for entry in partition_segments(tiers, facts, chosen, notes)
         ]
     header = ["partition", "base", "end", "size", "records", "from", "to", "state"]
     rows = [
@@ -54,13 +54,11 @@ def command(app: Application, topic: str) -> int:
     return app.out.result("segments", {"topic": name, "segments": entries}, columns(header, rows))
 
 
-def partition_segments(
-    tiers: Tiers, facts: TopicFacts, partition: int, known: Mapping[TopicPartition, Known]
-) -> list[dict[str, Any]]:
+def partition_segments(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> list[dict[str, Any]]:
     """Segments in offset order; one that both tiers hold is one entry. What a tier does not tell is -1."""
     tp = TopicPartition(facts.name, partition)
     found: dict[tuple[int, int], dict[str, Any]] = {}
-    pinned, at = tiers.snapshot(facts, partition, known.get(tp, NOTHING_KNOWN)), 0
+    pinned, at = tiers.snapshot(facts, partition, notes.known.get(tp, NOTHING_KNOWN)), 0
     while pinned is not None and len(rows := tiers.run(pinned.piece(at))):
         at = rows.end_offset
         for row in rows:
@@ -75,7 +73,7 @@ def partition_segments(
                 "claim_epoch": row.claim_epoch,
                 "key": None if hole else segment_key(pinned.root.topic_id, partition, row),
             }
-    for entry in _local_segments(tiers, tp):
+    for entry in _local_segments(tiers, tp, notes):
         place = (entry["base_offset"], entry["end_offset"])
         if place in found:
             found[place]["state"] = "both"
@@ -84,8 +82,8 @@ def partition_segments(
     return [found[place] for place in sorted(found)]
 
 
-def _local_segments(tiers: Tiers, tp: TopicPartition) -> list[dict[str, Any]]:
-    if tiers.local is None or tp not in set(tiers.local.partitions()):
+def _local_segments(tiers: Tiers, tp: TopicPartition, notes: DiskNotes) -> list[dict[str, Any]]:
+    if tiers.local is None or tp not in notes.present:
         return []
     log = tiers.local.partition(tp)
     entries = []

@@ -91,7 +91,10 @@ def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> 
 
 def _lines(status: PartitionStatus, now_ms: int, *, local: bool) -> list[str]:
     if local and status.positions is None and status.pinned is None:
-        return [f"{status.tp}   not here: a log over several directories is looked at one by one"]
+        why = (
+            "out of service" if status.problems else "not here: a log over several directories is looked at one by one"
+        )
+        return [f"{status.tp}   {why}"]
     flushed = f"   flushed {status.positions.flushed_offset:,}" if status.positions is not None else ""
     if status.fenced and status.positions is not None:
         ends = f"end {status.positions.end_offset:,}{flushed}   uploaded {status.committed_offset:,}"

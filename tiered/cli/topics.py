@@ -27,7 +27,7 @@ from tiered.program.application import (
 )
 from tiered.program.doors import chosen_partitions, need_topic
 from tiered.program.output import columns, counted, human_bytes, human_duration
-from tiered.program.partition_status import partition_status
+from tiered.program.partition_status import DiskNotes, partition_status
 from tiered.program.tiers import open_log, open_tiers, refuse_internal, topic_config
 from tiered.remote.deletion import begin_deletion
 from tiered.remote.fence import owner_of
@@ -147,10 +147,10 @@ def describe(app: Application, topic: str) -> int:
     """
     name, partition = split_topic(topic)
     with open_tiers(app) as tiers:
-        known = tiers.known()
+        notes = DiskNotes.read(tiers)
         facts = tiers.need_topic(name)
         chosen = chosen_partitions(name, facts.partitions, partition)
-        partitions = [partition_status(tiers, facts, number, known) for number in chosen]
+        partitions = [partition_status(tiers, facts, number, notes) for number in chosen]
     for status in partitions:
         if status.lost is not None:
             raise status.lost

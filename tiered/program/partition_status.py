@@ -12,6 +12,8 @@ from typing import Any
 
 from tiered.errors import CorruptionError, LocalPermissionError, LogDestroyedError, NotFoundError, TieredError
 from tiered.format.coordinator_records import is_state_log
+from tiered.local.directory.manager import LocalLog
+from tiered.local.directory.view import gone_partitions, noted_ends
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.lock import LOCK_NAME, UPLOADER_LOCK_NAME, DirectoryLock, Holder
 from tiered.local.disk.uploads import PartitionUpload
@@ -121,24 +123,56 @@ class PartitionStatus:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class DiskNotes:
+    """What a log directory says of all its partitions at once, read once however many they are.
+
+    ``gone``: partitions whose folder is gone, and the end that was noted of each.
+    """
+
+    present: frozenset[TopicPartition] = frozenset()
+    known: Mapping[TopicPartition, Known] = field(default_factory=dict)
+    uploads: Mapping[TopicPartition, PartitionUpload] = field(default_factory=dict)
+    gone: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, tiers: Tiers) -> DiskNotes:
+        """Ask the bucket after it: what the disk had seen of the bucket is older than what the bucket then says."""
+        log = tiers.local
+        if log is None:
+            return cls()
+        known, uploads = tiers.known(), log.uploads.read()
+        present = frozenset(log.partitions())
+        return cls(present, known, uploads, _gone(log, present, uploads))
+
+
+def _gone(
+    log: LocalLog, present: frozenset[TopicPartition], uploads: Mapping[TopicPartition, PartitionUpload]
+) -> dict[TopicPartition, int]:
+    return gone_partitions(log.topics().values(), present, noted_ends(log.directory, log.files, uploads))
+
+
 def gather(tiers: Tiers) -> list[PartitionStatus]:
     """Every partition of every topic."""
-    known = tiers.known()
+    notes = DiskNotes.read(tiers)
     return [
-        partition_status(tiers, facts, number, known)
+        partition_status(tiers, facts, number, notes)
         for facts in tiers.topics().values()
         for number in range(facts.partitions)
     ]
 
 
-def partition_status(
-    tiers: Tiers, facts: TopicFacts, partition: int, known: Mapping[TopicPartition, Known]
-) -> PartitionStatus:
-    """One partition, looked at now. ``known``: what the disk had seen before the bucket was asked."""
+def partition_status(tiers: Tiers, facts: TopicFacts, partition: int, notes: DiskNotes) -> PartitionStatus:
+    """One partition, looked at now. ``notes`` were read before the bucket was asked."""
     status = PartitionStatus(TopicPartition(facts.name, partition))
     if facts.local_id is not None and facts.remote_id is not None and facts.local_id != facts.remote_id:
         status.problems.append(f"the topic is {facts.local_id} on this disk and {facts.remote_id} in the bucket")
-    if tiers.local is not None and status.tp in set(tiers.local.partitions()):
+    if status.tp in notes.gone:
+        status.problems.append(
+            f"its directory is gone from this disk; it held records up to offset {notes.gone[status.tp]}: put it back"
+            " before anybody opens the log for writing, which makes an empty one"
+        )
+    if tiers.local is not None and status.tp in notes.present:
         try:
             log = tiers.local.partition(status.tp)
         except (CorruptionError, LocalPermissionError) as error:
@@ -150,7 +184,7 @@ def partition_status(
         active = tiers.local.directory / str(status.tp) / f"{_active_base(log.positions(), sealed):020d}.log"
         status.active_bytes = active.stat().st_size if active.exists() else 0
         status.local_bytes = sum(segment.size_bytes for segment in sealed) + status.active_bytes
-        upload = tiers.local.uploads.read().get(status.tp)
+        upload = notes.uploads.get(status.tp)
         if upload is not None and not upload.fenced and status.positions.end_offset < upload.end_offset:
             status.problems.append(
                 f"this disk ends at offset {status.positions.end_offset}, below the bucket's {upload.end_offset}:"
@@ -166,7 +200,7 @@ def partition_status(
                 " `tiered repair rejoin` sets them aside and is the way back"
             )
     try:
-        status.pinned = tiers.snapshot(facts, partition, known.get(status.tp, NOTHING_KNOWN))
+        status.pinned = tiers.snapshot(facts, partition, notes.known.get(status.tp, NOTHING_KNOWN))
         if status.pinned is not None:
             status.times = tiers.run(status.pinned.times())
     except (CorruptionError, LogDestroyedError) as error:

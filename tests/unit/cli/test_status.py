@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
+from tests.unit.local.counting import CountingFiles
 from tiered.clock import SystemClock
+from tiered.local.directory.manager import LocalLog
 from tiered.local.disk.files import PosixFiles
 from tiered.local.disk.uploads import uploader_lock
 from tiered.model import TopicPartition
+from tiered.program.partition_status import gather
+from tiered.program.tiers import Tiers
 
 
 @pytest.fixture
@@ -133,3 +138,53 @@ def test_one_of_several_directories_says_what_lies_elsewhere(cli: Cli, tmp_path:
         log.topic("t", partitions=2, create=True)
     lines = cli("status", "--log-dir", tmp_path / "a").text.splitlines()
     assert [line.split("   ")[1].split(":")[0] for line in lines if line.startswith("t-")] == ["end 0", "not here"]
+
+
+def test_a_partition_whose_directory_is_gone(cli: Cli, tmp_path: Path, url: str) -> None:
+    directory = tmp_path / "d"
+    for topic in ("t", "u"):
+        made = cli("append", topic, "--create", "--partitions", "2", "--log-dir", directory, "-p", "1", stdin=b"1\n2\n")
+        assert made.code == 0, made.err
+    shutil.rmtree(directory / "t-1")
+    shutil.rmtree(directory / "t-0")  # nothing was ever in it
+    seen = cli("status", "--log-dir", directory)
+    assert seen.code == 3
+    problems = [line for line in seen.text.splitlines() if line.startswith("problem: ")]
+    assert len(problems) == 1
+    assert problems[0].startswith("problem: t-1: its directory is gone from this disk; it held records up to offset 2:")
+    lines = seen.text.splitlines()
+    assert lines[:2] == [
+        "t-0   not here: a log over several directories is looked at one by one",
+        "t-1   out of service",
+    ]
+    checked = cli("check", "--log-dir", directory, "--json")
+    assert checked.code == 13
+    found = [(each["code"], each["topic"], each["partition"]) for each in checked.messages if "severity" in each]
+    assert found == [("partition_gone", "t", 1)]
+    assert cli("check", "u", "--log-dir", directory).code == 0
+    opened = cli("append", "t", "--log-dir", directory, "-p", "0", stdin=b"3\n")
+    assert (opened.code, "partition_gone partition=t-1 end_offset=2" in opened.err) == (0, True)
+
+
+def test_a_partition_that_another_directory_holds_is_not_gone(cli: Cli, tmp_path: Path) -> None:
+    with tiered.open([tmp_path / "a", tmp_path / "b"]) as log:
+        topic = log.topic("t", partitions=2, create=True)
+        for partition in range(2):
+            topic.append(b"1", partition=partition)
+    for name in ("a", "b"):
+        assert cli("status", "--log-dir", tmp_path / name).text.splitlines()[-1] == "OK"
+        assert cli("check", "--log-dir", tmp_path / name).code == 0
+
+
+def test_every_partition_is_looked_at_once(tmp_path: Path) -> None:
+    """What is read for a status grows with the partitions, not with their square."""
+    read = []
+    for partitions in (4, 8):
+        directory, files = tmp_path / str(partitions), CountingFiles()
+        with LocalLog.open(directory) as log:
+            log.create_topic("t", partitions)
+        with LocalLog.open(directory, files=files, read_only=True) as log:
+            before = files.small_bytes
+            assert len(gather(Tiers(log, None))) == partitions
+            read.append(files.small_bytes - before)
+    assert read[1] < 2.5 * read[0]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.local.counting import CountingFiles
 from tiered.care.check_local import LocalCheck
 from tiered.clock import SystemClock
 from tiered.findings import Finding
 from tiered.local.directory.manager import LocalLog
-from tiered.local.directory.view import DirectoryView
+from tiered.local.directory.view import DirectoryView, LogView
 from tiered.local.disk.files import PosixFiles
 from tiered.model import TopicPartition
 from tiered.tiering.discover import Scanner
@@ -60,3 +61,17 @@ def test_all_who_look_see_the_same_partitions(directory: Path) -> None:
     seen = [one for together in check.look() for one in together if isinstance(one, Finding)]
     assert [finding.code for finding in seen if finding.code != "renamed_directory"] == []
     assert list(check.facts.partitions) == [TP]
+
+
+def test_one_partition_is_found_without_a_look_at_the_others(tmp_path: Path) -> None:
+    files = CountingFiles()
+    with LocalLog.open(tmp_path) as log:
+        log.create_topic("t", 8)
+    view = LogView(tmp_path, files, SystemClock())
+    assert list(view.topics()) == ["t"]
+    before = files.small_bytes
+    held = [view.held(TopicPartition("t", number)) for number in range(9)]
+    assert [partition is not None for partition in held] == [True] * 8 + [False]
+    assert files.small_bytes == before
+    (tmp_path / "t-3").rename(tmp_path / f"t-3.{UID}-delete")
+    assert view.held(TopicPartition("t", 3)) is None

@@ -94,4 +94,10 @@ def open_partitions(roster: Roster, found: Inventory, noted: Noted, *, clean: bo
             elif clean and tp in found.present and point >= 0:
                 roster.put_to_sleep(tp, Sleeper(point, start, mark))
             else:
+                if tp not in found.present and point > 0:
+                    LOGGER.warning(
+                        "partition_gone partition=%s end_offset=%d hint=its directory is gone: an empty one is made",
+                        tp,
+                        point,
+                    )
                 roster.adopt(tp, clean=clean, recovery_point=point, start=start, high_watermark=mark)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from uuid import UUID
 from tiered.clock import Clock
 from tiered.config import LogConfig
 from tiered.errors import ClosedError, ConfigError, ForkedLogError, TieredError, UnknownTopicError
-from tiered.format.keys import parse_partition_dir
+from tiered.format.keys import parse_partition_dir, partition_dir
 from tiered.local.disk.checkpoints import LOG_START_NAME, RECOVERY_POINT_NAME, REPLICATION_NAME, OffsetsFile
 from tiered.local.disk.claims import Claims
 from tiered.local.disk.files import Files, PosixFiles, no_directory
@@ -144,6 +144,12 @@ class Survey:
             raise broken.with_traceback(None)
         return found
 
+    def held(self, tp: TopicPartition) -> PartitionLog | None:
+        """One partition, None if it has no folder now. Others are not looked at. Raises why it cannot be read."""
+        if not self._files.is_directory(self._directory / partition_dir(tp)):
+            return None
+        return self.find(tp)
+
     def look(self) -> None:
         """Reads the directory. Renamed directories (``-delete``, ``-stray``, ``-future``) are no partitions."""
         with self._lock:
@@ -237,6 +243,11 @@ class LogView:
             raise no_partition(self.directory, tp)
         return found
 
+    def held(self, tp: TopicPartition) -> PartitionLog | None:
+        """One of them, None if it does not lie here now. Raises why it cannot be read."""
+        self._check_open()
+        return self._survey.held(tp)
+
     def close(self) -> None:
         """Nothing is read from it any more. Idempotent."""
         self._closed = True
@@ -254,6 +265,33 @@ def check_usable(directory: Path, pid: int, *, closed: bool) -> None:
             f"{directory} was opened by process {pid}, this is its fork {os.getpid()}",
             hint="open the log in the child, after the fork",
         )
+
+
+def gone_partitions(
+    topics: Iterable[TopicInfo], present: Collection[TopicPartition], noted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Partitions that ought to lie in a directory and whose folder is gone, each with the end that was noted of it.
+
+    One of which nothing was noted is no loss: its topic was being made when the process died.
+    """
+    absent = (
+        tp
+        for topic in topics
+        if not topic.adopted
+        for tp in (TopicPartition(topic.name, number) for number in topic.here)
+        if tp not in present
+    )
+    return {tp: noted[tp] for tp in absent if noted.get(tp, 0) > 0}
+
+
+def noted_ends(
+    directory: Path, files: Files, uploads: Mapping[TopicPartition, PartitionUpload]
+) -> dict[TopicPartition, int]:
+    """Up to which offset each partition reached at least, by the notes that lie beside the partitions' folders."""
+    ends = dict(OffsetsFile(directory, RECOVERY_POINT_NAME, files).read())
+    for tp, upload in uploads.items():
+        ends[tp] = max(ends.get(tp, 0), upload.end_offset)
+    return ends
 
 
 def no_partition(directory: Path, tp: TopicPartition) -> UnknownTopicError:
