@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 
@@ -188,11 +189,15 @@ class _Tally:
 
     def appended(self) -> int:
         """Records that are in the log. A chunk that failed may have reached some of its partitions."""
-        return sum(self._ends()) - sum(self._before)
+        return sum(end - self._before.get(partition, end) for partition, end in self._ends().items())
 
-    def _ends(self) -> list[int]:
-        # The only writer of the directory is this process.
-        return [self._target.positions(partition).end_offset for partition in range(self._target.partitions)]
+    def _ends(self) -> dict[int, int]:
+        # The only writer of the directory is this process. A partition out of service gets no record.
+        ends = {}
+        for partition in range(self._target.partitions):
+            with contextlib.suppress(TieredError):
+                ends[partition] = self._target.positions(partition).end_offset
+        return ends
 
 
 def _refused_time(where: str, timestamp: int, now_ms: int, config: TopicConfig) -> tuple[str, str]:

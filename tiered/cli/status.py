@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from tiered.config import LogConfig
-from tiered.errors import CorruptionError, NotFoundError, RemoteUnavailableError
+from tiered.errors import (
+    ConfigError,
+    CorruptionError,
+    NotFoundError,
+    RemotePermissionError,
+    RemoteUnavailableError,
+    TieredError,
+)
 from tiered.local.directory.figures import read_report
 from tiered.local.disk.files import PosixFiles
 from tiered.program.application import Application, Command, pass_application
@@ -28,7 +35,8 @@ def command(app: Application) -> int:
 
     It takes no lock: writers and uploaders go on beside it, and it needs none of them. Exit code 0: healthy; 3:
     something needs a look; 10: the log directory is lost (the remote part is printed); 13: the bucket does not hold
-    what it did, or it is another bucket; 75: the bucket cannot be reached (the local part is printed).
+    what it did, or it is another bucket. A bucket that does not answer (75), does not exist (10) or refuses (12)
+    hides only its own part: the local one is printed.
 
     \b
     Examples:
@@ -39,9 +47,7 @@ def command(app: Application) -> int:
     lost = directory_error(app)
     if lost is not None and (app.remote is None or not isinstance(lost, NotFoundError)):
         raise lost
-    with open_tiers(app, with_local=lost is None) as tiers:
-        entries, unreachable = _gather(tiers)
-        tiered_log = app.remote is not None or (tiers.local is not None and bool(tiers.local.uploads.read()))
+    entries, unreachable, tiered_log = _look(app, with_local=lost is None)
     now_ms = app.clock.now_ms()
     directory = _directory(app.log_dir) if app.log_dir is not None and lost is None else None
     problems = [f"{entry.tp}: {problem}" for entry in entries for problem in entry.problems]
@@ -50,10 +56,12 @@ def command(app: Application) -> int:
     code = EXIT_UNHEALTHY if problems else 0
     if any(entry.lost is not None for entry in entries):
         code = CorruptionError.exit_code
-    for error, words in ((lost, ""), (unreachable, "the bucket cannot be reached: ")):
-        if error is not None:
-            problems.append(f"{words}{error.message}" + (f"; {error.hint}" if error is lost else ""))
-            code = error.exit_code
+    if lost is not None:
+        problems.append(f"{lost.message}; {lost.hint}")
+    if unreachable is not None:
+        problems.append(_why_unreachable(unreachable))
+    for error in (lost, unreachable):
+        code = code if error is None else error.exit_code
     notes = _notes(entries, directory) if tiered_log else []
     fields = {
         "now_ms": now_ms,
@@ -71,14 +79,35 @@ def command(app: Application) -> int:
     return app.out.result("status", fields, lines, code)
 
 
-def _gather(tiers: Tiers) -> tuple[list[PartitionStatus], RemoteUnavailableError | None]:
-    """Every partition; over the local tier alone, and why, if the bucket does not answer."""
+def _look(app: Application, *, with_local: bool) -> tuple[list[PartitionStatus], TieredError | None, bool]:
+    """Every partition, why the bucket's part is left out if it is, whether the log has a bucket."""
+    unreachable: TieredError | None
+    try:
+        with open_tiers(app, with_local=with_local) as tiers:
+            entries, unreachable = _gather(tiers)
+            uploads = tiers.local is not None and bool(tiers.local.uploads.read())
+    except NotFoundError as cause:  # the folder of a file:// store, as when it is not mounted
+        if app.remote is None or app.log_dir is None or not with_local:
+            raise
+        with open_tiers(app, with_remote=False) as tiers:
+            return gather(tiers), cause, True
+    return entries, unreachable, app.remote is not None or uploads
+
+
+def _gather(tiers: Tiers) -> tuple[list[PartitionStatus], TieredError | None]:
+    """Every partition; over the local tier alone, and why, if the bucket does not answer, is absent or refuses."""
     try:
         return gather(tiers), None
-    except RemoteUnavailableError as cause:
+    except (RemoteUnavailableError, RemotePermissionError, NotFoundError, ConfigError) as cause:
         if tiers.local is None:
             raise
         return gather(Tiers(tiers.local, None)), cause
+
+
+def _why_unreachable(cause: TieredError) -> str:
+    if isinstance(cause, RemoteUnavailableError):  # it is tried again later, there is nothing to correct
+        return f"the bucket cannot be reached: {cause.message}"
+    return f"the bucket cannot be read: {cause.message}; {cause.hint}"
 
 
 def _notes(entries: list[PartitionStatus], directory: dict[str, Any] | None) -> list[str]:

@@ -150,15 +150,18 @@ class Tiers:
 
 
 @contextmanager
-def open_tiers(app: Application, *, with_local: bool = True, limits: Limits | None = None) -> Iterator[Tiers]:
+def open_tiers(
+    app: Application, *, with_local: bool = True, with_remote: bool = True, limits: Limits | None = None
+) -> Iterator[Tiers]:
     """The tiers that were named, for commands that look at segments and catalogs themselves.
 
-    ``with_local`` False leaves the log directory out: it is lost, and the command goes on over the bucket.
+    ``with_local`` False leaves the log directory out: it is lost, and the command goes on over the bucket;
+    ``with_remote`` False leaves the bucket out.
     """
     app.need_a_tier()
     if with_local:
         need_directory(app)
-    store = open_remote(app, limits) if app.remote is not None else None
+    store = open_remote(app, limits) if app.remote is not None and with_remote else None
     try:
         local = None
         if app.log_dir is not None and with_local:

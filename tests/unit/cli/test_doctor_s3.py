@@ -60,3 +60,16 @@ def test_the_encryption_of_what_is_there_is_held_against_what_is_asked_for(
     seen = cli("doctor", "--remote", REMOTE, *options, "--json")
     found = next(each for each in seen.summary["checks"] if each["name"] == "encryption")
     assert (found["state"], found["found"].split(";")[0]) == (state, "of topics/t: AES256")
+
+
+@pytest.mark.parametrize(("status", "code", "exit_code"), [(404, "NoSuchBucket", 10), (403, "AccessDenied", 12)])
+def test_status_shows_the_disk_where_the_bucket_is_absent_or_refuses(
+    cli: Cli, server: FaultProxy, tmp_path: Path, status: int, code: str, exit_code: int
+) -> None:
+    server.add(Fault(FaultKind.ERROR, status=status, code=code, times=-1))
+    seen = cli("status", "--log-dir", tmp_path / "log", "--remote", REMOTE)
+    assert seen.code == exit_code
+    lines = seen.text.splitlines()
+    assert lines[0].startswith("t-0   end 0   flushed 0")
+    assert lines[-1].startswith("problem: the bucket cannot be read: ")
+    assert code in lines[-1]

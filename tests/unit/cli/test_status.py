@@ -188,3 +188,31 @@ def test_every_partition_is_looked_at_once(tmp_path: Path) -> None:
             assert len(gather(Tiers(log, None))) == partitions
             read.append(files.small_bytes - before)
     assert read[1] < 2.5 * read[0]
+
+
+def test_a_bucket_whose_folder_is_gone_hides_its_own_part_alone(cli: Cli, tmp_path: Path, url: str) -> None:
+    append(cli, tmp_path / "d", url, b"1\n")
+    seen = cli("status", "--log-dir", tmp_path / "d", "--remote", f"file://{tmp_path / 'unmounted'}")
+    assert seen.code == 10
+    assert seen.text.startswith("t-0   end 1   flushed 1   uploaded 0   lag 1 record\n")
+    assert "problem: the bucket cannot be read: " in seen.text
+    assert cli("status", "--remote", f"file://{tmp_path / 'unmounted'}").code == 10
+
+
+def test_a_partition_out_of_service_keeps_no_other_from_records(cli: Cli, tmp_path: Path) -> None:
+    directory = tmp_path / "d"
+    assert cli("append", "t", "--create", "--partitions", "2", "--log-dir", directory, stdin=b"").code == 0
+    (directory / "t-0" / "partition.metadata").write_text("nonsense")
+    taken = cli(
+        "append",
+        "t",
+        "--log-dir",
+        directory,
+        "-p",
+        "1",
+        stdin=b"1\n2\n",
+    )
+    assert (taken.code, "appended 2 records to t (next offsets 1: 2)" in taken.err) == (0, True)
+    refused = cli("append", "t", "--log-dir", directory, "-p", "0", "--json", stdin=b"1\n")
+    assert (refused.code, refused.summary["records"]) == (13, 0)
+    assert cli("status", "--log-dir", directory).text.startswith("t-0   out of service\n")
