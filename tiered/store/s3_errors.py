@@ -165,7 +165,9 @@ def _from_answer(target: S3Target, request: StoreRequest, response: dict[str, An
     strange = _strangeness(request, status, code)
     if strange:
         refused = not_s3(target, request, strange)
-        return PutResult(PutStatus.UNKNOWN, cause=str(refused)) if _writes(request) else refused
+        # Who does not know the method has done nothing; of any other answer to a write nobody knows.
+        unknown = _writes(request) and status != 501
+        return PutResult(PutStatus.UNKNOWN, cause=str(refused)) if unknown else refused
     if status == 404:
         return _absent(request, code, what)
     if isinstance(request, Put | CompleteUpload):
@@ -182,8 +184,8 @@ def _strangeness(request: StoreRequest, status: int, code: str) -> str:
     """Why an error is not S3's, empty if it is: S3 says in XML what is absent (HEAD alone has no body)."""
     if code == NO_XML:
         return "the answer is no XML"
-    if status == 404 and code == "404" and not isinstance(request, Head):
-        return "404 without an S3 error code"
+    if status in (404, 501) and code == str(status) and not isinstance(request, Head):
+        return f"{status} without an S3 error code"
     return ""
 
 

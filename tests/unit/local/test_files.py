@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from tiered.errors import LocalIOError
-from tiered.local.disk.files import PosixFiles
+from tiered.errors import LocalIOError, LocalPermissionError
+from tiered.local.disk.files import PosixFiles, disk_failed, translate
 from tiered.local.segment.sealed import FileSource
 
 pytestmark = pytest.mark.real_disk
@@ -91,3 +92,11 @@ def test_what_a_reader_of_another_process_uploads_is_durable_first(tmp_path: Pat
     finally:
         source.close()
     assert files.contents == ([b"batches"] if sync else [])
+
+
+def test_a_file_system_that_is_read_only_is_told_as_a_permission_and_as_a_disk_that_failed() -> None:
+    error = translate(OSError(errno.EROFS, "Read-only file system"), "open", "/d/.lock")
+    assert isinstance(error, LocalPermissionError)
+    assert (str(error).split(" (")[0], error.exit_code) == ("cannot open /d/.lock: Read-only file system", 12)
+    assert error.hint.startswith("mount the file system for writing")
+    assert disk_failed(error)

@@ -75,3 +75,15 @@ def test_one_partition_is_found_without_a_look_at_the_others(tmp_path: Path) -> 
     assert files.small_bytes == before
     (tmp_path / "t-3").rename(tmp_path / f"t-3.{UID}-delete")
     assert view.held(TopicPartition("t", 3)) is None
+
+
+def test_directories_that_are_no_partitions_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a", "b", "c", "d", "e", "f"):
+        (tmp_path / name).mkdir()
+    view = LogView.open(tmp_path, clock=SystemClock())
+    assert view.partitions() == []
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith(f"directories_skipped path={tmp_path} count=6 names=a, b, c, d, e, ... hint=")
+    (tmp_path / "g").mkdir()
+    assert view.partitions() == []
+    assert len(caplog.records) == 2

@@ -205,6 +205,16 @@ def test_what_does_not_answer_as_s3_does_is_refused(client: Store, script: Scrip
 
 
 @pytest.mark.parametrize("request_", [CREATE, SWAP, COMPLETE])
+def test_a_server_of_pages_that_takes_no_write_is_no_store_without_conditional_writes(
+    client: Store, script: Script, request_: Put | CompleteUpload
+) -> None:
+    """501 alone is what a web server says to PUT; of a store that lacks it S3's own code stands beside it."""
+    script.answer = Answer(501, body=PAGE, headers=HTML)
+    with pytest.raises(ConfigError, match="does not answer as S3 does"):
+        client.execute(request_)
+
+
+@pytest.mark.parametrize("request_", [CREATE, SWAP, COMPLETE])
 @pytest.mark.parametrize("answer", [Answer(200, body=PAGE, headers=HTML), Answer(200), Answer(404, body=PAGE)])
 def test_a_conditional_write_that_a_page_answers_may_have_landed(
     client: Store, script: Script, request_: Put | CompleteUpload, answer: Answer

@@ -41,6 +41,9 @@ from tiered.model import TopicPartition
 
 LOGGER = logging.getLogger("tiered.local")
 
+STRANGE_SHOWN = 5
+"""So many directories that are no partitions are named in a warning."""
+
 
 class PartitionFolder(NamedTuple):
     """A partition's directory. ``kind``: empty, or as what it was renamed: ``delete``, ``stray`` or ``future``."""
@@ -107,6 +110,7 @@ class Survey:
         self._topics: dict[str, TopicInfo] = {}
         self._partitions: dict[TopicPartition, PartitionLog] = {}
         self._broken: dict[TopicPartition, TieredError] = {}
+        self._strange: list[str] = []
         self._directory = directory
         self._files = files
         self._clock = clock
@@ -163,8 +167,7 @@ class Survey:
         ours = {name for name, topic in topics.items() if not topic.adopted}
         starts = self._log_starts.read()
         seen = DirectoryView.look(directory, files)
-        for name, refusal in seen.strange:
-            LOGGER.warning("directory_skipped path=%s error=%s", directory / name, refusal)
+        self._tell_strange([folder.name for folder in seen.strange])
         present = seen.partitions
         broken: dict[TopicPartition, TieredError] = {}
         for topic, here in read_topic_ids(directory, files, present, broken).items():
@@ -188,6 +191,16 @@ class Survey:
         for tp in self._partitions.keys() - (present.keys() - broken.keys()):
             del self._partitions[tp]
         self._topics = without_absent(topics)
+
+    def _tell_strange(self, names: list[str]) -> None:
+        """Warns of directories that are no partitions, once and not at each look: this may be no log directory."""
+        if names and names != self._strange:
+            shown = ", ".join(names[:STRANGE_SHOWN]) + (", ..." if len(names) > STRANGE_SHOWN else "")
+            hint = "a log directory holds only topic-partition directories: move these away, or name another directory"
+            LOGGER.warning(
+                "directories_skipped path=%s count=%d names=%s hint=%s", self._directory, len(names), shown, hint
+            )
+        self._strange = names
 
     def _upload_of(self, tp: TopicPartition) -> PartitionUpload | None:
         return self._uploads.read().get(tp)

@@ -350,6 +350,9 @@ def _translation(error: OSError, operation: str, path: Path | str) -> TieredErro
     if error.errno in (errno.EACCES, errno.EPERM):
         hint = f"check owner and mode of the file (this process runs as uid {os.geteuid()})"
         return LocalPermissionError(text, hint=hint)
+    if error.errno == errno.EROFS:
+        hint = "mount the file system for writing; a kernel that met an error of the disk mounts it read-only by itself"
+        return LocalPermissionError(text, hint=hint)
     return LocalIOError(text)
 
 
