@@ -257,7 +257,7 @@ def records(value: object) -> Iterator[Any]:
     """Something to iterate over, one record at a time."""
     if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(value, Iterable):
         raise InvalidRecordError(
-            f"records are {_kind(value)}, no list of records",
+            f"records is {_kind(value)}, not a list of records",
             hint="append_many takes a list of NewRecord(value, key, timestamp, headers), (value, key) or bytes",
         )
     return iter(value)
@@ -286,7 +286,7 @@ def check_headers(headers: Headers | object, index: int) -> None:
     """Pairs of a name and bytes or None."""
     hint = 'headers=[("trace", b"abc"), ("empty", None)]'
     if not isinstance(headers, list | tuple):
-        raise InvalidRecordError(f"record {index}: headers are {_kind(headers)}, no list", index=index, hint=hint)
+        raise InvalidRecordError(f"record {index}: headers is {_kind(headers)}, not a list", index=index, hint=hint)
     for pair in headers:
         if not isinstance(pair, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
             raise InvalidRecordError(

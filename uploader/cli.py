@@ -23,6 +23,7 @@ from tiered.plan.tiering.limits import Limits
 from tiered.plan.tiering.orders import Exit
 from tiered.plan.tiering.pauses import ALL_TOPICS, Pause
 from tiered.plan.tiering.state import State
+from tiered.program.application import write_commands
 from tiered.program.output import complain, counted
 from tiered.program.run import EXIT_INTERRUPTED
 from tiered.program.settings import SETTINGS
@@ -81,7 +82,15 @@ def _settings(flags: dict[str, Any], config_path: str | None) -> Settings:
     return resolve(flags, os.environ, Path(config_path) if config_path else None)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Program(click.Group):
+    """The daemon's commands, each with the whole first sentence of its help."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As the command line of ``tiered`` shows them."""
+        write_commands(self, ctx, formatter)
+
+
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="tieredlog", prog_name="tiered-uploader")
 def program() -> None:
     """Uploads the sealed segments of a log directory and commits them to the bucket's catalog.
@@ -236,7 +245,9 @@ def pause(topics: tuple[str, ...], reason: str, as_json: bool, config_path: str 
     known = directory.topics()
     for name in topics:
         if name not in known:
-            raise UnknownTopicError(f"there is no topic {name} in {directory.path}", hint=_names_hint(known))
+            raise UnknownTopicError(
+                f"there is no topic {name} in {directory.path}", hint=_names_hint("its topics are", known)
+            )
 
     def paused(before: Mapping[str, Pause]) -> Mapping[str, Pause]:
         since = {name: before[name].since_ms if name in before else clock.now_ms() for name in names}
@@ -258,7 +269,9 @@ def resume(topics: tuple[str, ...], as_json: bool, config_path: str | None, **fl
         for name in topics:
             if name not in before:
                 hint = "all topics are paused together: resume without a name" if ALL_TOPICS in before else ""
-                raise ConfigError(f"topic {name} is not paused by itself", hint=hint or _names_hint(before))
+                raise ConfigError(
+                    f"topic {name} is not paused by itself", hint=hint or _names_hint("paused are", before)
+                )
         return {name: each for name, each in before.items() if topics and name not in topics}
 
     directory.pause(resumed)
@@ -276,8 +289,8 @@ def _paused_directory(flags: dict[str, Any], config_path: str | None) -> LogDire
     return directory
 
 
-def _names_hint(names: Iterable[str]) -> str:
-    return f"there are {', '.join(sorted(names)[:NAMES]) or 'none'}"
+def _names_hint(what: str, names: Iterable[str]) -> str:
+    return f"{what} {', '.join(sorted(names)[:NAMES]) or 'none'}"
 
 
 def _tell_pauses(directory: LogDirectory, clock: Clock, *, as_json: bool) -> None:

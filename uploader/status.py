@@ -70,7 +70,7 @@ def paused_lines(document: Mapping[str, Any]) -> Iterator[str]:
         name, why = each["topic"] or "all topics", f": {each['reason']}" if each["reason"] else ""
         since = _age((document["now_ms"] - each["since_ms"]) / 1000)
         command = f"tiered-uploader resume {each['topic'] or ''}".strip()
-        yield f"uploads of {name} are paused since {since}{why}; unblocked by `{command}`"
+        yield f"uploads of {name} have been paused for {since}{why}; unblocked by `{command}`"
 
 
 def store(limits: Limits, settings: Settings, now_ms: int) -> dict[str, Any]:

@@ -24,6 +24,8 @@ from tiered.program.settings import PROGRESS_MODES, SETTINGS, Value, resolve, su
 
 T = TypeVar("T")
 MAX_PARTITION_DIGITS = 9
+SENTENCE = 1_000
+"""Characters of a help's first sentence that a group shows: all of it."""
 """Longest partition number that is read."""
 
 _ABOUT = {setting.name: setting.about for setting in SETTINGS}
@@ -198,10 +200,23 @@ class Group(click.Group):
             )
         return super().resolve_command(ctx, args)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Whole first sentences: click cuts them off."""
+        write_commands(self, ctx, formatter)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Commands first, the global options after them."""
         self.format_commands(ctx, formatter)
         _format_sections(self, self.global_params, ctx, formatter)
+
+
+def write_commands(group: click.Group, context: click.Context, formatter: click.HelpFormatter) -> None:
+    """The section of a group's commands, each with the whole first sentence of its help."""
+    found = [(name, group.get_command(context, name)) for name in group.list_commands(context)]
+    rows = [(name, command.get_short_help_str(SENTENCE)) for name, command in found if command is not None]
+    if rows:
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def _laid_out(text: str | None) -> str | None:

@@ -213,3 +213,9 @@ def test_columns_and_units() -> None:
         "2d04h",
     ]
     assert printable("a\x1b[2Jb\ud800") == "a\\x1b[2Jb\\ud800"
+
+
+@pytest.mark.parametrize("group", ["topics", "repair", "maintain", "gc", "snapshot", "local", "transactions", "spark"])
+def test_a_group_shows_whole_sentences(cli: Cli, group: str) -> None:
+    shown = cli(group, "--help").text.split("Commands:")[1].split("Options:")[0]
+    assert "..." not in shown

@@ -39,17 +39,19 @@ def paused(log_dir: Path) -> dict[str, str]:
 def test_topics_are_paused_and_resumed_by_name(log_dir: Path) -> None:
     told = call(log_dir, "pause", "t", "u", "--reason", "the bucket moves")
     assert told.splitlines() == [
-        f"uploads of {name} are paused since 0s: the bucket moves; unblocked by `tiered-uploader resume {name}`"
+        f"uploads of {name} have been paused for 0s: the bucket moves; unblocked by `tiered-uploader resume {name}`"
         for name in ("t", "u")
     ]
-    assert call(log_dir, "resume", "t").startswith("uploads of u are paused")
+    assert call(log_dir, "resume", "t").startswith("uploads of u have been paused for")
     assert paused(log_dir) == {"u": "the bucket moves"}
     assert call(log_dir, "resume") == f"no uploads from {log_dir} are paused"
     assert paused(log_dir) == {}
 
 
 def test_all_are_paused_without_a_name(log_dir: Path) -> None:
-    assert call(log_dir, "pause") == "uploads of all topics are paused since 0s; unblocked by `tiered-uploader resume`"
+    assert (
+        call(log_dir, "pause") == "uploads of all topics have been paused for 0s; unblocked by `tiered-uploader resume`"
+    )
     assert paused(log_dir) == {ALL_TOPICS: ""}
     with pytest.raises(ConfigError, match="topic t is not paused by itself") as raised:
         call(log_dir, "resume", "t")
@@ -68,7 +70,7 @@ def test_another_reason_does_not_change_since_when(log_dir: Path) -> None:
 def test_a_topic_that_is_not_there_is_refused_and_nothing_is_written(log_dir: Path) -> None:
     with pytest.raises(UnknownTopicError, match="there is no topic v in") as raised:
         call(log_dir, "pause", "t", "v")
-    assert raised.value.hint == "there are t, u"
+    assert raised.value.hint == "its topics are t, u"
     assert paused(log_dir) == {}
     with pytest.raises(NotFoundError, match=r"has no meta\.properties"):
         call(log_dir.parent, "pause")
@@ -79,4 +81,10 @@ def test_status_tells_of_a_pause_where_no_daemon_runs(log_dir: Path) -> None:
     document = json.loads(call(log_dir, "status", "--json"))
     assert [(each["topic"], each["reason"]) for each in document["paused"]] == [("t", "why not")]
     assert {line["topic"]: line["paused"] for line in document["partitions"]} == {"t": True, "u": False}
-    assert "uploads of t are paused since" in call(log_dir, "status")
+    assert "uploads of t have been paused for" in call(log_dir, "status")
+
+
+def test_the_help_shows_whole_sentences() -> None:
+    shown = CliRunner().invoke(program, ["--help"]).output.split("Commands:")[1]
+    assert "..." not in shown
+    assert "what it waits for and what would unblock it." in " ".join(shown.split())

@@ -126,11 +126,12 @@ class RecordRules:
         if size_bytes > self.max_bytes:
             sizes = [len(r[0] or b"") + len(r[1] or b"") for r in records]
             largest = max(range(len(sizes)), key=sizes.__getitem__, default=0)
+            smaller = "append fewer records in one call" if len(records) > 1 else "make the record smaller"
             raise RecordTooLargeError(
                 f"a batch of {len(records):,} record{'s' if len(records) != 1 else ''} has {size_bytes} bytes,"
                 f" {self.limit_name} is {self.max_bytes}",
                 index=largest,
-                hint=f"append fewer records in one call, or raise {self.limit_name}",
+                hint=f"{smaller}, or raise {self.limit_name}",
             )
 
     def check_records(

@@ -99,7 +99,8 @@ class Drain:
         if not self.left:
             return self._all_sent(partitions)
         if self.is_over(now_ms) and not (self.finishes and any(partitions[tp].at_work for tp in self.left)):
-            reason = f"the time to drain is over: {_names(self._sorted_left(partitions))} only on this disk"
+            what = "wait" if self.oneshot else "drain"
+            reason = f"the time to {what} is over: {_names(self._sorted_left(partitions))} only on this disk"
             return Exit(DataLocalError.exit_code, reason, LEFT_HINT)
         if self._goes_on(partitions, obstacle):
             return None
