@@ -315,9 +315,11 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[Reb
     """
     topic_id = yield from _topic_id(tp)
     now, data, etag = yield from _need_whole(tp, topic_id)
-    if version >= now.version or now.state != STATE_OPEN:
+    if now.state != STATE_OPEN:
+        raise ConfigError(f"{now.where} is {now.state}: it cannot go back to version {version}")
+    if version >= now.version:
         raise ConfigError(
-            f"{now.where} is {now.state}: it cannot go back to version {version}",
+            f"{now.where} cannot go back to version {version}, which is not older",
             hint="name an older version; `tiered snapshot list` and hist/ have them",
         )
     taken = yield from Past(_view(tp, topic_id), AsOf(version=version)).take()

@@ -178,7 +178,9 @@ class _Tally:
             cause.message, cause.hint = _refused_time(where, chunk[cause.index].timestamp, now_ms, self.config)
             raise
         except InvalidRecordError as cause:
-            cause.message = f"{self._where(cause.index, lines)}: {cause.message}"
+            # The log counts within the call, the user within the input.
+            words = cause.message.removeprefix(f"record {cause.index}")
+            cause.message = self._where(cause.index, lines) + (words if words != cause.message else f": {words}")
             raise
         self.records += len(chunk)
         self.ends.update({metadata.partition: metadata.end_offset for metadata in written})

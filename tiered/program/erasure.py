@@ -165,5 +165,6 @@ def left_line(partition: str, left: Fields) -> str:
 
 def outcome_line(records: int, left: int) -> str:
     """How an erasure ended."""
-    proof = f"{counted(left, 'object')} still hold some" if left else "no object of the bucket holds any"
+    hold = "holds" if left == 1 else "hold"
+    proof = f"{counted(left, 'object')} still {hold} some" if left else "no object of the bucket holds any"
     return f"{counted(records, 'record')} erased; {proof}"

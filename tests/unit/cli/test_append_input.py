@@ -69,3 +69,11 @@ def test_a_long_field_of_a_csv_is_a_field(cli: Cli, tmp_path: Path, monkeypatch:
     assert done.code == 2
     assert "line 2 of the input has a field of more than 1,000 characters" in done.err
     assert "quote" not in done.err
+
+
+def test_a_record_that_is_refused_is_counted_once(cli: Cli, tmp_path: Path) -> None:
+    topic = ["--log-dir", tmp_path / "d"]
+    assert cli("topics", "create", "c", *topic, "--set", "cleanup.policy=compact").code == 0
+    refused = cli("append", "c", *topic, stdin=b"v\n")
+    assert refused.code == 2
+    assert "error: record 1 of the input has no key, and the topic is compacted; 0 records" in refused.err
