@@ -6,7 +6,7 @@
     1    failed                              13       corruption
     2    usage or configuration              14       offsets that are in no tier
     3    finished with warnings, incomplete  75       try again: store unreachable, data still local, disk full
-    4    nothing matched                     130/143  stopped by Ctrl-C / SIGTERM before it finished
+    4    the input was empty (append)        130/143  stopped by Ctrl-C / SIGTERM before it finished
     10   no such log, topic or bucket
     11   locked, fenced
 """

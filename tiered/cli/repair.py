@@ -92,7 +92,13 @@ def rejoin_command(app: Application, *, selected: tuple[str, ...], dry_run: bool
         ],
     }
     done = f"{'dry run: ' if dry_run else ''}{counted(len(rows), 'partition')} {verb} in {plan.target}"
-    return app.out.result("repair rejoin", fields, [done, "the next open claims and resumes at the bucket's end"])
+    lines = [done, "the next open claims and resumes at the bucket's end"]
+    for aside in [] if dry_run else plan.partitions:
+        tp, end = aside.tp, aside.committed_end
+        if aside.end_offset > end:
+            reads = f"tiered cat {tp.topic}:{tp.partition} --log-dir {plan.target} -o {end}"
+            lines.append(f"{tp}: offsets {end} to {aside.end_offset} are in no bucket; `{reads}` reads them")
+    return app.out.result("repair rejoin", fields, lines)
 
 
 @command.command("rebuild-catalog", cls=Command)
