@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from tiered.care.bare import gaps_of, told_by_batches
 from tiered.care.mend import aborts_before, bundle_of, harmful_loss, producers_at_end
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
@@ -86,10 +87,10 @@ class RebuildPlan:
     ``unread``: how many copies are newer and cannot be read.
 
     ``found``: rows that the copy did not name. ``unused``: keys of segments that the new root does not name; they stay.
-    ``bare``: keys of a ``.log`` whose bundle is gone or wrong: the root names it where the copy tells its row, and not
-    where it lies behind the end, as an upload that never ended. ``gone``: offsets at the start that the copy had and no
-    object has, (0, 0) for none: a trim took them, or they are lost. ``damaged`` is what lies there now, None if the
-    root is absent; ``etag`` is its. ``lost``: offsets that are in no object, a hole each.
+    ``bare``: keys of a ``.log`` whose bundle is gone or wrong: the root names it where the copy or its batches tell its
+    row, and not where it lies behind the end, as an upload that never ended. ``gone``: offsets at the start that the
+    copy had and no object has, (0, 0) for none: a trim took them, or they are lost. ``damaged`` is what lies there now,
+    None if the root is absent; ``etag`` is its. ``lost``: offsets that are in no object, a hole each.
     """
 
     tp: TopicPartition
@@ -149,7 +150,10 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     if newest and copy is not None:
         others = [*(row for row in others if row.base < copy.next_offset), *followers(others, copy.next_offset)]
     chosen = choose_rows(present, known_end, others, key_of, gaps=True)
-    bare = _need_told(tp, chosen, untold)
+    told, unproven = yield from told_by_batches(tp, topic_id, gaps_of(chosen, copy), untold, listed.sizes)
+    others += told
+    chosen = sorted([*chosen, *told])
+    bare = _need_told(tp, chosen, untold, unproven)
     if torn is not None and not torn.is_filled_by(chosen):
         yield from _need_nothing_staged(tp, torn, listed)
     rows = choose_rows(present, known_end, others, key_of, gaps=accept_loss)
@@ -158,7 +162,7 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         rows, lost = yield from _with_holes(rows, copy)
         yield from _need_harmless(tp, topic_id, rows, lost, known)
     if torn is not None and newest and not lost:
-        torn.need_same(tp, rows)
+        torn.need_same(tp, rows, {join_uid(row.id_hi, row.id_lo) for row in told})
     if not rows or (copy is not None and rows[-1].next < copy.next_offset):
         end = rows[-1].next if rows else 0
         raise CorruptionError(
@@ -168,17 +172,14 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         )
     if not accept_loss:
         yield from _need_all_of_older(there, rows, key_of)
-    named = {join_uid(row.id_hi, row.id_lo) for row in rows}
-    unused = [key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named]
-    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
-    told = yield from _epochs(topic_id, tp.partition, rows)
+    epochs = yield from _epochs(topic_id, tp.partition, rows)
     stamp = Stamp((yield NewId()), (yield Now()).now_ms, Role.MAINTAINER, 0, owner)
     first = copy or create_root(topic_id, tp.partition, tp.topic, stamp)
+    versions = [taken.root.version for taken in (yield from list_snapshots(_view(tp, topic_id)))]
     seen = max(first.version, there.version, *versions)
-    root = rebuilt(first, Objects(tuple(rows), told, listed.epochs), seen + VERSION_STEP, stamp)
-    for violation in check_root(root):
-        raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
-    if not newest:
+    root = rebuilt(first, Objects(tuple(rows), epochs, listed.epochs), seen + VERSION_STEP, stamp)
+    _need_sound(root)
+    if told or not newest:
         bare += [key_of(row) for row in rows if row.size and not _is_there(topic_id, tp.partition, row, listed.sizes)]
     cut = copy is not None and copy.start_offset < rows[0].base
     return RebuildPlan(
@@ -186,7 +187,7 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         root,
         copy.version if copy else 0,
         len(set(rows) - set(known)),
-        tuple(unused),
+        _unused(rows, listed),
         there.data,
         there.etag,
         tuple(lost),
@@ -196,6 +197,11 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         there.older,
         unread,
     )
+
+
+def _need_sound(root: Root) -> None:
+    for violation in check_root(root):
+        raise CorruptionError(f"{root.topic}-{root.partition}: {violation}", path_or_key=root.key, hint=_ADVICE)
 
 
 def _gone_on_from(
@@ -236,7 +242,9 @@ def _need_all_of_older(there: _There, rows: Sequence[Row], key_of: Callable[[Row
             )
 
 
-def _need_told(tp: TopicPartition, rows: Sequence[Row], untold: Mapping[str, SegmentName]) -> list[str]:
+def _need_told(
+    tp: TopicPartition, rows: Sequence[Row], untold: Mapping[str, SegmentName], unproven: Mapping[str, str]
+) -> list[str]:
     """Raises CorruptionError where a ``.log`` is there without its bundle, and nothing else has its offsets: the next
     sweep would take it. Gives the keys of those behind the end: uploads that never ended, or what is lost of one."""
     behind: list[str] = []
@@ -246,8 +254,10 @@ def _need_told(tp: TopicPartition, rows: Sequence[Row], untold: Mapping[str, Seg
         if rows and name.base >= rows[-1].next:
             behind.append(key)
             continue
+        why = unproven.get(key, "no segment follows it")
         raise CorruptionError(
-            f"{tp}: {key} is there, from offset {name.base} on, and its .idx is gone or wrong: nothing tells its row",
+            f"{tp}: {key} is there, from offset {name.base} on, and its .idx is gone or wrong: nothing tells its row; "
+            f"its batches do not prove it: {why}",
             path_or_key=key,
             offset=name.base,
             hint="nothing was changed; put the .idx back from a version or a backup of the bucket. Only to give the "
@@ -357,10 +367,14 @@ def plan_return_steps(tp: TopicPartition, version: int, owner: str) -> Steps[Reb
     named = {join_uid(row.id_hi, row.id_lo) for row in rows}
     trash = yield from _left(now, root, stamp, named)
     root = replace(root, gc_floor=now.gc_floor, trash=trash)
-    for violation in check_root(root):
-        raise CorruptionError(f"{tp}: {violation}", path_or_key=root.key, hint=_ADVICE)
-    unused = [key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named]
-    return RebuildPlan(tp, root, version, len(since), tuple(unused), data, etag)
+    _need_sound(root)
+    return RebuildPlan(tp, root, version, len(since), _unused(rows, listed), data, etag)
+
+
+def _unused(rows: Sequence[Row], listed: _Listed) -> tuple[str, ...]:
+    """Keys of segments that ``rows`` do not name."""
+    named = {join_uid(row.id_hi, row.id_lo) for row in rows}
+    return tuple([key for key in listed.sizes if (parsed := parse_segment_key(key)) and parsed.name.uid not in named])
 
 
 def _left(now: Root, root: Root, stamp: Stamp, named: set[str]) -> Steps[Trash]:

@@ -11,7 +11,7 @@ import zstandard
 
 from tests.damage.bucket.place import HIT, OTHER, TPS, Place
 from tiered.format.crc import crc32c
-from tiered.format.keys import topic_key
+from tiered.format.keys import hist_prefix, topic_key
 from tiered.model import Row
 
 RULE = {
@@ -114,6 +114,17 @@ def ends_as_another(place: Place) -> None:
     one, two = place.get(place.idx_key(1)), place.get(place.idx_key(2))
     place.put(place.idx_key(1), one[:-16] + two[-16:])
     place.put(place.idx_key(2), two[:-16] + one[-16:])
+
+
+def without_copies(numbers: tuple[int, ...]) -> Callable[[Place], None]:
+    """Nothing tells of some segments but their own batches."""
+
+    def hurt(place: Place) -> None:
+        gone = [place.idx_key(number) for number in numbers]
+        folder = hist_prefix(place.topic_ids[HIT.topic], HIT.partition)
+        place.delete(place.root_key(), *gone, *(key for key in place.every_key() if key.startswith(folder)))
+
+    return hurt
 
 
 def in_capitals(place: Place) -> None:
@@ -226,6 +237,8 @@ DAMAGES = (
         {"own_writer": {"error"}},
     ),
     Damage("root gone", lambda p: p.delete(p.root_key())),
+    Damage("root, its copies and an .idx gone", without_copies((1,))),
+    Damage("root, its copies and three .idx gone", without_copies((0, 2, 3))),
     Damage("root empty", root(lambda data: b"")),
     Damage("root truncated", root(lambda data: data[:-9])),
     Damage("root: a bit", root(flip(60))),

@@ -21,7 +21,7 @@ from tiered.local.directory.directories import LocalTier
 from tiered.local.disk.files import PosixFiles
 from tiered.log import Log
 from tiered.model import Row, TopicPartition
-from tiered.store.base import ABSENT, Delete, Get, List, Object, Outcome, Page, Put, StoreRequest
+from tiered.store.base import ABSENT, Delete, Get, List, ListEntry, Object, Outcome, Page, Put, StoreRequest
 from tiered.store.memory import MemoryStore
 from tiered.store.retry import RetryingStore
 from tiered.testing.clock import START_MS, FakeClock, SeededIds
@@ -89,6 +89,14 @@ def value(tp: TopicPartition, offset: int) -> bytes:
     return f"{tp} {offset:06d} ".encode() * 2
 
 
+def listed(store: MemoryStore) -> tuple[ListEntry, ...]:
+    """All of it."""
+    page = store.execute(List(""))
+    assert isinstance(page, Page)
+    assert not page.more
+    return tuple(page.entries)
+
+
 class Place:
     """A bucket and the log directory that wrote it, both a test's own."""
 
@@ -135,6 +143,10 @@ class Place:
     def delete(self, *keys: str) -> None:
         """Gone."""
         self.inner.execute(Delete(keys))
+
+    def every_key(self) -> list[str]:
+        """Of all objects."""
+        return [entry.key for entry in listed(self.inner)]
 
     def decoded(self, tp: TopicPartition = HIT) -> Root:
         """The root."""
@@ -225,10 +237,8 @@ class _Template:
                     got = inner.execute(Get(root_key(self.topic_ids[tp.topic], tp.partition)))
                     assert isinstance(got, Object)
                     self.older[tp] = got.data
-        page = inner.execute(List(""))
-        assert isinstance(page, Page)
         self.objects: dict[str, bytes] = {}
-        for entry in page.entries:
+        for entry in listed(inner):
             got = inner.execute(Get(entry.key))
             assert isinstance(got, Object)
             self.objects[entry.key] = got.data

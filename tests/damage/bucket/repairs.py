@@ -82,6 +82,8 @@ REPAIRS = {
     ".idx: a bit of the head": Repair((INDEX,)),
     ".idx: a section of 4 GB": Repair((INDEX,)),
     "root gone": Repair((CATALOG,)),
+    "root, its copies and an .idx gone": Repair((CATALOG, INDEX)),
+    "root, its copies and three .idx gone": Repair((CATALOG, INDEX)),
     "root empty": Repair((CATALOG,)),
     "root truncated": Repair((CATALOG,)),
     "root: a bit": Repair((CATALOG,)),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.unit.catalog.script import TOPIC_ID
-from tests.unit.paged.rebuilding import TP, Bucket
+from tests.unit.paged.rebuilding import TP, Bucket, producers_of
+from tests.unit.remote.building import batches, seal
 from tiered.care.rebuild import plan_rebuild_steps, rebuild_steps
 from tiered.errors import CorruptionError
-from tiered.format.keys import index_key, segment_key
+from tiered.format.bundle import encode_bundle
+from tiered.format.keys import Role, SegmentName, index_key, segment_key
+from tiered.model import EpochEntry, Row
 from tiered.remote.sweep import sweep
 from tiered.store.base import Delete
 
@@ -45,6 +50,63 @@ def test_what_a_copy_names_is_named_and_told(bucket: Bucket, at: int) -> None:
     bucket.wait()
     bucket.world.run(sweep(bucket.maintainer.catalog, delete=True))
     assert bucket.data(key) == b"x" * rows[at].size
+
+
+class Told(Bucket):
+    """Its segments hold records."""
+
+    def objects(self, row: Row) -> Row:
+        parts = batches(row.base, row.next)
+        sealed = seal(parts, snapshot=producers_of(row.next), topic_id=TOPIC_ID)
+        told, indexes = sealed.descriptor, replace(sealed.sealed_indexes, leader_epochs=(EpochEntry(0, 0),))
+        bundle = encode_bundle(told, indexes, row.claim_epoch)
+        row = row._replace(
+            min_ts=told.min_timestamp, max_ts=told.max_timestamp, size=told.size_bytes, crc=told.crc32c,
+            records=told.records, leader_epoch=0, idx_len=len(bundle),
+        )  # fmt: skip
+        self.put(segment_key(TOPIC_ID, 0, row), sealed.data)
+        self.put(index_key(TOPIC_ID, 0, row), bundle)
+        return row
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_what_its_batches_prove_is_named_and_told(at: int) -> None:
+    bucket = Told()
+    bucket.append(8)
+    before = bucket.rows()
+    key = without(bucket, at, copies=False)
+    plan = bucket.plan()
+    assert (plan.bare, plan.lost, plan.root.start_offset, plan.root.next_offset) == ((key,), (), 0, 80)
+    bucket.world.run(rebuild_steps(plan))
+    assert bucket.now()[1] == [row._replace(idx_len=0) if row == before[at] else row for row in before]
+
+
+def test_what_its_batches_prove_fills_a_lost_page() -> None:
+    bucket = Told()
+    bucket.append(14)
+    before, (pointer, *_) = bucket.rows(), [*bucket.root.leaves]
+    row = before[1]
+    bucket.store.execute(Delete((bucket.root.page_key(pointer), index_key(TOPIC_ID, 0, row))))
+    plan = bucket.plan()
+    assert (plan.bare, plan.torn_pages) == ((segment_key(TOPIC_ID, 0, row),), 1)
+    bucket.world.run(rebuild_steps(plan))
+    assert bucket.now()[1] == [old._replace(idx_len=0) if old == row else old for old in before]
+
+
+def test_more_records_than_a_lost_page_held_do_not_fill_it() -> None:
+    """A segment of the page is an older, smaller upload: what the page says of sizes does not fit."""
+    bucket = Told()
+    bucket.append(14)
+    before, (pointer, *_) = bucket.rows(), [*bucket.root.leaves]
+    gone, row = before[1], before[2]
+    bucket.store.execute(Delete((bucket.root.page_key(pointer), index_key(TOPIC_ID, 0, row))))
+    for key in (segment_key(TOPIC_ID, 0, gone), index_key(TOPIC_ID, 0, gone)):
+        bucket.store.execute(Delete((key,)))
+    smaller = seal(batches(10, 20, size=8), snapshot=producers_of(20)).data
+    name = SegmentName(Role.WRITER, gone.claim_epoch, 10, "0f" * 16)
+    bucket.put(segment_key(TOPIC_ID, 0, name), smaller)
+    with pytest.raises(CorruptionError, match="4 segments, and not the 4 that the lost page"):
+        bucket.plan()
 
 
 @pytest.mark.parametrize("accept_loss", [False, True])
