@@ -25,6 +25,7 @@ from uuid import UUID
 
 from tiered.care.bare import gaps_of, told_by_batches
 from tiered.care.mend import aborts_before, bundle_of, harmful_loss, producers_at_end
+from tiered.care.staged_page import staged_rows
 from tiered.errors import ConfigError, CorruptionError, UnknownTopicError
 from tiered.format.bundle import HEAD_BYTES, MAX_BUNDLE_BYTES, SectionKind, decode_bundle, decode_bundle_head
 from tiered.format.crc import crc32c
@@ -142,7 +143,7 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
     present = [row for row in known if newest or not row.size or _has_log(topic_id, tp.partition, row, listed.sizes)]
     known_end = copy.next_offset if torn is None and copy is not None else 0
     others, untold = yield from _unnamed(copy, topic_id, tp.partition, listed, torn, older=bool(there.older))
-    yield from _need_no_decided(tp, topic_id, copy, listed)
+    yield from _need_no_decided(tp, topic_id, copy, listed, newest=newest)
 
     def key_of(row: Row) -> str:
         return segment_key(topic_id, tp.partition, row)
@@ -151,11 +152,11 @@ def plan_rebuild_steps(tp: TopicPartition, owner: str, *, accept_loss: bool = Fa
         others = [*(row for row in others if row.base < copy.next_offset), *followers(others, copy.next_offset)]
     chosen = choose_rows(present, known_end, others, key_of, gaps=True)
     told, unproven = yield from told_by_batches(tp, topic_id, gaps_of(chosen, copy), untold, listed.sizes)
-    others += told
     chosen = sorted([*chosen, *told])
     bare = _need_told(tp, chosen, untold, unproven)
+    others += told
     if torn is not None and not torn.is_filled_by(chosen):
-        yield from _need_nothing_staged(tp, torn, listed)
+        others += yield from _need_staged(tp, torn, chosen, listed)
     rows = choose_rows(present, known_end, others, key_of, gaps=accept_loss)
     lost: list[tuple[int, int]] = []
     if accept_loss:
@@ -266,17 +267,22 @@ def _need_told(
     return behind
 
 
-def _need_nothing_staged(tp: TopicPartition, torn: Torn, listed: _Listed) -> Steps[None]:
-    """Raises CorruptionError if a hole in a page that is lost may lie over what a sink staged, and is still there."""
+def _need_staged(tp: TopicPartition, torn: Torn, rows: list[Row], listed: _Listed) -> Steps[list[Row]]:
+    """What sinks staged of the offsets that ``rows`` leave out, where that is proven. Else raises CorruptionError if a
+    hole in a page that is lost may lie over what a sink staged, and is still there."""
+    found = yield from staged_rows(tp, torn, rows)
+    if found:
+        return found
     named = yield from torn.named()
     keys = [key for key in listed.sizes if (parsed := parse_staged_key(key)) is not None and parsed.uid not in named]
     if keys:
         raise CorruptionError(
             f"{tp}: {len(keys)} objects of sinks are there, the first {keys[0]}, which a page that is lost may have "
-            f"named: a hole would let go of them",
+            f"named, and no order of them proves to be the page's: a hole would let go of them",
             path_or_key=keys[0],
             hint="nothing was changed; put the page back from a version or a backup of the bucket",
         )
+    return []
 
 
 def _with_holes(rows: list[Row], copy: Root | None) -> Steps[tuple[list[Row], list[tuple[int, int]]]]:
@@ -564,12 +570,16 @@ def _is_there(topic_id: UUID, partition: int, row: Row, sizes: dict[str, int]) -
     return sizes.get(log) == row.size and sizes.get(index) == row.idx_len
 
 
-def _need_no_decided(tp: TopicPartition, topic_id: UUID, copy: Root | None, listed: _Listed) -> Steps[None]:
-    """Raises CorruptionError if sinks may have committed something since the copy: no object tells its offsets.
+def _need_no_decided(
+    tp: TopicPartition, topic_id: UUID, copy: Root | None, listed: _Listed, *, newest: bool
+) -> Steps[None]:
+    """Raises CorruptionError if sinks may have committed something since the copy: no object tells its offsets. Since
+    the newest root nobody has.
 
     What they staged and no decision names was never committed, unless the decision itself was swept.
     """
-    staged = {parsed.uid: key for key in listed.sizes if (parsed := parse_staged_key(key)) is not None}
+    keys = () if newest else listed.sizes
+    staged = {parsed.uid: key for key in keys if (parsed := parse_staged_key(key)) is not None}
     if copy is not None and staged:
         yield from drop_named(Snapshot.of(copy), staged)
         staged = {uid: key for uid, key in staged.items() if passed_batch(copy, uid) is None}

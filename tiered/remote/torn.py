@@ -77,10 +77,7 @@ class Torn:
             if not pointer.size or pointer.base < self.root.start_offset:
                 continue
             held = [row for row in rows if pointer.base <= row.base < pointer.next]
-            tally, expected = Rows.from_rows(held).tally, Pointers.of([pointer]).tally
-            if any(join_uid(row.id_hi, row.id_lo) in bare for row in held):
-                tally = replace(tally, sum=expected.sum)
-            if tally != expected:
+            if not _is_page(pointer, held, bare):
                 key = self.root.page_key(pointer)
                 raise CorruptionError(
                     f"{tp}: the objects of offsets {pointer.base} to {pointer.next} are {len(held)} segments, and not "
@@ -89,6 +86,23 @@ class Torn:
                     offset=pointer.base,
                     hint="nothing was changed; put the page back from a version or a backup of the bucket",
                 )
+
+    def adds_up(self, rows: Sequence[Row]) -> bool:
+        """Whether ``rows``, in order, are the log, and all that each page held that is lost: never where a trim cut
+        one."""
+        return self.is_filled_by(rows) and all(
+            _is_page(pointer, [row for row in rows if pointer.base <= row.base < pointer.next], ())
+            for pointer in self.lost
+            if pointer.size
+        )
+
+
+def _is_page(pointer: Pointer, held: Sequence[Row], bare: Collection[str]) -> bool:
+    """Whether rows are those of a page, by what its pointer adds up to."""
+    tally, expected = Rows.from_rows(held).tally, Pointers.of([pointer]).tally
+    if any(join_uid(row.id_hi, row.id_lo) in bare for row in held):
+        tally = replace(tally, sum=expected.sum)
+    return tally == expected
 
 
 def find_torn(root: Root) -> Steps[Torn | None]:

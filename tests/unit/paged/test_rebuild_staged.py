@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tests.sim.bucket.world import catalogs_of
@@ -12,10 +14,13 @@ from tiered.care.run import plan_rebuild, rebuild
 from tiered.errors import CorruptionError
 from tiered.format.crc import crc32c
 from tiered.format.decision import COMMITTED, Decision
-from tiered.format.keys import decision_key, hist_key, root_key
-from tiered.format.root import encode_root
-from tiered.model import TopicPartition
+from tiered.format.keys import decision_key, hist_key, index_key, root_key
+from tiered.format.page import PageKind, Pointer, Pointers
+from tiered.format.root import TXNS_LIMIT, Root, encode_root
+from tiered.model import Row, TopicPartition
+from tiered.remote.pages import PageCache, read_pages
 from tiered.remote.settle import Deadline
+from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import put_decision, upload_staged
 from tiered.remote.topics import register_topic
 from tiered.store.base import ABSENT, Delete, Put, Time
@@ -100,19 +105,113 @@ def test_what_the_newest_batch_left_undecided_does_not_hinder(log: RemoteLog) ->
     assert log.root.next_offset == 30
 
 
-@pytest.mark.parametrize("leaf", [0, 1])
-def test_a_lost_page_of_what_sinks_wrote_gets_no_hole(log: RemoteLog, leaf: int) -> None:
-    """What it named is there, and nothing tells at which offsets: a hole would make it garbage."""
+def with_pages(log: RemoteLog, *, forget: bool = True) -> list[str]:
+    """Fifteen batches more, of which two streams write every other one, some in four segments; keys of pages."""
     with catalogs_of(TINY):
         for batch in range(1, 16):
-            stage(log, [seal(batches(0, 10))], batch)
+            log.clock.advance(1)
+            lengths = (10,) if batch % 4 else (10, 30, 20, 50)
+            stage(log, [seal(batches(0, length)) for length in lengths], batch, "query" if batch % 2 else "other")
+    if forget:  # as a sweep does, a day later
+        decisions = [decision_key(txn, batch, 0) for batch in range(15) for txn in ("query", "other")]
+        log.store.execute(Delete(tuple(decisions)))
     root = log.root
     assert root is not None
-    keys = [root.page_key(pointer) for pointer in root.leaves]
-    log.store.execute(Delete((keys[leaf],)))
+    assert len(root.leaves) > 1
+    return [root.page_key(pointer) for pointer in root.leaves]
+
+
+def all_rows(log: RemoteLog) -> list[Row]:
+    root = log.root
+    assert root is not None
+    pinned, at, found = Snapshot.of(root), 0, list[Row]()
+    while len(rows := drive(log.store, pinned.piece(at), clock=log.clock, ids=log.ids)):
+        found += rows
+        at = rows.end_offset
+    return found
+
+
+@pytest.mark.parametrize("lost", [[0], [1], [0, 1]])
+def test_a_lost_page_of_what_sinks_wrote_is_put_together_again(log: RemoteLog, lost: list[int]) -> None:
+    drive(log.store, upload_staged(seal(batches(0, 20)), "query", 99, TRUSTED), clock=log.clock, ids=log.ids)
+    keys = with_pages(log, forget=False)
+    before, root = all_rows(log), log.root
+    assert root is not None
+    log.store.execute(Delete(tuple(keys[leaf] for leaf in lost)))
+    plan = plan_rebuild(log.store, TP, "test")
+    assert (plan.torn_pages, plan.lost, plan.bare, plan.gone) == (len(lost), (), (), (0, 0))
+    rebuild(log.store, plan)
+    assert all_rows(log) == before
+    assert log.root is not None
+    assert (log.root.txns, log.root.writer.volume) == (root.txns, "spark")
+
+
+def test_a_page_of_single_segments_needs_no_decision(log: RemoteLog) -> None:
+    with catalogs_of(TINY):
+        for batch in range(1, 16):
+            stage(log, [seal(batches(0, batch))], batch)
+    log.store.execute(Delete(tuple(decision_key("query", batch, 0) for batch in range(15))))
+    before, root = all_rows(log), log.root
+    assert root is not None
+    log.store.execute(Delete((root.page_key(list(root.leaves)[1]),)))
+    rebuild(log.store, plan_rebuild(log.store, TP, "test"))
+    assert all_rows(log) == before
+
+
+def test_what_the_root_has_forgotten_is_put_together_again_too(log: RemoteLog) -> None:
+    with catalogs_of(TINY):
+        for stream in range(TXNS_LIMIT + 6):
+            log.clock.advance(1)
+            stage(log, [seal(batches(0, 10))], 0, f"stream-{stream}")
+    before, root = all_rows(log), log.root
+    assert root is not None
+    pointers = find_leaves(log, root)
+    log.store.execute(Delete((root.page_key(pointers[0]),)))
+    rebuild(log.store, plan_rebuild(log.store, TP, "test"))
+    assert all_rows(log) == before
+
+
+def find_leaves(log: RemoteLog, root: Root) -> list[Pointer]:
+    cache, leaves = PageCache(), list[Pointer]()
+    for children in drive(log.store, read_pages(root, PageKind.INNER, root.inner, cache), clock=log.clock, ids=log.ids):
+        assert isinstance(children, Pointers)
+        leaves += list(children)
+    return [*leaves, *root.leaves]
+
+
+def refused(log: RemoteLog) -> None:
+    root = log.root
     for accept_loss in (False, True):
-        with pytest.raises(CorruptionError) as refused:
+        with pytest.raises(CorruptionError) as told:
             plan_rebuild(log.store, TP, "test", accept_loss=accept_loss)
-        assert "objects of sinks are there" in refused.value.message
-        assert "--accept-loss" not in refused.value.hint
+        assert "objects of sinks are there" in told.value.message
+        assert "--accept-loss" not in told.value.hint
     assert log.root == root
+
+
+@pytest.mark.parametrize("leaf", [0, 1])
+def test_a_lost_page_gets_no_hole_where_a_bundle_is_lost_too(log: RemoteLog, leaf: int) -> None:
+    """What it named is there, and nothing tells at which offsets: a hole would make it garbage."""
+    keys, root = with_pages(log), log.root
+    assert root is not None
+    row = next(row for row in all_rows(log) if row.base == list(root.leaves)[leaf].base)
+    log.store.execute(Delete((keys[leaf], index_key(log.topic_id, 0, row))))
+    refused(log)
+
+
+def test_another_attempt_that_nothing_tells_apart_is_refused(log: RemoteLog) -> None:
+    keys = with_pages(log)
+    drive(log.store, upload_staged(seal(batches(0, 10)), "query", 1, TRUSTED), clock=log.clock, ids=log.ids)
+    log.store.execute(Delete((keys[0],)))
+    refused(log)
+
+
+def test_of_a_page_that_a_trim_has_cut_nothing_is_proven(log: RemoteLog) -> None:
+    keys = with_pages(log, forget=False)
+    root = log.root
+    assert root is not None
+    second = all_rows(log)[1]
+    body = encode_root(dataclasses.replace(root, version=root.version + 1, start_offset=second.base))
+    log.store.execute(Delete((root.key, keys[0])))
+    log.store.execute(Put(root.key, body, ABSENT, crc32c(body)))
+    refused(log)

@@ -1,0 +1,130 @@
+"""A lost page of what sinks wrote: their rows put together again, and proven by what the page's pointer adds up to.
+
+::
+
+    staged objects that nothing names ── bundles: lengths, sizes, batches ── an order ── bases ── rows ── their sum?
+
+A bundle of a staged segment tells everything but where it lies. An order is guessed: batch after batch, as they were
+stored, those of one batch as its decision names them. Offsets follow from the order, leader epochs from the root's
+lineage, claim epochs from other rows. A pointer holds a 128-bit sum of whole rows: only the right order adds up to it.
+A wrong guess costs nothing but the answer: nothing is told then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tiered.errors import ConfigError, CorruptionError
+from tiered.format.bundle import MAX_BUNDLE_BYTES, decode_bundle
+from tiered.format.decision import COMMITTED
+from tiered.format.keys import (
+    FLAG_STAGED,
+    STEM_CHARS,
+    Role,
+    decision_key,
+    index_key_of,
+    is_stem_of,
+    join_uid,
+    parse_staged_key,
+    staged_batch,
+    staged_prefix,
+)
+from tiered.format.root import Root
+from tiered.model import Row, TopicPartition
+from tiered.plan.lifecycle import SPARK_VOLUME
+from tiered.remote.stage import MAX_GENERATIONS, read_decision
+from tiered.remote.torn import Torn
+from tiered.remote.upload import row_of
+from tiered.store.base import Get, ListEntry, Object, Steps, list_all
+
+
+def staged_rows(tp: TopicPartition, torn: Torn, rows: Sequence[Row]) -> Steps[list[Row]]:
+    """What sinks staged of the offsets that ``rows`` leave out, if that and ``rows`` add up to each page that is lost.
+
+    Nothing where it does not, or where nothing tells: what a page held that a trim has cut is not known.
+    """
+    root = torn.root
+    named = yield from torn.named()
+    listed = yield from list_all(staged_prefix(root.topic_id, tp.partition))
+    batches: dict[str, list[ListEntry]] = {}
+    for entry in listed:
+        parsed = parse_staged_key(entry.key)
+        if (
+            parsed is not None
+            and parsed.suffix == "log"
+            and parsed.uid not in named
+            and not _is_later(root, parsed.uid)
+        ):
+            batches.setdefault(parsed.uid[:STEM_CHARS], []).append(entry)
+    found: list[Row] = []
+    for stem in sorted(batches, key=lambda stem: (max(entry.last_modified_ms for entry in batches[stem]), stem)):
+        found += yield from _batch(root, sorted(batches[stem], key=lambda entry: (entry.last_modified_ms, entry.key)))
+    placed = _placed(found, root, rows, _claims(root, rows))
+    return placed if torn.adds_up(sorted([*rows, *placed])) else []
+
+
+def _is_later(root: Root, uid: str) -> bool:
+    """Whether a batch that the root has not committed staged it."""
+    batch = staged_batch(uid)
+    return any(batch > last and is_stem_of(txn, batch, uid) for txn, last in root.txns)
+
+
+def _batch(root: Root, entries: Sequence[ListEntry]) -> Steps[list[Row]]:
+    """Rows of one batch, with their lengths for their ends: as its decision names them, else as they were stored."""
+    rows: dict[str, Row] = {}
+    txn = ""
+    for entry in entries:
+        parsed = parse_staged_key(entry.key)
+        key = index_key_of(entry.key)
+        got = yield Get(key, max_bytes=MAX_BUNDLE_BYTES)
+        if parsed is None or not isinstance(got, Object):
+            continue
+        try:
+            bundle = decode_bundle(got.data, key=key)
+        except (CorruptionError, ConfigError):
+            continue
+        told, txn = bundle.descriptor, bundle.txn
+        if (told.topic_id, told.partition, told.size_bytes) == (root.topic_id, root.partition, entry.size):
+            row = row_of(told, bundle.indexes, uid=parsed.uid, role=Role.WRITER, claim_epoch=0, idx_len=got.size)
+            rows[parsed.uid] = row._replace(flags=row.flags | FLAG_STAGED)
+    if len(rows) > 1:
+        decided = yield from _decided(root, txn, staged_batch(next(iter(rows))))
+        return [rows[uid] for uid in decided if uid in rows] if decided else list(rows.values())
+    return list(rows.values())
+
+
+def _decided(root: Root, txn: str, batch: int) -> Steps[list[str]]:
+    """Uids of this partition in the order of the batch's decision; none if it was swept, or cannot be read."""
+    try:
+        for generation in range(MAX_GENERATIONS if txn else 0):
+            found = yield from read_decision(decision_key(txn, batch, generation))
+            if found is None:
+                break
+            if found.state == COMMITTED:
+                rows = found.partitions.get((root.topic_id, root.partition), ())
+                return [join_uid(row.id_hi, row.id_lo) for row in rows]
+    except (CorruptionError, ConfigError):
+        pass
+    return []
+
+
+def _claims(root: Root, rows: Sequence[Row]) -> dict[int, int]:
+    """The claim of the sinks by leader epoch: they take a new one of each when they take a partition over."""
+    claims = {row.leader_epoch: row.claim_epoch for row in rows if row.flags & FLAG_STAGED}
+    if root.writer.volume == SPARK_VOLUME:
+        claims[root.leader_epoch] = root.writer.epoch
+    return claims
+
+
+def _placed(found: Sequence[Row], root: Root, rows: Sequence[Row], claims: dict[int, int]) -> list[Row]:
+    """One after the other in what ``rows`` leave out. As far as they fit: what they add up to tells if they do."""
+    placed: list[Row] = []
+    ends = [root.start_offset, *(row.next for row in rows)]
+    waiting = iter(found)
+    for at, limit in zip(ends, [*(row.base for row in rows), root.next_offset], strict=True):
+        while at < limit and (row := next(waiting, None)) is not None:
+            epoch = next((entry.epoch for entry in reversed(root.lineage) if entry.start_offset <= at), -1)
+            end = at + row.next
+            placed.append(row._replace(base=at, next=end, claim_epoch=claims.get(epoch, -1), leader_epoch=epoch))
+            at = end
+    return placed
