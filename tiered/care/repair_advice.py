@@ -1,4 +1,5 @@
-"""What can be done about a root or a registry entry that is lost or went back: looked for, and said. Changes nothing.
+"""What can be done about a root, a registry entry or a decision that is lost or went back: looked for, and said.
+Changes nothing.
 
 An object comes back from a version or a backup of the bucket; a root that nobody kept is rebuilt from the objects
 (``care.rebuild``). Nothing that the objects
@@ -7,13 +8,14 @@ below a lost root hold is deleted by anybody meanwhile, and a disk that has reco
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 from tiered.care.check_registry import Unnamed, describe, find_unnamed, survey
+from tiered.care.decision_advice import damaged_decisions, steps_for
 from tiered.errors import CorruptionError, LogDestroyedError, RemotePermissionError
 from tiered.format.keys import partition_prefix, root_key, topic_key
 from tiered.format.root import Root
@@ -22,7 +24,7 @@ from tiered.local.disk.uploads import known_partitions
 from tiered.model import Positions, TopicPartition
 from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import RootView
-from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topics, load_topic
+from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topic_names, list_topics, load_topic
 from tiered.remote.torn import find_torn
 from tiered.remote.traces import find_traces
 from tiered.store.base import Steps, blocking
@@ -65,27 +67,35 @@ def advise_steps(url: str, local: LocalLog | None, topics: Collection[str]) -> S
     disk = yield from blocking(partial(_disk, local))
     notes: list[str] = []
     listed = yield from survey(notes)  # before the registry is read
-    entries, refused = yield from _load(disk, topics, notes)
+    unread: dict[str, CorruptionError] = {}
+    entries, refused = yield from _load(disk, topics, notes, unread)
     unnamed = yield from find_unnamed(listed, list(entries.values()), disk.ids)
-    found = [advice for advice in _entries(url, disk, unnamed, entries) if advice.topic not in refused]
+    found = list(_unreadable(url, unread, unnamed))
+    found += [advice for advice in _entries(url, disk, unnamed, entries) if advice.topic not in {*refused, *unread}]
     for entry in entries.values():
         for partition in range(entry.partitions):
             try:
                 found += yield from _root(url, disk, entry, partition)
             except RemotePermissionError as error:
                 notes.append(f"{root_key(entry.topic_id, partition)}: {error.message}")
-    lost = tuple(advice for advice in found if not topics or advice.topic in topics)
-    names = {*entries, *disk.counts, *refused, *(advice.topic for advice in found)}
+    found += yield from _decisions(url, list(entries.values()), notes)
+    lost = tuple(advice for advice in found if not topics or not advice.topic or advice.topic in topics)
+    names = {*entries, *disk.counts, *refused, *unread, *(advice.topic for advice in found)}
     return Advised(lost, tuple(notes), frozenset(names))
 
 
-def _load(disk: _Disk, topics: Collection[str], notes: list[str]) -> Steps[tuple[dict[str, TopicEntry], set[str]]]:
-    """The registry by name, and topics whose entries may not be read.
+def _load(
+    disk: _Disk, topics: Collection[str], notes: list[str], unread: dict[str, CorruptionError]
+) -> Steps[tuple[dict[str, TopicEntry], set[str]]]:
+    """The registry by name, and topics whose entries may not be read. ``unread`` gets those that cannot be.
 
     For who may not list it: ``topics``, or those that the disk has. Raises RemotePermissionError if all is refused.
     """
     try:
-        return {entry.name: entry for entry in (yield from list_topics())}, set()
+        try:
+            return {entry.name: entry for entry in (yield from list_topics())}, set()
+        except CorruptionError:
+            return (yield from _each((yield from list_topic_names()), unread)), set()
     except RemotePermissionError as error:
         refusal = error
     notes.append(f"the registry cannot be listed, so that other topics are not seen: {refusal.message}")
@@ -96,10 +106,49 @@ def _load(disk: _Disk, topics: Collection[str], notes: list[str]) -> Steps[tuple
             entries[name] = yield from load_topic(name)
         except RemotePermissionError as error:
             notes.append(f"{topic_key(name)}: {error.message}")
-    if not entries:
+        except CorruptionError as damage:
+            unread[name] = damage
+    if not entries and not unread:
         refusal.hint = "without the right to list, only topics that are named, or that --log-dir holds, are looked at"
         raise refusal
     return {name: entry for name, entry in entries.items() if entry is not None}, names - entries.keys()
+
+
+def _each(names: Collection[str], unread: dict[str, CorruptionError]) -> Steps[dict[str, TopicEntry]]:
+    """Entries that can be read."""
+    entries: dict[str, TopicEntry] = {}
+    for name in names:
+        try:
+            entry = yield from load_topic(name)
+        except CorruptionError as damage:
+            unread[name] = damage
+        else:
+            entries |= {} if entry is None else {name: entry}
+    return entries
+
+
+def _unreadable(url: str, unread: Mapping[str, CorruptionError], unnamed: Collection[Unnamed]) -> Iterator[Advice]:
+    """Entries that cannot be read: of a topic that has roots, or of nothing at all."""
+    for name, damage in unread.items():
+        key = topic_key(name)
+        if any(each.topic == name and not each.destroyed for each in unnamed):
+            mend = f"or `tiered repair registry {name}`: the topic's roots tell what it named, but for its settings"
+        else:
+            mend = (
+                "no root below any topic id is of a topic of that name: if nobody kept it, copy the object elsewhere "
+                "and delete it, there is nothing that it could name"
+            )
+        yield Advice(key, name, -1, damage.message, (*_put_back(url, key), mend))
+
+
+def _decisions(url: str, entries: Sequence[TopicEntry], notes: list[str]) -> Steps[list[Advice]]:
+    """Of sinks, those that cannot be read."""
+    try:
+        damaged = yield from damaged_decisions(entries)
+    except RemotePermissionError as error:
+        notes.append(f"decisions of sinks are not looked at: {error.message}")
+        return []
+    return [Advice(each.key, "", -1, each.problem, (*_put_back(url, each.key), *steps_for(each))) for each in damaged]
 
 
 def _disk(local: LocalLog | None) -> _Disk:

@@ -399,11 +399,12 @@ def _need_not_held(store: Store, tp: TopicPartition, directory: Path, plan: Mend
 @click.argument("topics", nargs=-1, metavar="[TOPIC...]")
 @pass_application
 def advice_command(app: Application, *, topics: tuple[str, ...]) -> int:
-    """Say what can be done about roots and registry entries that are lost, or older than what was seen of them.
+    """Say what can be done about roots and registry entries that are lost, or older than what was seen of them, and
+    about decisions of sinks that cannot be read.
 
-    Looks at the registry and every root, with --log-dir also at what that disk has seen; changes nothing. Without the
-    right to list it looks at the topics that are named, or that the disk holds. Exit code 0: nothing is lost; 3: not
-    everything could be looked at; 13: something is lost.
+    Looks at the registry, every root and every decision, with --log-dir also at what that disk has seen; changes
+    nothing. Without the right to list it looks at the topics that are named, or that the disk holds. Exit code 0:
+    nothing is lost; 3: not everything could be looked at; 13: something is lost.
 
     \b
     Examples:

@@ -1,0 +1,101 @@
+"""What ``repair advice`` says of decisions and registry entries that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.remote.building import TOPIC_ID, TRUSTED, RemoteLog, batches, seal
+from tests.unit.remote.staging import stage
+from tiered.care.repair_advice import Advice
+from tiered.care.run import advise
+from tiered.format.keys import decision_key, root_key, topic_key
+from tiered.remote.stage import upload_staged
+from tiered.remote.topics import register_topic
+from tiered.store.base import ABSENT, Delete, Put
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+
+KEY = decision_key("query", 1, 0)
+
+
+@pytest.fixture
+def logs() -> tuple[RemoteLog, RemoteLog]:
+    """Two partitions that have batch 0 of a query."""
+    first = RemoteLog(MemoryStore())
+    second = RemoteLog(first.store, partition=1, ids=first.ids, clock=first.clock)
+    drive(first.store, register_topic("flights", TOPIC_ID, 2, {}), clock=first.clock, ids=first.ids)
+    for log in (first, second):
+        stage(log, [seal(batches(0, 20), partition=log.partition)], 0)
+        log.store.execute(Delete((decision_key("query", 0, 0),)))
+    return first, second
+
+
+def hang(log: RemoteLog) -> None:
+    """A task has staged something of batch 1, and nothing is committed of it."""
+    segment = seal(batches(0, 20), partition=log.partition)
+    drive(log.store, upload_staged(segment, "query", 1, TRUSTED), clock=log.clock, ids=log.ids)
+
+
+def hurt(log: RemoteLog, key: str = KEY) -> None:
+    log.store.execute(Delete((key,)))
+    log.store.execute(Put(key, b"garbage", ABSENT))
+
+
+def told(log: RemoteLog) -> tuple[Advice, str]:
+    (advice,) = advise(log.store, None).lost
+    assert "backup" in " ".join(advice.steps[:-1])
+    return advice, advice.steps[-1]
+
+
+def test_a_batch_that_is_nowhere_is_decided_again(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    hang(logs[1])
+    hurt(logs[0])
+    advice, step = told(logs[0])
+    assert (advice.key, advice.topic, advice.partition) == (KEY, "", -1)
+    assert "no partition has batch 1 of query (flights-1 hold segments of it): stop the query" in step
+    logs[0].store.execute(Delete((KEY,)))  # as is said
+    rows = stage(logs[1], [seal(batches(0, 10), partition=1)], 1)
+    assert (rows[0].base, rows[0].next) == (20, 30)
+
+
+def test_a_batch_that_is_everywhere_needs_no_decision(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    stage(logs[0], [seal(batches(0, 20))], 1)
+    hurt(logs[0])
+    assert "flights-0 have batch 1 of query, and no other partition holds anything of it" in told(logs[0])[1]
+    logs[0].store.execute(Delete((KEY,)))
+    stage(logs[0], [seal(batches(0, 10))], 1)  # a replay
+    assert logs[0].root is not None
+    assert logs[0].root.next_offset == 40
+    stage(logs[0], [seal(batches(0, 20))], 2)
+    assert logs[0].root.next_offset == 60
+
+
+def test_a_batch_that_is_in_one_of_two_is_not_to_be_deleted(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    hang(logs[1])
+    stage(logs[0], [seal(batches(0, 20))], 1)
+    hurt(logs[0])
+    step = told(logs[0])[1]
+    assert "flights-0 have batch 1 of query, flights-1 hold segments of it" in step
+    assert "do not delete the decision" in step
+
+
+def test_where_a_root_cannot_be_asked_nothing_is_known(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    hang(logs[1])
+    hurt(logs[0])
+    hurt(logs[1], root_key(TOPIC_ID, 1))
+    root, decision = sorted(advise(logs[0].store, None).lost, key=lambda advice: advice.partition, reverse=True)
+    assert root.key == root_key(TOPIC_ID, 1)
+    assert "whether flights-1 have batch 1 of query is not known" in decision.steps[-1]
+
+
+def test_an_entry_of_nothing_is_told_and_hinders_no_other_advice(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    hurt(logs[0], topic_key("Alpha"))
+    hurt(logs[0], root_key(TOPIC_ID, 1))
+    entry, root = sorted(advise(logs[0].store, None).lost, key=lambda advice: advice.partition)
+    assert (entry.key, root.key) == ("topics/Alpha", root_key(TOPIC_ID, 1))
+    assert "no root below any topic id is of a topic of that name" in entry.steps[-1]
+
+
+def test_an_entry_of_a_topic_that_has_roots_is_made_anew(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    hurt(logs[0], topic_key("flights"))
+    assert "`tiered repair registry flights`" in told(logs[0])[1]
