@@ -28,6 +28,7 @@ from tiered.format.batch import (
     empty_batch,
     least_timestamp,
     read_header,
+    rebased,
     verify_batch,
 )
 from tiered.format.bundle import MAX_BUNDLE_BYTES, Bundle, decode_bundle
@@ -36,9 +37,11 @@ from tiered.format.keys import (
     FLAG_ABORTED_TXNS,
     FLAG_HOLE,
     FLAG_MAINTAINER,
+    FLAG_STAGED,
     Role,
     aside_key,
     index_key,
+    is_staged_by,
     parse_segment_key,
     partition_prefix,
     segment_key,
@@ -249,6 +252,17 @@ class _Object:
     def log_key(self) -> str:
         return segment_key(self.topic_id, self.tp.partition, self.row)
 
+    @property
+    def staged(self) -> bool:
+        """A sink staged it: its batches and its bundle begin at offset 0, know no epochs, and no producers."""
+        return bool(self.row.flags & FLAG_STAGED)
+
+    @property
+    def own(self) -> Row:
+        """The row with the offsets that its objects have."""
+        row = self.row
+        return row._replace(base=0, next=row.next - row.base) if self.staged else row
+
     def plan(self, pinned: Snapshot, *, named: bool, drop: bool) -> Steps[RowPlan | None]:
         """None if nothing is wrong as far as one looks: the bytes of the ``.log`` are read where something is."""
         row = self.row
@@ -293,7 +307,7 @@ class _Object:
         row = self.row
         if (lost[0].start, lost[0].end) == (row.base, row.next):
             before = yield from self._producers_before(pinned)
-            aborted, after = aborts_before(row.base, row, bundle), _producers(bundle)
+            aborted, after = aborts_before(row.base, row, bundle), () if self.staged else _producers(bundle)
             keeps = after is not None  # an empty batch does
             last = not keeps and (yield from self._is_last(pinned))
             why = hole_flaw(before, after, aborted=aborted, last=last)
@@ -311,6 +325,8 @@ class _Object:
 
     def _partial_flaw(self, pinned: Snapshot, bundle: Bundle | None, size: int) -> Steps[str | None]:
         """Why the batches that are whole cannot stand beside the old bundle: a marker is lost, or may be."""
+        if self.staged:
+            return None
         if bundle is None:
             return "its index bundle is gone or wrong, and nothing else tells its producers and transactions"
         if (yield from self._producers_before(pinned)) is None:
@@ -339,6 +355,8 @@ class _Object:
     def _elsewhere(self) -> Steps[Row | None]:
         """The same segment under another name: an upload that nobody named, or whose name the row has wrong."""
         row = self.row
+        if self.staged:
+            return None
         listed = yield from list_all(partition_prefix(self.topic_id, self.tp.partition) + "s/")
         for entry in listed:
             parsed = parse_segment_key(entry.key)
@@ -353,7 +371,7 @@ class _Object:
 
     def bundle(self) -> Steps[tuple[Bundle | None, str]]:
         """The bundle if it is of this segment; and what is wrong with it, or with what the row says of it."""
-        row, key = self.row, index_key(self.topic_id, self.tp.partition, self.row)
+        row, key = self.own, index_key(self.topic_id, self.tp.partition, self.row)
         got = yield Get(key, 0, MAX_BUNDLE_BYTES)
         if not isinstance(got, Object):
             return None, "the index bundle is gone"
@@ -365,10 +383,13 @@ class _Object:
             return None, f"the index bundle cannot be read: {damage.message}"
         told = bundle.descriptor
         whose = (told.topic_id, told.partition, told.base_offset, told.end_offset, bundle.claim_epoch)
-        if whose != (self.topic_id, self.tp.partition, row.base, row.next, row.claim_epoch):
+        epoch = 0 if self.staged else row.claim_epoch
+        is_ours = not self.staged or is_staged_by(row, bundle.txn)
+        if whose != (self.topic_id, self.tp.partition, row.base, row.next, epoch) or not is_ours:
             return None, "the index bundle is that of another segment"
-        what = (told.min_timestamp, told.max_timestamp, told.records, told.size_bytes, told.crc32c, told.leader_epoch)
-        if (*what, got.size) != (*row[2:4], row.records, row.size, row.crc, row.leader_epoch, row.idx_len):
+        what = (told.min_timestamp, told.max_timestamp, told.records, told.size_bytes, told.crc32c)
+        epochs_differ = not self.staged and told.leader_epoch != row.leader_epoch
+        if (*what, got.size) != (*row[2:4], row.records, row.size, row.crc, row.idx_len) or epochs_differ:
             return bundle, "the catalog and the index bundle describe different bytes"
         try:
             offsets = OffsetIndex.from_bytes(bundle.indexes.offset_index, row.base)
@@ -380,18 +401,27 @@ class _Object:
         return bundle, ""
 
     def walk(self, size: int, bundle: Bundle | None, take: Take) -> Steps[list[Loss]]:
-        """Hands the batches that are whole to ``take``, in order; gives the ranges between them that are lost.
+        """Hands the batches that are whole to ``take``, in order, at the offsets that the catalog gives them; gives the
+        ranges between them that are lost.
 
         An object of right batches whose checksum is not the catalog's is another segment's: all of it is lost.
         """
         if not size:
             return [Loss(self.row.base, self.row.next, "the .log is gone")]
-        walk = _Walk(self.tp, self.log_key, self.row, size, bundle)
+        walk = _Walk(self.tp, self.log_key, self.own, size, bundle)
         if not (yield from walk.is_right()):
             lost = yield from walk.run(_take_nothing)
             if not lost:
                 return [Loss(self.row.base, self.row.next, "the .log is another one than the catalog names")]
-        return (yield from walk.run(take))
+        if not self.staged:
+            return (yield from walk.run(take))
+        base = self.row.base
+
+        def moved(header: BatchHeader, batch: memoryview) -> Steps[None]:
+            yield from take(*rebased(batch, header, base, self.row.leader_epoch))
+
+        lost = yield from walk.run(moved)
+        return [Loss(base + loss.start, base + loss.end, loss.why) for loss in lost]
 
     def written(self, shop: Workshop, pinned: Snapshot, plan: RowPlan) -> Steps[Row]:
         """New objects of what is left. Raises CorruptionError if that is another thing than was planned."""
@@ -409,14 +439,16 @@ class _Object:
 
         lost = yield from self.walk(plan.size, bundle, take)
         old, kept = bundle.indexes if bundle is not None else None, output.written[0]
-        if tuple(lost) != plan.lost or (lost and kept and old is None):
+        if tuple(lost) != plan.lost or (lost and kept and old is None and not self.staged):
             yield from output.abandon()
             raise self._another(str(lost))
         if not kept and _producers(bundle) and (yield from self._is_last(pinned)):
             empty = empty_batch(self.row.base, self.row.next, self.row.leader_epoch)
             yield from take(read_header(empty), memoryview(empty))
-        followed = follower.end_segment()
         epochs = tuple(epoch for epoch in pinned.root.lineage if epoch.start_offset < self.row.next)
+        if self.staged and kept:
+            return (yield from output.finish(b"", NO_PRODUCERS, epochs))
+        followed = follower.end_segment()
         if old is not None and lost:  # the plan has seen that what is left agrees; the lost batches only it knows
             txn_index = old.txn_index if kept else b""  # it speaks of markers that are gone
             return (yield from output.finish(txn_index, old.producer_snapshot, epochs))
@@ -493,6 +525,8 @@ def _keeps_before(offset: int) -> str:
 
 def producers_at_end(tp: TopicPartition, topic_id: UUID, row: Row) -> Steps[tuple[ProducerEntry, ...] | None]:
     """Of a segment, as its bundle has them; None if that is gone, damaged or another segment's."""
+    if row.flags & FLAG_STAGED:
+        return ()
     return _producers((yield from bundle_of(tp, topic_id, row)))
 
 

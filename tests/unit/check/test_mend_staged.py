@@ -1,0 +1,130 @@
+"""Segments that a sink staged, mended: their objects begin at offset 0, what is written anew does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.remote_face import RemoteFace
+from tests.unit.remote.building import TOPIC_ID, RemoteLog, batches, seal
+from tests.unit.remote.staging import stage
+from tiered.care.check import CheckOptions
+from tiered.care.run import check, mend, plan_mend
+from tiered.errors import ConfigError
+from tiered.findings import Severity
+from tiered.format.batch import decode_records
+from tiered.format.bundle import encode_bundle
+from tiered.format.keys import FLAG_STAGED, index_key, segment_key
+from tiered.model import Row, TopicPartition
+from tiered.remote.topics import register_topic
+from tiered.store.base import ABSENT, Delete, Get, Object, Put
+from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+
+TP = TopicPartition("flights", 0)
+
+
+@pytest.fixture
+def log() -> RemoteLog:
+    """Offsets 0 to 20, 20 to 50, 50 to 60."""
+    log = RemoteLog(MemoryStore())
+    drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
+    stage(log, [seal(batches(0, 20)), seal(batches(0, 30))], 0)
+    stage(log, [seal(batches(0, 10))], 1)
+    return log
+
+
+def rows(log: RemoteLog) -> list[Row]:
+    root = log.root
+    assert root is not None
+    return list(root.rows)
+
+
+def records(log: RemoteLog) -> dict[int, bytes | None]:
+    face = RemoteFace(log.store, log.topic, TOPIC_ID, 0, clock=log.clock)
+    return {record.offset: record.value for batch in face.read_batches(0) for record in decode_records(batch)}
+
+
+def edit(log: RemoteLog, key: str, change: Callable[[bytes], bytes]) -> None:
+    got = log.store.execute(Get(key))
+    assert isinstance(got, Object)
+    log.store.execute(Delete((key,)))
+    log.store.execute(Put(key, change(bytes(got.data)), ABSENT))
+
+
+def clean(log: RemoteLog) -> bool:
+    report = check(None, log.store, CheckOptions(read_data=True))
+    return not [found for found in report.findings if found.severity is not Severity.INFO]
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_of_what_is_right_nothing_is_mended(log: RemoteLog, drop: bool) -> None:
+    with pytest.raises(ConfigError, match="there is nothing to repair"):
+        plan_mend(log.store, TP, drop=drop)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("damage", ["gone", "garbage", "another's", "another stream's"])
+def test_a_bundle_is_made_anew(log: RemoteLog, at: int, damage: str) -> None:
+    before, (row, other) = records(log), (rows(log)[at], rows(log)[at - 1])
+    key = index_key(TOPIC_ID, 0, row)
+    if damage == "gone":
+        log.store.execute(Delete((key,)))
+    elif damage == "garbage":
+        edit(log, key, lambda data: b"garbage")
+    elif damage == "another stream's":
+        bundle = seal(batches(0, row.next - row.base))
+        edit(log, key, lambda data: encode_bundle(bundle.descriptor, bundle.sealed_indexes, 0, txn="other"))
+    else:
+        found = log.store.execute(Get(index_key(TOPIC_ID, 0, other)))
+        assert isinstance(found, Object)
+        edit(log, key, lambda data: bytes(found.data))
+    assert not clean(log)
+    plan = plan_mend(log.store, TP)
+    assert [(each.row, each.lost) for each in plan.rows] == [(row, ())]
+    mend(log.store, plan, "test")
+    new = rows(log)[at]
+    assert (new.base, new.next, new.flags & FLAG_STAGED, new.leader_epoch) == (row.base, row.next, 0, row.leader_epoch)
+    assert records(log) == before
+    assert clean(log)
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (lambda data: data[:-1], (40, 50)),
+        (lambda data: data[:80] + bytes([data[80] ^ 1]) + data[81:], (20, 30)),
+        (lambda data: b"", (20, 50)),
+    ],
+    ids=["cut", "a bit of a record", "empty"],
+)
+def test_what_cannot_be_read_is_given_up(
+    log: RemoteLog, change: Callable[[bytes], bytes], lost: tuple[int, int]
+) -> None:
+    before, row = records(log), rows(log)[1]
+    edit(log, segment_key(TOPIC_ID, 0, row), change)
+    plan = plan_mend(log.store, TP, drop=True)
+    assert [(loss.start, loss.end) for loss in plan.lost] == [lost]
+    mend(log.store, plan, "test")
+    assert records(log) == {at: value for at, value in before.items() if not lost[0] <= at < lost[1]}
+    assert clean(log)
+
+
+def test_a_segment_without_objects_becomes_a_hole(log: RemoteLog) -> None:
+    before, row = records(log), rows(log)[2]
+    log.store.execute(Delete((segment_key(TOPIC_ID, 0, row), index_key(TOPIC_ID, 0, row))))
+    mend(log.store, plan_mend(log.store, TP, drop=True), "test")
+    assert records(log) == {at: value for at, value in before.items() if at < 50}
+    assert clean(log)
+
+
+def test_segments_that_changed_places_are_not_taken_for_each_other(log: RemoteLog) -> None:
+    """Two of one length: their bytes are right, and not theirs."""
+    stage(log, [seal(batches(0, 10, size=40))], 2)
+    one, two = (segment_key(TOPIC_ID, 0, row) for row in rows(log)[2:])
+    found = log.store.execute(Get(one))
+    assert isinstance(found, Object)
+    edit(log, two, lambda data: bytes(found.data))
+    plan = plan_mend(log.store, TP, drop=True)
+    assert [(loss.start, loss.end) for loss in plan.lost] == [(60, 70)]
