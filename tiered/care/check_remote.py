@@ -31,6 +31,7 @@ from tiered.errors import ConfigError, CorruptionError, RemotePermissionError, T
 from tiered.findings import NEWER_RELEASE, Finding, Findings, Passed, Severity
 from tiered.format.bundle import HEAD_BYTES, Bundle, decode_bundle
 from tiered.format.keys import (
+    FLAG_ABORTED_TXNS,
     FLAG_HOLE,
     FLAG_MAINTAINER,
     FLAG_STAGED,
@@ -58,7 +59,7 @@ from tiered.remote.root_view import root_get, two_names
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.sweep import drop_named
 from tiered.remote.topics import TopicEntry
-from tiered.remote.traces import find_traces
+from tiered.remote.traces import find_traces, left_without_root
 from tiered.store.base import Begin, Blocking, Get, Head, Missing, Object, Steps, StoreRequest, Take, blocking, list_all
 
 ROWS_TOGETHER = 8
@@ -296,7 +297,7 @@ class RemoteCheck:
             catalog.error("root", damage.message, position=damage.position)
             return None
         if isinstance(found, Missing):
-            why = self._known.absent()
+            why = self._known.absent() or (yield from self._left_without_root(catalog))
             if why:
                 catalog.error("root_missing", f"the root is gone; {why}; `tiered repair advice` says what can be done")
             else:
@@ -320,6 +321,15 @@ class RemoteCheck:
         for violation in check_root(root):
             catalog.error("invariant", str(violation))
         return Snapshot.of(root)
+
+    def _left_without_root(self, catalog: Findings) -> Steps[str]:
+        """What proves that there was a root: a sentence, ``""`` if nothing does."""
+        try:
+            key = yield from left_without_root(self._topic_id, self._tp.partition)
+        except RemotePermissionError as refused:
+            catalog.add(Severity.INFO, "not_listed", f"what is left of a root is not looked for: {refused.message}")
+            return ""
+        return f"{key} is there, and comes after it" if key else ""
 
     def _compare_positions(self, root: Root, catalog: Findings) -> None:
         local = self._local
@@ -438,6 +448,7 @@ class RemoteCheck:
             ("CRC32C", noted.crc32c, row.crc),
             ("leader epoch", noted.leader_epoch, noted.leader_epoch if staged else row.leader_epoch),
             ("claim epoch", bundle.claim_epoch, 0 if staged else row.claim_epoch),
+            ("aborted transactions", bool(bundle.indexes.txn_index), bool(row.flags & FLAG_ABORTED_TXNS)),
             ("transaction", bundle.txn, bundle.txn if is_staged_by(row, bundle.txn) else ""),
         )
         for what, in_bundle, in_row in pairs:

@@ -25,6 +25,7 @@ from tiered.remote.settle import COMMIT_DEADLINE_MS, deadline_after, settle
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import (
     MAX_ENTRY_BYTES,
+    STATE_DELETED,
     TopicEntry,
     decode_topic,
     encode_topic,
@@ -65,9 +66,11 @@ def plan_entry_steps(topic: str, topic_id: UUID | None = None) -> Steps[EntryPla
     chosen = _chosen(topic, found, topic_id)
     count = chosen.partitions[-1] + 1
     if before is not None and before.topic_id == chosen.topic_id:
-        if before.partitions >= count:
+        if before.partitions >= count and before.state != STATE_DELETED:
             raise ConfigError(f"the entry of topic {topic} is what its roots tell", hint="`tiered check` has the rest")
         problem = f"it names {before.partitions} partitions, the bucket holds {count}"
+        if before.state == STATE_DELETED:
+            problem = "it says that the topic was deleted, and its roots are there"
     elif before is not None:
         problem = f"it names the topic id {before.topic_id}"
     roots = yield from load_roots(PartitionIds(topic, chosen.topic_id), chosen.partitions[:1])

@@ -26,7 +26,7 @@ from tiered.plan.known import NOTHING_KNOWN, Known
 from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, check_entry, encode_topic, list_topic_names, list_topics, load_topic
 from tiered.remote.torn import find_torn
-from tiered.remote.traces import find_traces
+from tiered.remote.traces import find_traces, left_without_root
 from tiered.store.base import Steps, blocking
 from tiered.store.location import StoreLocation
 
@@ -207,6 +207,10 @@ def _root(url: str, disk: _Disk, entry: TopicEntry, partition: int) -> Steps[lis
         mend = f"or `tiered repair rebuild-catalog {tp.topic}:{partition}`: it goes on from the newest that was kept"
         text = f"{root.where}: an older root was put back: {older}"
         return [Advice(root.key, entry.name, partition, text, (*_put_back(url, root.key), mend))]
+    if root is None and (left := (yield from left_without_root(entry.topic_id, partition))):
+        key = root_key(entry.topic_id, partition)
+        text = f"{tp}: the root is gone: {left} is there, and comes after it"
+        return [Advice(key, entry.name, partition, text, (*_put_back(url, key), *_without_root(entry, disk, tp)))]
     if root is None or torn is None:
         return []
     problem = f"{root.where} is whole, and its page of offsets {{}} to {{}} is gone or another one"

@@ -27,7 +27,7 @@ from tiered.errors import (
 )
 from tiered.format.batch import BatchHeader
 from tiered.format.coordinator_records import is_state_log
-from tiered.format.keys import check_topic_name
+from tiered.format.keys import check_topic_name, root_key
 from tiered.format.root import STATE_DELETING
 from tiered.model import Row, TopicPartition
 from tiered.plan.known import Known
@@ -36,6 +36,7 @@ from tiered.remote.reader import RemotePartition
 from tiered.remote.root_view import RootView
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.topics import TopicEntry, list_topics, load_topic
+from tiered.remote.traces import left_without_root
 from tiered.store.base import Now, Steps
 from tiered.times import Time
 
@@ -235,6 +236,8 @@ class _Partition:
         except CorruptionError as damage:
             damage.hint = damage.hint or "name the other topics to restore them, and run check for the whole picture"
             raise
+        if pinned is None and past is None:
+            yield from self._need_untouched()
         if pinned is None or not selected:
             return PartitionPlan(self.tp, self.entry, self.source, pinned, (), taken=taken)
         end = yield from self._end(pinned, past)
@@ -245,6 +248,16 @@ class _Partition:
         if end is not None and len(rows) == 1 and end < rows[0].next:  # who wrote before it, nothing else here tells
             before = yield from pinned.at(rows[0].base - 1)
         return PartitionPlan(self.tp, self.entry, self.source, pinned, rows, before, end, taken)
+
+    def _need_untouched(self) -> Steps[None]:
+        """Raises CorruptionError if a root must have been there, by what is left of the partition."""
+        key = yield from left_without_root(self.source.topic_id, self.tp.partition)
+        if key:
+            raise CorruptionError(
+                f"{self.tp}: its root is gone: {key} is there, and comes after it",
+                path_or_key=root_key(self.source.topic_id, self.tp.partition),
+                hint="`tiered repair advice` says what can be done; name the other topics to restore them",
+            )
 
     def _was_absent(self, view: RootView) -> Steps[bool]:
         """Whether the partition was not there then, as opposed to: nobody knows any more what it was."""

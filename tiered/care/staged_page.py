@@ -5,18 +5,19 @@
     staged objects that nothing names ── bundles: lengths, sizes, batches ── an order ── bases ── rows ── their sum?
 
 A bundle of a staged segment tells everything but where it lies. An order is guessed: batch after batch, as they were
-stored, those of one batch as its decision names them. Offsets follow from the order, leader epochs from the root's
-lineage, claim epochs from other rows. A pointer holds a 128-bit sum of whole rows: only the right order adds up to it.
-A wrong guess costs nothing but the answer: nothing is told then.
+stored or else as they were decided, those of one batch as its decision names them. Offsets follow from the order,
+leader epochs from the root's lineage, claim epochs from other rows. A pointer holds a 128-bit sum of whole rows: only
+the right order adds up to it. A wrong guess costs nothing but the answer: nothing is told then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tiered.errors import ConfigError, CorruptionError
 from tiered.format.bundle import MAX_BUNDLE_BYTES, decode_bundle
-from tiered.format.decision import COMMITTED
+from tiered.format.decision import COMMITTED, Decision, Target
 from tiered.format.keys import (
     FLAG_STAGED,
     STEM_CHARS,
@@ -56,11 +57,36 @@ def staged_rows(tp: TopicPartition, torn: Torn, rows: Sequence[Row]) -> Steps[li
             and not _is_later(root, parsed.uid)
         ):
             batches.setdefault(parsed.uid[:STEM_CHARS], []).append(entry)
-    found: list[Row] = []
-    for stem in sorted(batches, key=lambda stem: (max(entry.last_modified_ms for entry in batches[stem]), stem)):
-        found += yield from _batch(root, sorted(batches[stem], key=lambda entry: (entry.last_modified_ms, entry.key)))
-    placed = _placed(found, root, rows, _claims(root, rows))
-    return placed if torn.adds_up(sorted([*rows, *placed])) else []
+    found: list[_Batch] = []
+    for entries in batches.values():
+        entries.sort(key=lambda entry: (entry.last_modified_ms, entry.key))
+        found += [(yield from _batch(root, entries))]
+    claims = _claims(root, rows)
+    for order in (_Batch.stored, _Batch.decided):  # a copy of a bucket has other times
+        ordered = [row for batch in sorted(found, key=order) for row in batch.rows]
+        placed = _placed(ordered, root, rows, claims)
+        if torn.adds_up(sorted([*rows, *placed])):
+            return placed
+    return []
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one batch staged: rows with their lengths for their ends, in order. ``seen``: the root's version before it
+    was decided, -1 if nothing tells."""
+
+    rows: tuple[Row, ...]
+    stem: str
+    stored_ms: int
+    seen: int
+
+    def stored(self) -> tuple[int, str]:
+        """When the last of it was."""
+        return self.stored_ms, self.stem
+
+    def decided(self) -> tuple[int, str]:
+        """When that was."""
+        return self.seen, self.stem
 
 
 def _is_later(root: Root, uid: str) -> bool:
@@ -69,10 +95,10 @@ def _is_later(root: Root, uid: str) -> bool:
     return any(batch > last and is_stem_of(txn, batch, uid) for txn, last in root.txns)
 
 
-def _batch(root: Root, entries: Sequence[ListEntry]) -> Steps[list[Row]]:
-    """Rows of one batch, with their lengths for their ends: as its decision names them, else as they were stored."""
+def _batch(root: Root, entries: Sequence[ListEntry]) -> Steps[_Batch]:
+    """One batch: its rows as its decision names them, else as they were stored."""
     rows: dict[str, Row] = {}
-    txn = ""
+    txn = stem = ""
     for entry in entries:
         parsed = parse_staged_key(entry.key)
         key = index_key_of(entry.key)
@@ -83,29 +109,29 @@ def _batch(root: Root, entries: Sequence[ListEntry]) -> Steps[list[Row]]:
             bundle = decode_bundle(got.data, key=key)
         except (CorruptionError, ConfigError):
             continue
-        told, txn = bundle.descriptor, bundle.txn
+        told, txn, stem = bundle.descriptor, bundle.txn, parsed.uid[:STEM_CHARS]
         if (told.topic_id, told.partition, told.size_bytes) == (root.topic_id, root.partition, entry.size):
             row = row_of(told, bundle.indexes, uid=parsed.uid, role=Role.WRITER, claim_epoch=0, idx_len=got.size)
             rows[parsed.uid] = row._replace(flags=row.flags | FLAG_STAGED)
-    if len(rows) > 1:
-        decided = yield from _decided(root, txn, staged_batch(next(iter(rows))))
-        return [rows[uid] for uid in decided if uid in rows] if decided else list(rows.values())
-    return list(rows.values())
+    decision = (yield from _decided(txn, staged_batch(next(iter(rows))))) if rows else None
+    target = Target(root.topic_id, root.partition)
+    ordered, seen = tuple(rows.values()), -1
+    if decision is not None:
+        uids = [join_uid(row.id_hi, row.id_lo) for row in decision.partitions.get(target, ())]
+        ordered, seen = tuple([rows[uid] for uid in uids if uid in rows]), decision.seen.get(target, -1)
+    return _Batch(ordered, stem, max(entry.last_modified_ms for entry in entries), seen)
 
 
-def _decided(root: Root, txn: str, batch: int) -> Steps[list[str]]:
-    """Uids of this partition in the order of the batch's decision; none if it was swept, or cannot be read."""
+def _decided(txn: str, batch: int) -> Steps[Decision | None]:
+    """To commit; None if it was swept, or cannot be read."""
     try:
         for generation in range(MAX_GENERATIONS if txn else 0):
             found = yield from read_decision(decision_key(txn, batch, generation))
-            if found is None:
-                break
-            if found.state == COMMITTED:
-                rows = found.partitions.get((root.topic_id, root.partition), ())
-                return [join_uid(row.id_hi, row.id_lo) for row in rows]
+            if found is None or found.state == COMMITTED:
+                return found
     except (CorruptionError, ConfigError):
         pass
-    return []
+    return None
 
 
 def _claims(root: Root, rows: Sequence[Row]) -> dict[int, int]:

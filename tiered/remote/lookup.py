@@ -95,13 +95,21 @@ class SegmentLookup:
         return segment_key(self._topic_id, self._tp.partition, row)
 
     def section(self, row: Row, kind: SectionKind) -> Steps[bytes]:
-        """One verified section of the bundle of ``row``; empty if the bundle has none of this kind, or none exists.
+        """One verified section of the bundle of ``row``; empty if the bundle has none of this kind.
 
-        Raises SegmentGone, CorruptionError.
+        A hole has no bundle, nor has a row of a rebuilt catalog before `repair index`: its offset and time index are
+        empty, and what only the bundle tells is CorruptionError. Raises SegmentGone, CorruptionError.
         """
-        if not row.idx_len:
-            return b""
         key = index_key(self._topic_id, self._tp.partition, row)
+        if not row.idx_len:
+            if row.size and kind not in (SectionKind.OFFSET_INDEX, SectionKind.TIME_INDEX):
+                raise CorruptionError(
+                    f"{self._tp}: the catalog names no index bundle of offsets {row.base} to {row.next}",
+                    path_or_key=key,
+                    offset=row.base,
+                    hint=f"`tiered repair index {self._tp.topic}:{self._tp.partition}` makes it from the .log",
+                )
+            return b""
         prefix_bytes = row.idx_len if row.idx_len <= self.limits.bundle_bytes else HEAD_BYTES
         prefix = yield from self._cached(key, row, 0, prefix_bytes)
         head = decode_bundle_head(prefix, key=key)

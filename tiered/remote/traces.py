@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
+from uuid import UUID
 
 from tiered.errors import CorruptionError, RemotePermissionError
-from tiered.format.keys import Role, parse_page_key, parse_segment_key, partition_prefix
+from tiered.format.keys import Role, parse_hist_key, parse_page_key, parse_segment_key, partition_prefix
 from tiered.format.root import Root
 from tiered.remote.audit import audited
 from tiered.remote.hist import outlived
@@ -77,6 +78,20 @@ def _kept(root: Root) -> Steps[int]:
     """The newest version that a snapshot holds, 0 without one."""
     taken, _ = yield from survey_snapshots(RootView(root.topic_id, root.partition, root.topic))
     return max((each.version for each in taken), default=0)
+
+
+def left_without_root(topic_id: UUID, partition: int) -> Steps[str]:
+    """The key of an object that comes after the first claim, and so after the root; ``""`` without one. Call it where
+    there is no root, and nothing says that there was one: four LISTs of one key each."""
+    prefix = partition_prefix(topic_id, partition)
+    lists = [List(prefix + folder, limit=1) for folder in ("hist/", "p/", "s/m", "s/w")]
+    pages: list[Page] = yield Together(tuple(lists))
+    for page in pages:
+        for entry in page.entries:
+            named = parse_segment_key(entry.key) or parse_page_key(entry.key)
+            if named is not None or parse_hist_key(entry.key) is not None:
+                return entry.key
+    return ""
 
 
 def need_newest(view: RootView, *, all_traces: bool = True) -> Steps[None]:

@@ -11,7 +11,7 @@ import zstandard
 
 from tests.damage.bucket.place import HIT, OTHER, TPS, Place
 from tiered.format.crc import crc32c
-from tiered.format.keys import hist_prefix, topic_key
+from tiered.format.keys import FLAG_ABORTED_TXNS, hist_prefix, topic_key
 from tiered.model import Row
 
 RULE = {
@@ -125,6 +125,12 @@ def without_copies(numbers: tuple[int, ...]) -> Callable[[Place], None]:
         place.delete(place.root_key(), *gone, *(key for key in place.every_key() if key.startswith(folder)))
 
     return hurt
+
+
+def before_roots(place: Place) -> None:
+    """Then a root that is absent was never made; but what a claim uploads comes after it. A reader lists nothing."""
+    place.edit_entry(roots=False)
+    place.delete(place.root_key())
 
 
 def in_capitals(place: Place) -> None:
@@ -272,6 +278,9 @@ DAMAGES = (
     Damage("topic entry with 1 partition of 2", lambda p: p.edit_entry(partitions=1)),
     Damage("topic entry of 1 MB", lambda p: p.edit_entry(config={"x": "y" * (1 << 20)})),
     Damage("topic entry of a newer format", lambda p: p.edit_entry(format=2)),
+    Damage("topic entry says deleted", lambda p: p.edit_entry(state="deleted")),
+    Damage("topic entry from before roots, root gone", before_roots, {a: {"fewer"} for a in ("read", "read_by_time")}),
+    Damage("root row that tells of aborted transactions", row(flags=FLAG_ABORTED_TXNS)),
     Damage("strangers with odd names", strangers, CLEAN),
     Damage("strangers with names that are nearly ours", odd_names, CLEAN),
     Damage(".log with a batch that is a bomb, and a row that agrees", bomb_in_a_batch),

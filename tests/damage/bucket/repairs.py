@@ -108,6 +108,9 @@ REPAIRS = {
     "topic entry with 0 partitions": Repair((ENTRY,)),
     "topic entry with 1 partition of 2": Repair((ENTRY,)),
     "topic entry of 1 MB": Repair((ENTRY,)),
+    "topic entry says deleted": Repair((ENTRY,)),
+    "topic entry from before roots, root gone": Repair((CATALOG,)),
+    "root row that tells of aborted transactions": Repair((INDEX,)),
     ".log with a batch that is a bomb, and a row that agrees": Repair((DROP,), (5, 6)),
     # Only somebody who has seen a newer one, or a newer release, knows; or it is as it was asked for.
     "root older": Repair(),

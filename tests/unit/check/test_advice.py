@@ -11,7 +11,7 @@ from tiered.care.run import advise
 from tiered.format.keys import decision_key, root_key, topic_key
 from tiered.remote.stage import upload_staged
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Delete, Put
+from tiered.store.base import ABSENT, Delete, Get, Object, Put
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 
@@ -99,3 +99,17 @@ def test_an_entry_of_nothing_is_told_and_hinders_no_other_advice(logs: tuple[Rem
 def test_an_entry_of_a_topic_that_has_roots_is_made_anew(logs: tuple[RemoteLog, RemoteLog]) -> None:
     hurt(logs[0], topic_key("flights"))
     assert "`tiered repair registry flights`" in told(logs[0])[1]
+
+
+def test_a_root_that_was_never_made_they_say(logs: tuple[RemoteLog, RemoteLog]) -> None:
+    """The entry is from before roots were made with their topic."""
+    key = topic_key("flights")
+    got = logs[0].store.execute(Get(key))
+    assert isinstance(got, Object)
+    logs[0].store.execute(Delete((key, root_key(TOPIC_ID, 0), root_key(TOPIC_ID, 1))))
+    logs[0].store.execute(Put(key, bytes(got.data).replace(b'"roots": true', b'"roots": false'), ABSENT))
+    assert advise(logs[0].store, None).lost == ()
+    logs[0].upload(seal(batches(0, 10)))
+    (advice,) = advise(logs[0].store, None).lost
+    assert (advice.key, "comes after it" in advice.problem) == (root_key(TOPIC_ID, 0), True)
+    assert "rebuild-catalog flights:0" in advice.steps[-1]

@@ -10,14 +10,17 @@ from pathlib import Path
 import pytest
 
 import tiered
+from tests.unit.remote.building import RemoteLog, batches, seal
 from tiered.care.check import CheckOptions
 from tiered.care.mend import keep_copy
-from tiered.care.run import check, mend, plan_entry, plan_mend, put_entry
+from tiered.care.run import check, mend, plan_entry, plan_mend, plan_rebuild, put_entry, rebuild
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.keys import Role, index_key
+from tiered.format.keys import FLAG_ABORTED_TXNS, Role, hist_prefix, index_key, root_key
+from tiered.format.root import decode_root, encode_root
+from tiered.format.rows import Rows
 from tiered.model import TopicPartition
 from tiered.remote.catalog import Catalog
-from tiered.remote.topics import load_topic
+from tiered.remote.topics import load_topic, register_topic
 from tiered.store.base import (
     ABSENT,
     Delete,
@@ -92,6 +95,61 @@ def test_all_bundles_of_a_log_with_transactions(store: MemoryStore, tmp_path: Pa
     with tiered.open(tmp_path / "log", store.url) as log, log.topic("t").transaction("a") as txn:
         txn.append(b"more")
     assert check(tmp_path / "log", store, CheckOptions(read_data=True)).exit_code == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rebuilt_catalog_shows_nothing_that_was_aborted(store: MemoryStore, tmp_path: Path, seed: int) -> None:
+    """Its rows have no bundles before they are mended: until then readers of committed records learn that."""
+    write(tmp_path / "log", store, seed)
+    before = committed(store)
+    entry = drive(store, load_topic("t"))
+    assert entry is not None
+    copies = [found.key for found in drive(store, list_all(hist_prefix(entry.topic_id, 0)))]
+    last = max(bundles(store), key=lambda key: key.rsplit("/", 1)[1])
+    lost = [key for key in bundles(store) if key != last]
+    store.execute(Delete((root_key(entry.topic_id, 0), *copies, *lost)))
+    rebuild(store, plan_rebuild(store, TP, "test"))
+    with pytest.raises(CorruptionError, match="names no index bundle") as refused:
+        committed(store)
+    assert "`tiered repair index t:0`" in refused.value.hint
+    mend(store, plan_mend(store, TP), "test")
+    assert committed(store) == before
+    assert check(None, store, CheckOptions(read_data=True)).findings == ()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_row_that_does_not_tell_of_aborted_transactions_is_named(
+    store: MemoryStore, tmp_path: Path, seed: int
+) -> None:
+    write(tmp_path / "log", store, seed)
+    before, entry = committed(store), drive(store, load_topic("t"))
+    assert entry is not None
+    key = root_key(entry.topic_id, 0)
+    got = store.execute(Get(key))
+    assert isinstance(got, Object)
+    root = decode_root(got.data, key=key)
+    rows = Rows.from_rows([row._replace(flags=row.flags & ~FLAG_ABORTED_TXNS) for row in root.rows])
+    assert rows != root.rows
+    store.execute(Delete((key,)))
+    store.execute(Put(key, encode_root(replace(root, rows=rows, added=rows.tally)), ABSENT))
+    assert committed(store) != before
+    assert {found.code for found in check(None, store, CheckOptions()).findings} == {"descriptor"}
+    mend(store, plan_mend(store, TP), "test")
+    assert committed(store) == before
+
+
+def test_offsets_that_compaction_took_at_the_end_are_no_loss() -> None:
+    log = RemoteLog(MemoryStore())
+    drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
+    row = log.add(seal(batches(0, 20), end=25))
+    log.add(seal(batches(25, 40)))
+    log.store.execute(Delete((index_key(log.topic_id, 0, row),)))
+    plan = plan_mend(log.store, TopicPartition(log.topic, 0))
+    assert [(each.row, each.lost) for each in plan.rows] == [(row, ())]
+    mend(log.store, plan, "test")
+    root = log.root
+    assert root is not None
+    assert next((new.base, new.next, new.size) for new in root.rows) == (0, 25, row.size)
 
 
 def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: Path) -> None:

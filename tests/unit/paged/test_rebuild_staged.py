@@ -23,16 +23,18 @@ from tiered.remote.settle import Deadline
 from tiered.remote.snapshot import Snapshot
 from tiered.remote.stage import put_decision, upload_staged
 from tiered.remote.topics import register_topic
-from tiered.store.base import ABSENT, Delete, Put, Time
+from tiered.store.base import ABSENT, Delete, Get, Object, Put, Time, list_all
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
+from tiered.testing.clock import FakeClock
 
 TP = TopicPartition("flights", 0)
 
 
 @pytest.fixture
 def log() -> RemoteLog:
-    log = RemoteLog(MemoryStore())
+    clock = FakeClock()
+    log = RemoteLog(MemoryStore(clock=clock), clock=clock)
     drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
     stage(log, [seal(batches(0, 20)), seal(batches(0, 10))], 0)
     return log
@@ -146,11 +148,26 @@ def test_a_lost_page_of_what_sinks_wrote_is_put_together_again(log: RemoteLog, l
     assert (log.root.txns, log.root.writer.volume) == (root.txns, "spark")
 
 
+def test_a_copied_bucket_has_lost_the_times_and_not_the_decisions(log: RemoteLog) -> None:
+    keys = with_pages(log, forget=False)
+    before = all_rows(log)
+    copy = RemoteLog(MemoryStore(clock=log.clock), clock=log.clock, ids=log.ids)
+    for entry in drive(log.store, list_all(""), clock=log.clock, ids=log.ids):
+        got = log.store.execute(Get(entry.key))
+        assert isinstance(got, Object)
+        copy.store.execute(Put(entry.key, bytes(got.data), ABSENT))
+    copy.store.execute(Delete((keys[1],)))
+    rebuild(copy.store, plan_rebuild(copy.store, TP, "test"))
+    assert all_rows(copy) == before
+
+
 def test_a_page_of_single_segments_needs_no_decision(log: RemoteLog) -> None:
     with catalogs_of(TINY):
         for batch in range(1, 16):
-            stage(log, [seal(batches(0, batch))], batch)
-    log.store.execute(Delete(tuple(decision_key("query", batch, 0) for batch in range(15))))
+            log.clock.advance(1)
+            stage(log, [seal(batches(0, batch))], batch, "query" if batch % 2 else "other")
+    decisions = [decision_key(txn, batch, 0) for batch in range(16) for txn in ("query", "other")]
+    log.store.execute(Delete(tuple(decisions)))
     before, root = all_rows(log), log.root
     assert root is not None
     log.store.execute(Delete((root.page_key(list(root.leaves)[1]),)))
