@@ -15,6 +15,7 @@ topic's deletion.
 
 from __future__ import annotations
 
+import bisect
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -405,14 +406,16 @@ class _Object:
         """Hands the batches that are whole to ``take``, in order, at the offsets that the catalog gives them; gives the
         ranges between them that are lost.
 
-        An object of right batches whose checksum is not the catalog's is another segment's: all of it is lost.
+        An object of right batches whose checksum is not the catalog's is another segment's: all of it is lost. So is
+        one that is longer, and one that is cut where the offset index says other things of what is left. Staged
+        batches tell not even their place: only where they are in their whole length, what is whole of them counts.
         """
         if not size:
             return [Loss(self.row.base, self.row.next, "the .log is gone")]
         walk = _Walk(self.tp, self.log_key, self.own, size, bundle)
         if not (yield from walk.is_right()):
             lost = yield from walk.run(_take_nothing)
-            if not lost:
+            if not lost or size > self.row.size or (size < self.row.size and (self.staged or walk.strange)):
                 return [Loss(self.row.base, self.row.next, "the .log is another one than the catalog names")]
         if not self.staged:
             return (yield from walk.run(take))
@@ -560,12 +563,15 @@ class _Walk:
     def __init__(self, tp: TopicPartition, key: str, row: Row, size: int, bundle: Bundle | None) -> None:
         self._tp, self._key, self._row, self._size = tp, key, row, size
         self._places: list[int] = []
+        self._offsets: dict[int, int] = {}
+        self.strange = False
         self._right = {row.size: row.crc}
         if bundle is not None:
             told = bundle.descriptor
             self._right[told.size_bytes] = told.crc32c  # object and bundle that agree are right, the row is not
             index = OffsetIndex.from_bytes(bundle.indexes.offset_index, row.base)
             self._places = [position for _, position in index.entries]
+            self._offsets = {position: offset for offset, position in index.entries}
 
     def is_right(self) -> Steps[bool]:
         """Whether the bytes are those of the catalog, or of the bundle; bytes behind them are left out."""
@@ -593,6 +599,7 @@ class _Walk:
     def run(self, take: Take) -> Steps[list[Loss]]:
         """Batch by batch; gives what is lost between them."""
         self._lost: list[Loss] = []
+        self.strange = False  # whether the offset index tells other things of batches that are whole
         self._expected, self._why, self._epoch = self._row.base, "", -1
         start = 0
         while start < self._size:
@@ -615,7 +622,7 @@ class _Walk:
             at += len(data)
             for position, batch in feed.feed(data):
                 end = start + position + len(batch)
-                yield from self._batch(position, batch, take)
+                yield from self._batch(start + position, batch, take)
         if end < self._size and not self._why and self._expected < self._row.next:
             self._why = "a batch is cut off"  # compaction takes the last offsets of a segment, too: that is no loss
 
@@ -630,8 +637,18 @@ class _Walk:
         if not inside or not self._epoch <= header.leader_epoch <= self._row.leader_epoch:
             self._why = self._why or f"byte {position}: a batch of offset {header.base_offset} cannot stand there"
             return
+        if not self._is_indexed(position, len(batch), header):
+            self.strange = True
         if self._why:
             self._lost.append(Loss(self._expected, header.base_offset, self._why))
             self._why = ""
         self._expected, self._epoch = header.next_offset, header.leader_epoch
         yield from take(header, batch)
+
+    def _is_indexed(self, position: int, size_bytes: int, header: BatchHeader) -> bool:
+        """Whether the offset index can be of a log with this batch. A broker's entry is of all that was appended with
+        the batch."""
+        behind = bisect.bisect_right(self._places, position)
+        if behind < len(self._places) and self._places[behind] < position + size_bytes:
+            return False
+        return self._offsets.get(position, header.last_offset) >= header.last_offset

@@ -15,7 +15,7 @@ from tiered.care.check import CheckOptions
 from tiered.care.mend import keep_copy
 from tiered.care.run import check, mend, plan_entry, plan_mend, plan_rebuild, put_entry, rebuild
 from tiered.errors import ConfigError, CorruptionError
-from tiered.format.keys import FLAG_ABORTED_TXNS, Role, hist_prefix, index_key, root_key
+from tiered.format.keys import FLAG_ABORTED_TXNS, Role, hist_prefix, index_key, root_key, segment_key
 from tiered.format.root import decode_root, encode_root
 from tiered.format.rows import Rows
 from tiered.model import TopicPartition
@@ -150,6 +150,30 @@ def test_offsets_that_compaction_took_at_the_end_are_no_loss() -> None:
     root = log.root
     assert root is not None
     assert next((new.base, new.next, new.size) for new in root.rows) == (0, 25, row.size)
+
+
+@pytest.mark.parametrize("other", [8, 64], ids=["shorter", "longer"])
+def test_another_partitions_segment_of_the_same_offsets_is_no_part_of_it(other: int) -> None:
+    log = RemoteLog(MemoryStore())
+    drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
+    rows = [log.add(seal(batches(at, at + 40))) for at in (0, 40, 80)]
+    key = segment_key(log.topic_id, 0, rows[1])
+    log.store.execute(Delete((key,)))
+    data = b"".join(batches(40, 70, size=other))
+    log.store.execute(Put(key, data[:-1] + bytes([data[-1] ^ 1]), ABSENT))  # and its last batch is damaged
+    plan = plan_mend(log.store, TopicPartition(log.topic, 0), drop=True)
+    assert [(loss.start, loss.end) for loss in plan.lost] == [(40, 80)]
+
+
+def test_what_is_left_of_a_segment_that_was_cut_is_part_of_it() -> None:
+    log = RemoteLog(MemoryStore())
+    drive(log.store, register_topic(log.topic, log.topic_id, 1, {}), clock=log.clock, ids=log.ids)
+    rows = [log.add(seal(batches(at, at + 40))) for at in (0, 40, 80)]
+    key = segment_key(log.topic_id, 0, rows[1])
+    log.store.execute(Delete((key,)))
+    log.store.execute(Put(key, b"".join(batches(40, 80))[:-1], ABSENT))
+    plan = plan_mend(log.store, TopicPartition(log.topic, 0), drop=True)
+    assert [(loss.start, loss.end) for loss in plan.lost] == [(70, 80)]
 
 
 def test_a_beginning_that_nobody_knows_is_refused(store: MemoryStore, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_bundle_is_made_anew(log: RemoteLog, at: int, damage: str) -> None:
 @pytest.mark.parametrize(
     ("change", "lost"),
     [
-        (lambda data: data[:-1], (40, 50)),
+        (lambda data: data[:-1], (20, 50)),
         (lambda data: data[:80] + bytes([data[80] ^ 1]) + data[81:], (20, 30)),
         (lambda data: b"", (20, 50)),
     ],
@@ -108,6 +108,21 @@ def test_what_cannot_be_read_is_given_up(
     assert [(loss.start, loss.end) for loss in plan.lost] == [lost]
     mend(log.store, plan, "test")
     assert records(log) == {at: value for at, value in before.items() if not lost[0] <= at < lost[1]}
+    assert clean(log)
+
+
+def test_segments_of_other_lengths_that_changed_places_are_no_part_of_each_other(log: RemoteLog) -> None:
+    """All that sinks stage begins at offset 0: batches of the shorter would fit into the longer."""
+    stage(log, [seal(batches(0, 10, size=40)), seal(batches(0, 30, size=50))], 2)
+    stage(log, [seal(batches(0, 10))], 3)
+    before, held = records(log), rows(log)[3:5]
+    keys = [segment_key(TOPIC_ID, 0, row) for row in held]
+    found = [log.store.execute(Get(key)) for key in keys]
+    for key, got in zip(keys, reversed(found), strict=True):
+        assert isinstance(got, Object)
+        edit(log, key, lambda _, got=got: bytes(got.data))  # type: ignore[misc]
+    mend(log.store, plan_mend(log.store, TP, drop=True), "test")
+    assert records(log) == {at: value for at, value in before.items() if not 60 <= at < 100}
     assert clean(log)
 
 
