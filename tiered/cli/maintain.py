@@ -358,10 +358,16 @@ def _conclude(  # noqa: PLR0917 - private, what one run has come to
             app.out.warn(f"{tp}: unfinished uploads are not known: {found.unlisted}")
     if strays is not None:
         fields["strays"] = {"objects": strays.count, "size_bytes": strays.size_bytes, "failed": len(strays.failed)}
+        fields["strays"]["uploads"] = len(strays.uploads)
     if strays is not None and strays.count:
         verb = "would be deleted" if done is None else "deleted"
         text.append(f"{counted(strays.count, 'stray')} of no topic, {human_bytes(strays.size_bytes)}, {verb}")
-    left = bool(strays and strays.failed) or any(
+    if strays is not None and strays.uploads:
+        verb = "would be aborted" if done is None else "aborted"
+        text.append(f"{counted(len(strays.uploads), 'unfinished upload')} of no topic, {verb}")
+    if strays is not None and strays.unlisted:
+        app.out.warn(f"unfinished uploads of no topic are not known: {strays.unlisted}")
+    left = bool(strays and (strays.failed or strays.unlisted)) or any(
         each.failed or each.unlisted or each.readers for each in swept.values()
     )
     incomplete = any(one.note for one in done or ()) or left

@@ -7,6 +7,7 @@
         ├─ the others: nothing but roots of version 1, and the
         │  name is another topic's by now                       their registration can never end: they go
         └─ anything else                                        the entry may be lost: all of it stays
+    multipart uploads that nobody completed ── of partitions with an audit line `destroyed`: they are aborted
 
 A process that stands still from before a topic's destruction until after it leaves the first kind, a registration that
 was killed the second. Nothing goes before it is a day old. To list the bucket costs about one LIST a partition.
@@ -19,25 +20,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tiered.errors import ConfigError, CorruptionError
-from tiered.format.keys import partition_prefix, root_key
+from tiered.errors import ConfigError, CorruptionError, RemotePermissionError
+from tiered.format.keys import parse_segment_key, parse_staged_key, partition_prefix, root_key
 from tiered.format.root import Root, decode_root
 from tiered.plan.maintenance import MAX_DELETE_KEYS, ORPHAN_MS
 from tiered.remote.audit import note_destroyed, was_destroyed, write_line
 from tiered.remote.root_view import root_get
 from tiered.remote.survey import list_partitions
 from tiered.remote.topics import STATE_DELETED, list_topics, load_entry
-from tiered.store.base import Delete, Deleted, List, Now, Object, Page, Steps
+from tiered.store.base import AbortUpload, Delete, Deleted, List, Now, Object, Page, Steps, list_unfinished
 
 
 @dataclass(slots=True)
 class Strays:
-    """What such a sweep found: the first ``MAX_DELETE_KEYS`` keys, and how much there is of all."""
+    """What such a sweep found: the first ``MAX_DELETE_KEYS`` keys, and how much there is of all.
+
+    ``uploads``: unfinished ones, by key and id, below partitions that were destroyed; ``unlisted``: why they are not
+    known.
+    """
 
     keys: list[str] = field(default_factory=list)
     count: int = 0
     size_bytes: int = 0
     failed: list[tuple[str, str]] = field(default_factory=list)
+    uploads: list[tuple[str, str]] = field(default_factory=list)
+    unlisted: str = ""
 
 
 def sweep_strays(*, delete: bool) -> Steps[Strays]:
@@ -61,7 +68,30 @@ def sweep_strays(*, delete: bool) -> Steps[Strays]:
                 waiting.append(partition)
         if waiting:
             yield from _sweep_unregistered(topic_id, waiting, found, delete=delete)
+    try:
+        yield from _sweep_uploads(found, abort=delete)
+    except (RemotePermissionError, ConfigError) as error:  # a role from before, or a store that does not tell
+        found.unlisted = f"{error.message} ({error.hint})"
     return found
+
+
+def _sweep_uploads(found: Strays, *, abort: bool) -> Steps[None]:
+    """Unfinished multipart uploads that are old enough, below partitions that were destroyed. No listing of objects
+    shows them, and a bucket without a rule of its own keeps their parts for ever."""
+    listed, date_ms = yield from list_unfinished("")
+    date_ms = date_ms or (yield Now()).now_ms
+    destroyed: dict[tuple[UUID, int], bool] = {}
+    for each in listed:
+        parsed = parse_segment_key(each.key) or parse_staged_key(each.key)
+        if parsed is None or date_ms - each.started_ms < ORPHAN_MS:
+            continue
+        owner = parsed.topic_id, parsed.partition
+        if owner not in destroyed:
+            destroyed[owner] = yield from was_destroyed(*owner)
+        if destroyed[owner]:
+            found.uploads.append((each.key, each.upload_id))
+    for key, upload_id in found.uploads if abort else ():
+        yield AbortUpload(key, upload_id)
 
 
 def _sweep_destroyed(topic_id: UUID, partition: int, found: Strays, *, delete: bool) -> Steps[None]:

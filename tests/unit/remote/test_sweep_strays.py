@@ -10,7 +10,16 @@ import pytest
 from tests.unit.remote.building import TOPIC_ID, RemoteLog
 from tiered.errors import CorruptionError, RemotePermissionError
 from tiered.format.crc import crc32c
-from tiered.format.keys import gc_audit_prefix, partition_prefix, root_key, topic_key
+from tiered.format.keys import (
+    Role,
+    SegmentName,
+    gc_audit_prefix,
+    partition_prefix,
+    root_key,
+    segment_key,
+    staged_key,
+    topic_key,
+)
 from tiered.format.rows import Rows
 from tiered.plan.maintenance import ORPHAN_MS
 from tiered.remote.audit import audited, note_destroyed, was_destroyed
@@ -18,10 +27,25 @@ from tiered.remote.deletion import begin_deletion, destroy, tend_deletion
 from tiered.remote.roots import PartitionIds, load_roots, make_roots
 from tiered.remote.sweep_strays import Strays, sweep_strays
 from tiered.remote.topics import STATE_DELETED, load_entry, register_topic
-from tiered.store.base import ABSENT, Delete, Deleted, Outcome, Put, PutResult, PutStatus, Steps, StoreRequest, list_all
+from tiered.store.base import (
+    ABSENT,
+    Delete,
+    Deleted,
+    Outcome,
+    Put,
+    PutResult,
+    PutStatus,
+    StartUpload,
+    Steps,
+    StoreRequest,
+    UploadStarted,
+    list_all,
+    list_unfinished,
+)
 from tiered.store.driver import drive
 from tiered.store.memory import MemoryStore
 from tiered.testing.clock import FakeClock
+from tiered.testing.faults import Fault, FaultKind, FaultStore
 
 OTHER = UUID(int=77)
 DAY_S = ORPHAN_MS / 1000
@@ -273,3 +297,47 @@ def test_roots_of_a_deleted_topic_that_came_late_go(log: RemoteLog) -> None:
     log.clock.advance(DAY_S)
     assert swept(log).keys == [root_key(TOPIC_ID, 2), root_key(TOPIC_ID, 3)]
     assert below(log) == []
+
+
+def begun(log: RemoteLog, key: str) -> str:
+    """A multipart upload that nobody completes."""
+    started = run(log, _start(key))
+    assert isinstance(started, UploadStarted)
+    return started.upload_id
+
+
+def _start(key: str) -> Steps[Outcome]:
+    return (yield StartUpload(key))
+
+
+def unfinished(log: RemoteLog) -> list[str]:
+    return [each.upload_id for each in run(log, list_unfinished(""))[0]]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_unfinished_uploads_of_a_destroyed_partition_are_aborted(log: RemoteLog, staged: bool) -> None:
+    name = SegmentName(Role.WRITER, 1, 0, "0f" * 16)
+    key = staged_key(TOPIC_ID, 0, "0f" * 16) if staged else segment_key(TOPIC_ID, 0, name)
+    others = [segment_key(OTHER, 0, name), f"{partition_prefix(TOPIC_ID, 0)}x"]
+    kept = [begun(log, other) for other in others]
+    upload = begun(log, key)
+    log.clock.advance(2 * DAY_S)
+    assert run(log, sweep_strays(delete=True)).uploads == []  # the topic is there
+    destroyed(log)
+    late = begun(log, key)
+    assert run(log, sweep_strays(delete=False)).uploads == [(key, upload)]
+    assert set(unfinished(log)) == {*kept, upload, late}
+    assert run(log, sweep_strays(delete=True)).uploads == [(key, upload)]
+    assert set(unfinished(log)) == {*kept, late}
+    log.clock.advance(DAY_S)
+    assert run(log, sweep_strays(delete=True)).uploads == [(key, late)]
+    assert set(unfinished(log)) == set(kept)
+
+
+def test_who_may_not_list_uploads_sweeps_the_rest(log: RemoteLog) -> None:
+    destroyed(log)
+    key = late(log)
+    log.clock.advance(DAY_S)
+    log.store = FaultStore(log.store, [Fault(FaultKind.PERMISSION, "listuploads", "*", times=-1)])
+    found = run(log, sweep_strays(delete=True))
+    assert (found.keys, found.uploads, "403" in found.unlisted) == ([key], [], True)
