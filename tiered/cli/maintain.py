@@ -191,6 +191,8 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
             what = f"Do {counted(len(work), 'action')}" + (", delete orphans?" if wanted.orphans else "?")
             confirm(app, name, what, yes=yes)
             done = _carry_out(app, tiers, work, failed, limits.memory)
+        if dry_run and Kind.COLLECT in wanted.kinds:
+            _tell_pins(app, tiers, planned, failed)
         for each, plan in planned if wanted.orphans else ():
             entry = topics[plan.tp.topic].entry
             if entry is not None and entry.state == STATE_DELETING:  # all of it goes, by the actions above
@@ -210,6 +212,28 @@ def maintain(app: Application, name: str, wanted: Wanted, *, dry_run: bool, yes:
         app.out.warn(f"{tp}: {_told(error)}")
     code = next((error.exit_code for error in (*failed.values(), *damaged)), 0)
     return _conclude(app, name, plans, None if dry_run else done, swept, strays, code)
+
+
+def _tell_pins(
+    app: Application, tiers: Tiers, planned: Sequence[tuple[Maintainer, PartitionPlan]], failed: Failed
+) -> None:
+    """Who holds garbage, and what no longer does: of each partition that has any."""
+    for maintainer, plan in planned:
+        pins = None
+        with _by_itself(plan.tp, failed), contextlib.suppress(RemotePermissionError):
+            pins = tiers.run(maintainer.pins())
+        if pins is None or not (pins.count or pins.expired):
+            continue
+        snapshots, expired = pins.count - pins.readers, len(pins.expired)
+        if app.out.json_mode:
+            counts = {"readers": pins.readers, "snapshots": snapshots, "lowest": pins.lowest, "expired": expired}
+            app.out.message("pins", topic=plan.tp.topic, partition=plan.tp.partition, **counts)
+            continue
+        if pins.count:
+            who = f"{counted(pins.readers, 'pin')} of readers and {counted(snapshots, 'snapshot')} hold"
+            app.out.say(f"{plan.tp}: {who} what left the catalog after version {pins.lowest}")
+        if expired:
+            app.out.say(f"{plan.tp}: nothing is held by {counted(expired, 'expired pin')}: gone with the next collection")
 
 
 def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | None:

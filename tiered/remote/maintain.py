@@ -41,6 +41,7 @@ from tiered.remote.fetch import SegmentGone
 from tiered.remote.lookup import SegmentLookup
 from tiered.remote.merge import merge_rows
 from tiered.remote.pages import PageGone
+from tiered.remote.pins import Pins, read_pins
 from tiered.remote.reencode import Encoding, TooLarge, reencode_row
 from tiered.remote.rewrite import Spend, Workshop, spend_nothing
 from tiered.remote.snapshot import Snapshot
@@ -197,6 +198,14 @@ class Maintainer:
         if delete:
             yield from self._claimed()
         return (yield from sweep(self._catalog, delete=delete, grace_ms=self._config.gc_grace_ms))
+
+    def pins(self) -> Steps[Pins | None]:
+        """Pins and snapshots of the partition that was planned, None if it has no root. Lists them.
+
+        Raises CorruptionError for one that cannot be read, RemotePermissionError for who may not list them.
+        """
+        root = self._catalog.root
+        return None if root is None else (yield from read_pins(root))
 
     def _destruction(self, snapshot: Snapshot, kinds: Collection[Kind], now_ms: int) -> PartitionPlan:
         """Of a topic that was deleted everything goes at once, or nothing yet."""

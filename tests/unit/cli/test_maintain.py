@@ -7,14 +7,19 @@ import signal
 import threading
 from pathlib import Path
 from typing import ClassVar
+from uuid import UUID
 
 import pytest
 
 import tiered
 from tests.unit.cli.conftest import Cli
 from tiered.config import StoreLimits
+from tiered.format.keys import pin_key
 from tiered.program import application
+from tiered.store.base import ABSENT, Put
+from tiered.store.directory import DirectoryStore
 from tiered.store.limit import Limits
+from tiered.store.location import open_store
 from tiered.testing.clock import FakeClock
 
 SETTINGS = {"segment.bytes": 1000, "retention.bytes": 4000}
@@ -104,6 +109,26 @@ def test_the_life_of_a_compacted_topic(cli: Cli, compacted: str, tmp_path: Path)
         log.sync(timeout=60)
     assert cli("check", "--remote", compacted, "--read-data").code == 0
     assert cli("gc", "run", *remote, "--yes").text == "nothing was to be done\n"
+
+
+def test_gc_plan_tells_who_holds_garbage_and_what_no_longer_does(cli: Cli, bucket: str, tmp_path: Path) -> None:
+    remote = ("--remote", bucket)
+    (root,) = (tmp_path / "store").rglob("*root.obj")
+    topic_id = UUID(root.parent.name[:32])
+    version = cli("gc", "plan", *remote, "--json").summary["partitions"][0]["version"]
+    assert "pin" not in cli("gc", "plan", *remote).err
+    assert cli("snapshot", "create", "before", *remote).code == 0
+    store, long_ago = open_store(bucket), DirectoryStore(tmp_path / "store", clock=FakeClock(1_000_000))
+    for uid, where in (("0a" * 16, store), ("0b" * 16, long_ago)):
+        where.execute(Put(pin_key(topic_id, 0, uid), b'{"version": %d}' % (version + 7), ABSENT))
+    told = cli("gc", "plan", *remote).err
+    assert f"t-0: 1 pin of readers and 1 snapshot hold what left the catalog after version {version}" in told
+    assert "t-0: nothing is held by 1 expired pin" in told
+    (pins,) = [one for one in cli("gc", "plan", *remote, "--json").messages if one["message_type"] == "pins"]
+    assert [pins[name] for name in ("readers", "snapshots", "lowest", "expired")] == [1, 1, version, 1]
+    store.execute(Put(pin_key(topic_id, 0, "0c" * 16), b"garbage", ABSENT))
+    damaged = cli("gc", "plan", *remote)
+    assert (damaged.code, "pin/" + "0c" * 16 in damaged.err) == (13, True)
 
 
 def test_gc_deletes_nothing_under_an_older_root_or_a_lost_one(cli: Cli, compacted: str, tmp_path: Path) -> None:
