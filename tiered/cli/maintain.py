@@ -233,7 +233,9 @@ def _tell_pins(
             who = f"{counted(pins.readers, 'pin')} of readers and {counted(snapshots, 'snapshot')} hold"
             app.out.say(f"{plan.tp}: {who} what left the catalog after version {pins.lowest}")
         if expired:
-            app.out.say(f"{plan.tp}: nothing is held by {counted(expired, 'expired pin')}: gone with the next collection")
+            app.out.say(
+                f"{plan.tp}: nothing is held by {counted(expired, 'expired pin')}: gone with the next collection"
+            )
 
 
 def _sweep_strays(app: Application, tiers: Tiers, *, delete: bool) -> Strays | None:
