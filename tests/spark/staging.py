@@ -117,8 +117,8 @@ class Bucket:
     def commit(
         self, txn: str, batch: int, staged: list[tuple[int, tuple[Staged, ...]]], store: Store | None = None
     ) -> tuple[Landed, ...]:
-        """As the driver, in a process of its own."""
-        names = {topic.topic_id: topic.name for topic in self.topics.values()}
+        """As the driver, in a process of its own, which knows the topics of what was staged."""
+        names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         return commit_batch(store or self.store, Sink("test", names), txn, batch, staged)
 
     def rows(self, topic: str = "flights", partition: int = 0) -> list[Row]:

@@ -91,11 +91,20 @@ class Landed:
 
 
 class SinkView(RootView):
-    """A partition as a sink commits to it: no claim is held, only the root that was seen last."""
+    """A partition as a sink commits to it: no claim is held, only the root that was seen last.
 
-    def __init__(self, topic_id: UUID, partition: int, topic: str, limits: CommitLimits) -> None:
-        super().__init__(topic_id, partition, topic)
+    ``topic`` is None where only a decision of another attempt names the partition: its root tells the name.
+    """
+
+    def __init__(self, topic_id: UUID, partition: int, topic: str | None, limits: CommitLimits) -> None:
+        super().__init__(topic_id, partition, topic or topic_id.hex)
+        self._is_named = topic is not None
         self.clock = StoreClock(self.name, limits.max_clock_lead_ms)
+
+    def _check(self, root: Root, previous: Root | None) -> None:
+        if not self._is_named:  # nobody looked at the registry for it
+            self.topic, self.name, self._is_named = root.topic, f"{root.topic}-{self.partition}", True
+        super()._check(root, previous)
 
     def taken_in(self, got: object, time: Time) -> Root:
         """The root that an answer holds. Raises LogDestroyedError where there is none: topics have roots."""
@@ -142,7 +151,8 @@ class _Swap:
 class Sink:
     """Commits batches of one transaction id or several; keeps the roots that it saw from batch to batch.
 
-    ``owner`` says who commits, for people. ``topics``: names by topic id, of every partition that is written to.
+    ``owner`` says who commits, for people. ``topics``: names by topic id, of every partition that this attempt writes
+    to; an earlier one may have decided for others.
     """
 
     def __init__(self, owner: str, topics: Mapping[UUID, str], limits: CommitLimits | None = None) -> None:
@@ -193,7 +203,7 @@ class Sink:
     def _view(self, topic_id: UUID, partition: int) -> SinkView:
         view = self._views.get((topic_id, partition))
         if view is None:
-            topic = self._topics.get(topic_id, topic_id.hex)
+            topic = self._topics.get(topic_id)
             view = self._views[topic_id, partition] = SinkView(topic_id, partition, topic, self._limits)
         return view
 

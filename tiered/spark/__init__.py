@@ -22,6 +22,7 @@ import warnings
 from typing import TYPE_CHECKING
 
 from tiered.errors import ConfigError
+from tiered.spark.worker_log import tell_warnings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,3 +53,6 @@ def register(spark: SparkSession) -> None:
             stacklevel=2,
         )
     spark.dataSource.register(TieredDataSource)
+
+
+tell_warnings()  # whatever of this package a worker unpickles imports this first

@@ -94,7 +94,8 @@ class WritePlan:
         staged = [(message.job.task, message.staged) for message in _of_tasks(messages)]
         names = {each.topic_id: each.topic for _, of_task in staged for each in of_task}
         owner = owner_of(socket.gethostname(), os.getpid(), f"spark {txn}")
-        commit_batch(store_of(self.options.path, self.options), Sink(owner, names), txn, batch, staged)
+        store, topics = store_of(self.options.path, self.options), names if self.options.txn_id else None
+        commit_batch(store, Sink(owner, names), txn, batch, staged, topics=topics)
 
 
 class TieredWriter(DataSourceArrowWriter):

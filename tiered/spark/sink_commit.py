@@ -3,14 +3,18 @@
 Everything here may run again, after any crash, with other staged segments: a decision is made once, and a partition
 that has the batch is left alone (``remote.stage``). So a write is done exactly once, whatever the query would give the
 second time.
+
+A decision is that of an id in the whole bucket, whatever the topic. A batch job whose ``txnId`` was used for something
+else would add nothing and end well: that is an error where no topic is the same, and told where some are.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
+from tiered.errors import ConfigError, LogDestroyedError
 from tiered.format.decision import COMMITTED, Decision
 from tiered.model import Row
 from tiered.remote.stage import Landed, Sink
@@ -26,18 +30,35 @@ _logger = logging.getLogger("tiered.spark")
 StagedTasks = Iterable[tuple[int, Sequence[Staged]]]
 """Spark's number of each task, and what it staged in the order of its rows."""
 
+StagedRows = Mapping[tuple[UUID, int], tuple[Row, ...]]
 
-def commit_batch(store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks) -> tuple[Landed, ...]:
+
+def commit_batch(
+    store: Store, sink: Sink, txn: str, batch: int, tasks: StagedTasks, *, topics: Mapping[UUID, str] | None = None
+) -> tuple[Landed, ...]:
     """Commits the batch; gives what is in each touched partition.
 
     That a batch has no rows is decided, too: an earlier attempt may have had some, or one that stands still may go on.
-    Raises as ``Sink.decide`` and ``Sink.commit_staged`` do.
+    ``topics``: of a batch job with a ``txnId`` of its user's the names of those that its rows go to; what an earlier
+    run decided is held against them.
+
+    Raises as ``Sink.decide`` and ``Sink.commit_staged`` do, LogDestroyedError if an earlier attempt decided the batch
+    for a topic that is gone, ConfigError if ``txn`` was used for other topics only.
     """
     rows = rows_in_order(tasks)
     decision = drive(store, sink.decide(Decision(txn, batch, COMMITTED, rows)), together=REQUESTS_TOGETHER)
-    if decision.partitions != rows:
+    adopted = decision.partitions != rows
+    try:
+        landed = drive(store, sink.commit_staged(decision), together=REQUESTS_TOGETHER)
+    except LogDestroyedError as error:
+        if adopted:
+            raise _decided_for_what_is_gone(txn, batch, rows, is_job=topics is not None) from error
+        raise
+    if adopted and topics is None:
         _logger.info("sink_replayed txn=%s batch=%d: what was decided before is committed", txn, batch)
-    return drive(store, sink.commit_staged(decision), together=REQUESTS_TOGETHER)
+    elif adopted and topics is not None:
+        _tell_used_before(txn, rows, topics, landed)
+    return landed
 
 
 def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]:
@@ -47,3 +68,40 @@ def rows_in_order(tasks: StagedTasks) -> dict[tuple[UUID, int], tuple[Row, ...]]
         for segment in staged:
             found.setdefault((segment.topic_id, segment.partition), []).append(segment.row)
     return {target: tuple(rows) for target, rows in found.items()}
+
+
+def _decided_for_what_is_gone(txn: str, batch: int, rows: StagedRows, *, is_job: bool) -> LogDestroyedError:
+    """A topic that was made again under its name is another one: the old decision cannot be committed into it."""
+    what, other = (f"txnId {txn}", "txnId") if is_job else (f"batch {batch} of {txn}", "checkpoint")
+    return LogDestroyedError(
+        f"{what} was decided before, for a topic that is not in the bucket any more: none of the {_count(rows)} rows "
+        "of this attempt were added to it or to one that was made under its name since",
+        hint=f"write them under another {other}: a topic that was deleted and made again is another topic",
+    )
+
+
+def _tell_used_before(txn: str, rows: StagedRows, topics: Mapping[UUID, str], landed: Sequence[Landed]) -> None:
+    """An earlier run under the same id counts, not this one. Raises ConfigError if it wrote to other topics only."""
+    decided = {each.topic_id: each.root.topic for each in landed}
+    ours = {topic_id: topics[topic_id] for topic_id, _ in rows}
+    left_out = sorted({name for topic_id, name in ours.items() if topic_id not in decided})
+    if decided and ours and not ours.keys() & decided.keys():
+        raise ConfigError(
+            f"txnId {txn} was used before, for {_words(decided.values())}: none of the {_count(rows)} rows for "
+            f"{_words(ours.values())} were added",
+            hint="give each write a txnId of its own: it is known in the whole bucket, whatever the topic",
+        )
+    if not rows:
+        return
+    finished = any(each.base >= 0 for each in landed)
+    state = "decided by a run that had not ended, whose rows were added now" if finished else "committed before"
+    also = f"; that run wrote nothing to {_words(left_out)}" if left_out else ""
+    _logger.warning("txnId %s was %s: none of the %d rows of this run were added%s", txn, state, _count(rows), also)
+
+
+def _count(rows: StagedRows) -> int:
+    return sum(row.records for of_partition in rows.values() for row in of_partition)
+
+
+def _words(names: Iterable[str]) -> str:
+    return f"topic {', '.join(sorted(set(names)))}"

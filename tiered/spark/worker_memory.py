@@ -15,6 +15,11 @@ def keep_modules() -> None:
     Spark collects after every call of a worker, and most of what that walks over are the modules of pyspark, pyarrow,
     numpy and of this library: 50 ms a task, a third of a second for a scan of 256 MiB.
     """
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name.startswith(_WORKERS):
+    if is_worker():
         gc.freeze()
+
+
+def is_worker() -> bool:
+    """Whether Spark started this process, for tasks or for the driver's planner."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith(_WORKERS)
