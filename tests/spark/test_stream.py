@@ -93,6 +93,7 @@ class Desk:
         source = TieredDataSource({key.replace("__", ".").lower(): str(value) for key, value in given.items()})
         schema = StructType([f for f in kafka_schema(include_headers=False).fields if f.name in ("offset", "topic")])
         made = source.streamReader(schema)
+        assert isinstance(made, TieredStreamReader)
         return TieredStreamReader(made._options, schema, clock=self.clock, ids=SeededIds(1))
 
 

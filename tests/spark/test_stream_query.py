@@ -17,6 +17,7 @@ from tests.unit.remote.building import TOPIC_ID, RemoteLog, records
 from tiered.remote.topics import register_topic
 from tiered.spark.schema import kafka_schema
 from tiered.spark.source import TieredDataSource
+from tiered.spark.stream import TieredStreamReader
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
 
@@ -129,6 +130,7 @@ def test_what_a_sink_staged_is_streamed_within_limits(stream: Stream) -> None:
     assert copying.trigger(availableNow=True).start(url).awaitTermination(WAIT_SECONDS)
     options = {"path": url, "subscribe": "copies", "startingoffsets": "earliest", "maxbytespertrigger": "2000"}
     reader = TieredDataSource(options).streamReader(kafka_schema(include_headers=False))
+    assert isinstance(reader, TieredStreamReader)
     start, limit = reader.initialOffset(), reader.getDefaultReadLimit()
     sizes, found = [], []
     while (end := json.loads(json.dumps(reader.latestOffset(start, limit)))) != start:
@@ -151,3 +153,7 @@ def test_options_copied_from_a_query_on_kafka_say_what_replaces_them(stream: Str
         stream.run(**{"kafka.bootstrap.servers": "broker:9092"})
     with pytest.raises(Exception, match="availableNow=True"):
         stream.run(endingOffsets="latest")
+    with pytest.raises(Exception, match="Error") as error:
+        stream.run(maxOffsetPerTrigger=3)
+    assert "did you mean maxOffsetsPerTrigger?" in str(error.value)
+    assert "UnboundLocalError" not in str(error.value)  # Spark's own, which hid what was wrong

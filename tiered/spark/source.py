@@ -21,12 +21,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from tiered.errors import ConfigError
 from tiered.spark.options import ReadOptions, include_headers
 from tiered.spark.ranges import resolve_pieces
 from tiered.spark.schema import check_schema, kafka_schema
 from tiered.spark.sink import TieredStreamWriter, TieredWriter, WritePlan
 from tiered.spark.slice_reader import SliceReader
-from tiered.spark.stream import TieredStreamReader
+from tiered.spark.stream import RefusedStreamReader, TieredStreamReader
 from tiered.spark.stream_options import StreamOptions
 from tiered.spark.worker_memory import keep_modules
 from tiered.spark.write_options import WriteOptions
@@ -49,10 +50,13 @@ class TieredDataSource(DataSource):
         options = ReadOptions.parse(self.options)
         return TieredReader(options, check_schema(schema, include_headers=options.include_headers))
 
-    def streamReader(self, schema: StructType) -> TieredStreamReader:
-        """Raises ConfigError for a wrong option or column."""
-        options = StreamOptions.parse(self.options)
-        return TieredStreamReader(options, check_schema(schema, include_headers=options.read.include_headers))
+    def streamReader(self, schema: StructType) -> TieredStreamReader | RefusedStreamReader:
+        """What it gives for a wrong option or column raises ConfigError when it is asked for anything."""
+        try:
+            options = StreamOptions.parse(self.options)
+            return TieredStreamReader(options, check_schema(schema, include_headers=options.read.include_headers))
+        except ConfigError as why:
+            return RefusedStreamReader(why)
 
     def writer(self, schema: StructType, overwrite: bool) -> TieredWriter:
         """Raises ConfigError for a wrong option, column or mode, UnknownTopicError."""

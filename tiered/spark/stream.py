@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from tiered.clock import Clock, IdSource, SystemClock, SystemIds
-from tiered.errors import RemoteUnavailableError
+from tiered.errors import ConfigError, RemoteUnavailableError
 from tiered.model import TopicPartition
 from tiered.remote.fetch import SegmentGone
 from tiered.spark.ranges import check_named, lose, offset_within, start_of
@@ -254,3 +254,32 @@ class TieredStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _topic_ids(extents: Mapping[TopicPartition, Extent]) -> dict[str, str]:
     return {tp.topic: extent.topic_id for tp, extent in extents.items()}
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A query that cannot begin. Spark gets the reason from the first call that it makes of a reader.
+
+    From the making of a reader it would not: Spark stops a reader that was never made, and that error ends the query.
+    """
+
+    def __init__(self, why: ConfigError) -> None:
+        self._why = why
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises what is wrong, as each of these."""
+        raise self._why
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        raise self._why
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        raise self._why
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._why
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        raise self._why
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._why

@@ -28,6 +28,8 @@ from pyspark.sql.types import (
     BinaryType,
     DataType,
     IntegerType,
+    IntegralType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -93,7 +95,7 @@ class WriteSchema:
                 wanted = " or ".join(kind.simpleString() for kind in _TYPES[name])
                 raise ConfigError(
                     f"column {field.name} is {field.dataType.simpleString()}, not {wanted}",
-                    hint=f"cast({field.name} as {_TYPES[name][-1].simpleString()})",
+                    hint=_conversion(name, field),
                 )
             places[name] = at
         if "value" not in places:
@@ -152,6 +154,18 @@ def _numbers(column: pa.Array, instead: int) -> Int64s:
     """As numpy; ``instead`` where there is a null."""
     whole: Int64s = pc.fill_null(column.cast(pa.int64()), instead).to_numpy(zero_copy_only=False)
     return whole
+
+
+def _conversion(name: str, field: StructField) -> str:
+    """An expression of Spark's that makes of such a column what is wanted; a cast is not always one, or the right."""
+    kind, column = field.dataType, field.name
+    if name == "timestamp" and isinstance(kind, IntegralType):
+        return f"timestamp_millis({column}) of milliseconds, timestamp_seconds({column}) of seconds"
+    if name == "headers" and isinstance(kind, MapType):
+        return f"transform(map_entries({column}), e -> struct(e.key as key, cast(e.value as binary) as value))"
+    if _TYPES[name] is _TEXT_OR_BYTES and isinstance(kind, ArrayType | MapType | StructType):
+        return f"to_json({column})"
+    return f"cast({column} as {_TYPES[name][-1].simpleString()})"
 
 
 def _shape(kind: DataType) -> str:
