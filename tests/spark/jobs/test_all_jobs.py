@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.jobs.building import bucket, inline, log, records, run
+from tests.spark.jobs.building import bucket, inline, log, records, rows, run
+from tiered.cli.main import run as tiered_run
+from tiered.format.keys import segment_key
+from tiered.remote.topics import load_topic
 from tiered.spark.commands import jobs
 from tiered.spark.jobs.kinds import JOBS, SPECULATIVE, TASK_JOBS
-from tiered.store.base import list_all
+from tiered.store.base import Get, Match, Object, Put, list_all
 from tiered.store.driver import drive
 from tiered.store.location import open_store
 
@@ -98,3 +101,25 @@ def test_a_job_ends_with_a_receipt_and_gives_it_again(job: str, place: Path, inl
 )
 def test_a_level_that_a_codec_does_not_have(words: tuple[str, ...], place: Path) -> None:
     assert run("reencode", *words, "--remote", bucket(place)).code == 2
+
+
+def test_scrub_reads_what_only_a_snapshot_names(tmp_path: Path, inline: None) -> None:
+    with log(tmp_path, {"latest": {"cleanup.policy": "compact", "gc.grace.ms": "0"}}) as opened:
+        for at in range(0, 200, 20):
+            opened.topic("latest").append_many(records(at, 20))
+    url, store = bucket(tmp_path), open_store(bucket(tmp_path))
+    taken = {row.id_lo: row for row in rows(url, "latest", 0)}
+    assert tiered_run(["snapshot", "create", "before", "latest", "--remote", url]) == 0
+    assert tiered_run(["maintain", "run", "latest", "--only", "compact", "--remote", url, "--yes"]) == 0
+    left = [row for id_lo, row in taken.items() if id_lo not in {row.id_lo for row in rows(url, "latest", 0)}]
+    assert run("scrub", "--remote", url, "--json").done["findings"] == []
+    entry = drive(store, load_topic("latest"))
+    assert entry is not None
+    key = segment_key(entry.topic_id, 0, left[-1])
+    found = store.execute(Get(key))
+    assert isinstance(found, Object)
+    store.execute(Put(key, found.data[:-1] + bytes([found.data[-1] ^ 1]), Match(found.etag)))
+    done = run("scrub", "--remote", url, "--json")
+    (finding,) = done.done["findings"]
+    assert (done.code, finding["code"], finding["offset"]) == (13, "snapshot", left[-1].base)
+    assert f"snapshot before: {key}" in finding["message"]
