@@ -31,8 +31,8 @@ from tiered.plan.rewrite import ReplaceIntent
 from tiered.remote.fetch import SegmentGone
 from tiered.remote.rewrite import in_turn
 from tiered.remote.topics import TopicEntry
-from tiered.store.base import Steps
-from tiered.store.probe import check_capabilities, probe
+from tiered.store.base import Capabilities, Steps
+from tiered.store.probe import check_capabilities
 
 COMMIT_TOGETHER = 64
 """Segments that give way to others in one version of the catalog."""
@@ -138,13 +138,20 @@ def look_steps(part: Part, selection: Selection) -> Steps[dict[str, Any]]:
 
 
 def rewrite_steps(
-    tp: TopicPartition, entry: TopicEntry, rows: Sequence[Row], selection: Selection, *, job_id: str, claim_epoch: int
+    tp: TopicPartition,
+    entry: TopicEntry,
+    rows: Sequence[Row],
+    selection: Selection,
+    *,
+    job_id: str,
+    claim_epoch: int,
+    capabilities: Capabilities,
 ) -> Steps[list[tuple[Row, Row, int]]]:
     """Writes ``rows`` anew under a claim of the role ``m`` that another process holds, which commits them.
 
-    Gives the old row, the new one and how many records went, of each that was still alive.
+    Gives the old row, the new one and how many records went, of each that was still alive. Raises
+    ConditionalWritesUnsupportedError.
     """
-    capabilities = yield from probe()
     check_capabilities(capabilities, "the store")
     eraser = Eraser(tp, entry, selection, job_id)
     yield from eraser.catalog.pin()

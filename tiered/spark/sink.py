@@ -35,17 +35,14 @@ from tiered.remote.stage import Sink
 from tiered.spark.sink_commit import commit_batch
 from tiered.spark.sink_topics import SinkTopics
 from tiered.spark.staging import Job, Staged, TaskStaging
-from tiered.spark.stores import store_of
+from tiered.spark.stores import capabilities_of, store_of
 from tiered.spark.trigger_pace import TriggerPace
 from tiered.spark.write_options import WriteOptions
 from tiered.spark.write_schema import WriteSchema
-from tiered.store.base import Capabilities, Store
-from tiered.store.driver import drive
-from tiered.store.probe import check_capabilities, probe
+from tiered.store.base import Capabilities
 
 Messages = list[WriterCommitMessage | None]
 
-_capabilities: dict[tuple[int, str], Capabilities] = {}
 _paces: dict[tuple[int, str], TriggerPace] = {}
 _logger = logging.getLogger("tiered.spark")
 
@@ -81,7 +78,7 @@ class WritePlan:
             )
         columns = WriteSchema.of(schema, topic=options.topic)
         store = store_of(options.path, options)
-        return cls(options, columns, SinkTopics.plan(options, store), store_capabilities(options.path, store))
+        return cls(options, columns, SinkTopics.plan(options, store), capabilities_of(store))
 
     def stage(self, rows: Iterator[pa.RecordBatch], job: Job) -> TaskStaged:
         """All rows of one task, stored and acknowledged."""
@@ -144,16 +141,6 @@ class TieredStreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803  Spark's name
         """Says what stays behind."""
         _say_left(messages)
-
-
-def store_capabilities(path: str, store: Store) -> Capabilities:
-    """What the store can do, probed once in the life of this process. Raises ConditionalWritesUnsupportedError."""
-    key = (os.getpid(), path)
-    found = _capabilities.get(key)
-    if found is None:
-        found = _capabilities[key] = drive(store, probe())
-    check_capabilities(found, path)
-    return found
 
 
 def _context() -> TaskContext:

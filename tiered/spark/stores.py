@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import threading
 from typing import Unpack
+from weakref import WeakKeyDictionary
 
 from tiered.config import S3Keywords
 from tiered.spark.options import ReadOptions
 from tiered.spark.write_options import WriteOptions
-from tiered.store.base import Store
+from tiered.store.base import Capabilities, Store
+from tiered.store.driver import drive
 from tiered.store.location import open_store
+from tiered.store.probe import check_capabilities, probe
 
 _stores: dict[tuple[object, ...], Store] = {}
+_probed: WeakKeyDictionary[Store, Capabilities] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -39,3 +43,15 @@ def worker_store(url: str, **s3: Unpack[S3Keywords]) -> Store:
         if store is None:
             store = _stores[key] = open_store(url, **s3, create=False)
         return store
+
+
+def capabilities_of(store: Store) -> Capabilities:
+    """What a store of this process can do, probed once in its life: some ten requests, which a task would feel.
+
+    Raises ConditionalWritesUnsupportedError where two writers could both win.
+    """
+    found = _probed.get(store)
+    if found is None:
+        found = _probed[store] = drive(store, probe())
+    check_capabilities(found, store.url)
+    return found

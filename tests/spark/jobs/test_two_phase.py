@@ -105,7 +105,7 @@ def test_in_a_session(tmp_path: Path, spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("end", [400, 800])
 def test_its_requests(end: int, tmp_path: Path, inline_shuffle: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``docs/costs.md`` has them: in one wave, over one piece of rows; each task of phase 2 probes the store."""
+    """As ``docs/costs.md`` has them: in one wave, over one piece of rows; a process probes the store once."""
     place, execute, bill = fill(tmp_path, end), DirectoryStore.execute, Counter[str]()
 
     def counted(store: DirectoryStore, request: StoreRequest) -> Outcome:
@@ -117,7 +117,7 @@ def test_its_requests(end: int, tmp_path: Path, inline_shuffle: None, monkeypatc
     (action,) = done.done["partitions"][0]["actions"]
     n, g, p = action["rows_in"], action["groups"], action["groups"] // 2
     assert (n, g) == (end // 20, end // 20 - 1)
-    assert bill == {"Put": 4 * g + 9 * p + 9, "Get": 3 * n + g + 11 * p + 22, "List": 4, "Head": p, "Delete": p}
+    assert bill == {"Put": 4 * g + 3 * p + 15, "Get": 3 * n + g + 8 * p + 25, "List": 4, "Head": 1, "Delete": 1}
 
 
 @pytest.fixture(scope="module")

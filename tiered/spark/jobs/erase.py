@@ -33,6 +33,7 @@ from tiered.remote.fence import owner_of
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.parts import part_of, parts_table, task_of
 from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.status import task_capabilities
 from tiered.spark.subscription import planning_pool
 from tiered.store.base import Store
 from tiered.store.driver import drive
@@ -103,7 +104,8 @@ class Erase:
             return {"records": [drive(store, count_steps(tp, entry, key, selection)) for key in task["keys"]]}
         rows = [Row(*each) for each in task["rows"]]
         names = {name: task[name] for name in ("job_id", "claim_epoch")}
-        made = drive(store, rewrite_steps(tp, entry, rows, selection, **names))
+        capabilities = task_capabilities(store)
+        made = drive(store, rewrite_steps(tp, entry, rows, selection, capabilities=capabilities, **names))
         return {"made": [[list(old), list(new), gone] for old, new, gone in made]}
 
     def carry_out(self, run: Run) -> Outcome:

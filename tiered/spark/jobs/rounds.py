@@ -31,9 +31,9 @@ from tiered.remote.root_view import RootView
 from tiered.remote.topics import TopicEntry, load_topic_to_read
 from tiered.spark.jobs.plan import Receipt, Task
 from tiered.spark.jobs.receipts import JobFolder
+from tiered.spark.jobs.status import task_capabilities
 from tiered.store.base import Capabilities, Store
 from tiered.store.driver import drive, drive_stream
-from tiered.store.probe import check_capabilities, probe
 
 UNKNOWN = Capabilities(conditional_writes=False, ranges=False, returns_crc32c=False, verifies_crc32c=False)
 """Of a store from which is only read."""
@@ -100,8 +100,7 @@ def bench_of(store: Store, entry: TopicEntry, partition: int, *, epoch: int = 0)
     """Raises ConditionalWritesUnsupportedError, where something is to be written."""
     capabilities = UNKNOWN
     if epoch:
-        capabilities = drive(store, probe())
-        check_capabilities(capabilities, store.url)
+        capabilities = task_capabilities(store)
     config, tp = entry.settings, TopicPartition(entry.name, partition)
     shop = Workshop(
         tp=tp,

@@ -23,8 +23,10 @@ from tiered.format.crc import crc32c
 from tiered.program.output import counted
 from tiered.spark.jobs.plan import Task
 from tiered.spark.jobs.receipts import JobFolder
+from tiered.spark.stores import capabilities_of
 from tiered.store.base import (
     ABSENT,
+    Capabilities,
     Match,
     Object,
     Outcome,
@@ -84,6 +86,11 @@ class CountedStore(StoreAround):
         outcome = self.inner.execute(Put(key, body, condition, crc32c(body)))
         if isinstance(outcome, PutResult) and outcome.status is PutStatus.LANDED:
             self._key, self._etag = key, outcome.etag  # else the next one is another object
+
+
+def task_capabilities(store: Store) -> Capabilities:
+    """Of the store of one attempt, as its process knows them."""
+    return capabilities_of(store.inner if isinstance(store, CountedStore) else store)
 
 
 class PhaseStatus:

@@ -24,10 +24,10 @@ from tiered.remote.fence import owner_of
 from tiered.remote.maintain import Maintainer
 from tiered.remote.topics import TopicEntry, list_topics, load_topic_to_read
 from tiered.spark.jobs.plan import JobPlan, Outcome, Receipt, Run, Task
+from tiered.spark.jobs.status import task_capabilities
 from tiered.spark.subscription import planning_pool
 from tiered.store.base import Store
 from tiered.store.driver import drive
-from tiered.store.probe import check_capabilities, probe
 
 EXIT_WARNINGS = 3
 MAX_PARTITIONS_A_TASK = 64
@@ -92,8 +92,7 @@ class MaintenanceJob:
 
     def work(self, store: Store, plan: JobPlan, task: Task) -> Receipt:
         """What is due of each partition by now. What is wrong with one keeps no other from its turn."""
-        capabilities = drive(store, probe())
-        check_capabilities(capabilities, store.url)
+        capabilities = task_capabilities(store)
         done: list[dict[str, Any]] = []
         for each in task["partitions"]:
             told: dict[str, Any] = {"topic": each["topic"], "partition": each["partition"], "actions": []}
