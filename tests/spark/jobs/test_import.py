@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import tiered
 from tests.spark.jobs.building import bucket, log, records, run
+from tiered.errors import FencedError
 from tiered.testing.clock import START_MS
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -106,5 +107,5 @@ def test_nothing_there_and_a_partition_of_a_local_log(place: Path) -> None:
     assert run("import", str(place / "none"), "--into", "x", *line).code == 10
     (place / "one.json").write_text('{"a": 1}\n')
     owned = run("import", str(place / "one.json"), "--into", "flights", *line)
-    assert owned.code != 0
+    assert owned.code == FencedError.exit_code
     assert "handover" in owned.err

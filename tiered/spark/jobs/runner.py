@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from pyspark.sql import SparkSession
 
 import tiered
+from tiered import errors
 from tiered.config import S3Keywords
 from tiered.errors import ConfigError, TieredError
 from tiered.program.application import Application, confirm
@@ -40,6 +41,8 @@ _SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"
 
 
 SPECULATION = "spark.speculation"
+_ERRORS = "tiered.errors."
+"""How a traceback of a worker names an error of ours."""
 
 
 class JobFailedError(TieredError):
@@ -175,7 +178,7 @@ class JobRun:
                 with watched:
                     query()
             except Exception as error:
-                raise JobFailedError(f"Spark: {_first_line(error)}", hint=_again(self.job_id)) from error
+                raise _failed_query(error, self.job_id) from error
             except BaseException:
                 watched.cancel()
                 raise
@@ -228,7 +231,7 @@ class JobRun:
 
     def _waited(self, query: Callable[[], object], show: Callable[[int], None]) -> None:
         """Spark is waited for on a thread, so that a signal is heard on this one."""
-        errors: list[Exception] = []
+        raised: list[Exception] = []
         over = threading.Event()
         watched = _Watched(self.session(), self.job_id)
 
@@ -237,7 +240,7 @@ class JobRun:
                 with watched:
                     query()
             except Exception as error:  # noqa: BLE001 - raised again by who waits
-                errors.append(error)
+                raised.append(error)
             finally:
                 over.set()
 
@@ -250,8 +253,8 @@ class JobRun:
             watched.cancel()
             raise
         thread.join()
-        if errors:
-            raise JobFailedError(f"Spark: {_first_line(errors[0])}", hint=_again(self.job_id)) from errors[0]
+        if raised:
+            raise _failed_query(raised[0], self.job_id) from raised[0]
 
 
 class _Watched:
@@ -371,11 +374,16 @@ def _failure(failed: Sequence[Mapping[str, Any]], tasks: int, job_id: str) -> Jo
     return error
 
 
-def _first_line(error: Exception) -> str:
-    """What Spark says, without its Java: the words of an error of ours, where one is in it."""
+def _failed_query(error: Exception, job_id: str) -> JobFailedError:
+    """What Spark says, without its Java: an error of ours, where one is in it, with its exit code."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line.partition(": ")[2] for line in lines if line.startswith("tiered.errors.")]
-    return ours[-1] if ours else lines[0] if lines else type(error).__name__
+    ours = [line.removeprefix(_ERRORS).partition(": ") for line in lines if line.startswith(_ERRORS)]
+    if not ours:
+        return JobFailedError(f"Spark: {lines[0] if lines else type(error).__name__}", hint=_again(job_id))
+    name, _, words = ours[-1]
+    failed = JobFailedError(f"Spark: {words}", hint=_again(job_id))
+    failed.exit_code = getattr(getattr(errors, name, None), "exit_code", failed.exit_code)  # type: ignore[misc]
+    return failed
 
 
 def _check_same(plan: JobPlan, order: Order, job_id: str) -> None:
