@@ -28,6 +28,7 @@ from tiered.format.batch import encode_batch
 from tiered.format.control import ControlType, marker
 from tiered.format.root import STATE_DELETING, encode_root
 from tiered.format.rows import Rows
+from tiered.format.walk import Run
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.model import AbortedTxn, Row, TopicPartition
@@ -334,7 +335,8 @@ def test_a_partition_that_leaves_the_disk_while_it_is_read(both: tuple[Bucket, P
     sources = Leaving(bucket.store, str(directory))
     sources.directory = directory
     pinned = PinnedPiece(piece, sources, fail_on_data_loss=True)
-    found = [header.base_offset for _, run in pinned.runs() for header, _ in run]
+    given = [each for _, stretch in pinned.stretches() for each in stretch]
+    found = [each.base_offset if isinstance(each, Run) else each[0].base_offset for each in given]
     sources.close()
     assert found == list(range(60, 100, 10))
 

@@ -7,6 +7,7 @@ import logging
 import sys
 import types
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,21 @@ import pytest
 import tiered
 from tests.spark.staging import TEXT, batch_of, schema_of
 from tiered.cli.main import run
-from tiered.errors import ConfigError, LogDestroyedError
+from tiered.errors import ConditionalWritesUnsupportedError, ConfigError, LogDestroyedError
 from tiered.format.decision import COMMITTED, Decision
 from tiered.remote.stage import Sink
 from tiered.remote.topics import load_topic, register_topic
 from tiered.spark.sink import TaskStaged, WritePlan
 from tiered.spark.sink_commit import rows_in_order
 from tiered.spark.staging import Job
+from tiered.spark.stores import capabilities_of
 from tiered.spark.worker_log import WorkerHandler, tell_warnings
 from tiered.spark.write_options import WriteOptions
+from tiered.store.base import ABSENT, Delete, Outcome, Put, StoreAround, StoreRequest
 from tiered.store.directory import DirectoryStore
 from tiered.store.driver import drive
+from tiered.store.memory import MemoryStore
+from tiered.testing.faults import FaultStore
 
 NAMED = f"{TEXT}, topic string"
 
@@ -225,3 +230,23 @@ def test_warnings_of_a_worker_go_to_its_standard_error(
     assert [type(each) for each in logger.handlers[1:]] == [WorkerHandler] * speaks
     logging.getLogger("tiered.spark").warning("Spark's own handler has it")
     assert capfd.readouterr().err == ""
+
+
+def test_a_store_is_probed_once_and_one_that_ignores_conditions_is_refused(tmp_path: Path) -> None:
+    store = FaultStore(MemoryStore())
+    assert capabilities_of(store).conditional_writes
+    asked = len(store.calls)
+    assert capabilities_of(store).conditional_writes
+    assert len(store.calls) == asked > 0
+
+    class Careless(StoreAround):
+        def execute(self, request: StoreRequest) -> Outcome:
+            if isinstance(request, Put):
+                self.inner.execute(Delete((request.key,)))
+                request = replace(request, condition=ABSENT)
+            return self.inner.execute(request)
+
+    careless = Careless(MemoryStore())
+    for _ in range(2):
+        with pytest.raises(ConditionalWritesUnsupportedError):
+            capabilities_of(careless)

@@ -10,8 +10,9 @@
                         v   offsets that nobody holds
     lost       ──> an error, or with failOnDataLoss=false skipped and counted
 
-A piece is read in *runs*: each begins where the one before ended, and a batch that a run gives may hold records below
-its start, because a rewritten segment need not be cut into the same batches.
+A piece is read in *stretches*: each begins where the one before ended, and a batch that a stretch gives may hold
+records below its start, because a rewritten segment need not be cut into the same batches. As planned, verified batches
+of the bucket come in runs, uncut: what is done for each batch costs more than its decoding.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tiered.errors import (
 from tiered.format.batch import BatchHeader, read_header
 from tiered.format.keys import topic_key
 from tiered.format.root import STATE_DELETING
+from tiered.format.walk import Run
 from tiered.local.directory.manager import LocalLog
 from tiered.local.partition.partition import PartitionLog
 from tiered.plan.read import Tier
@@ -46,7 +48,7 @@ from tiered.store.base import Store
 from tiered.store.driver import drive, drive_stream
 from tiered.store.runner import Runner
 
-Batches = Iterator[tuple[BatchHeader, bytes | memoryview]]
+Batches = Iterator[tuple[BatchHeader, bytes | memoryview] | Run]
 
 __all__ = ["Batches", "PinnedPiece", "Sources"]
 
@@ -98,7 +100,7 @@ class PinnedPiece:
         self._at = piece.start
         self._missing_until = piece.start
 
-    def runs(self) -> Iterator[tuple[int, Batches]]:
+    def stretches(self) -> Iterator[tuple[int, Batches]]:
         """(first wanted offset, batches that touch what follows it). Consume each before asking for the next.
 
         Raises OffsetOutOfRangeError for offsets that are gone, OffsetGapError for those that neither tier holds,
@@ -140,11 +142,11 @@ class PinnedPiece:
         if self._sources.store is None:
             raise NotFoundError(f"{piece.tp}: a remote piece without a store", hint="option path is missing")
         reader = SegmentReader(piece.tp, UUID(piece.topic_id))
-        steps = reader.read(Place(self._at), piece.rows_from, piece.end)
+        steps = reader.read(Place(self._at), piece.rows_from, piece.end, run_shape=lambda run: iter((run,)))
         try:
-            for header, batch in drive_stream(self._sources.store, steps):
-                yield header, batch
-                self._at = max(self._at, header.next_offset)
+            for found in drive_stream(self._sources.store, steps):
+                yield found
+                self._at = max(self._at, (found if isinstance(found, Run) else found[0]).next_offset)
         except SegmentGone:
             return
         self._at = piece.end

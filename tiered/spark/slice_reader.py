@@ -9,6 +9,8 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from tiered.arrow import ArrowDecoder
+from tiered.format.batch import read_header
+from tiered.format.walk import Run, cut
 from tiered.model import Row
 from tiered.plan.visibility import Hidden
 from tiered.spark.options import ReadOptions
@@ -59,11 +61,11 @@ class SliceReader:
                 hidden = Hidden(piece.aborted)
                 fail, past = self.options.fail_on_data_loss, self.options.as_of is not None
                 pinned = PinnedPiece(piece, sources, fail_on_data_loss=fail, past=past)
-                for start, batches in pinned.runs():
+                for start, batches in pinned.stretches():
                     decoder = ArrowDecoder(
                         piece.tp, columns=columns, timestamp_unit="us", start=start, end=piece.end, schema=schema
                     )
-                    yield from decoder.record_batches(_visible(hidden, batches))
+                    yield from _decoded(decoder, hidden, batches)
         finally:
             sources.close()
 
@@ -89,8 +91,17 @@ class SliceReader:
         return store_of(path, self.options) if path else None
 
 
-def _visible(hidden: Hidden, batches: Batches) -> Batches:
+def _decoded(decoder: ArrowDecoder, hidden: Hidden, batches: Batches) -> Iterator[pa.RecordBatch]:
     """Without what ``read_committed`` hides."""
-    for header, batch in batches:
-        if not hidden.hides(header):
-            yield header, batch
+    for found in batches:
+        if not isinstance(found, Run):
+            if not hidden.hides(found[0]):
+                yield from decoder.add(*found)
+        elif not hidden.hides_any:
+            yield from decoder.add_run(found.data)
+        else:
+            for batch in cut(found.data):
+                header = read_header(batch)
+                if not hidden.hides(header):
+                    yield from decoder.add(header, batch)
+    yield from decoder.finish()
